@@ -1,0 +1,72 @@
+"""The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
+
+Then the keys can be rotated to their places once for all queries, and one fused call does the rest without a matrix of
+scores. Same results as the reference in ``primitive.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ragbias.attention.rotary import Rotary
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+def available(query: Tensor) -> bool:
+    """Whether the fused kernel runs for this tensor."""
+    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    starts: Tensor,
+    lengths: Sequence[int],
+    rotary: Rotary,
+    scale: float,
+    visible: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]``."""
+    heads = query.shape[0]
+    sizes = torch.tensor(lengths, device=query.device)
+    shifts = starts.repeat_interleave(sizes, dim=-1, output_size=key.shape[1])  # [H or 1, K]
+    if starts.shape[0] == 1:  # one place for all heads
+        placed = repeat_heads(rotary(key, shifts), heads)
+    else:
+        group = heads // key.shape[0]
+        placed = rotary(key[:, None], shifts.view(-1, group, shifts.shape[-1])).flatten(0, 1)
+    mask = None
+    if visible is not None:
+        mask = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, -torch.inf)
+    output, lse = _flash(
+        rotary(query, positions)[None],
+        placed[None],
+        repeat_heads(value, heads)[None],
+        attn_mask=None if mask is None else mask[None, None],
+        scale=scale,
+    )
+    return output[0], lse[0].view(heads, -1)
+
+
+def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
+    """As ``primitive.segment_mass``, for at most ``d`` segments: the values are the segments' indicators."""
+    heads, queries, dim = query.shape
+    indicator = torch.zeros(key.shape[1], dim)
+    begin = 0
+    for index, length in enumerate(lengths):
+        indicator[begin : begin + length, index] = 1
+        begin += length
+    folded = query.reshape(1, key.shape[0], -1, dim)
+    mass, _ = _flash(folded, key[None], indicator.expand_as(key)[None], scale=scale)
+    return mass.reshape(heads, queries, dim)[..., : len(lengths)]
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """``[G, K, d]`` to ``[H, K, d]``, each key head repeated for the query heads of its group."""
+    return x if x.shape[0] == heads else x.repeat_interleave(heads // x.shape[0], dim=0)

@@ -1,0 +1,242 @@
+"""``debias``: a context in which an unmodified transformers model runs with a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ragbias.attention import Rotary
+from ragbias.binding import sites
+from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of
+from ragbias.binding.call import AttentionCall
+from ragbias.binding.layout import Session, Spans, open_session, spans_by_row
+from ragbias.errors import BindingError, MethodError, NoDocumentsError, UnsupportedModelError
+from ragbias.methods import get
+from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
+from ragbias.prompt import Span
+
+_active: ContextVar[tuple[Binding | _Plain, ...]] = ContextVar("ragbias_active", default=())
+
+
+class Binding:
+    """A method on a model, for prompts with documents at given spans.
+
+    Args:
+        private: whether forward passes of other threads on this model are none of its business. If not, a thread
+            without a binding of its own is refused while this one is attached, since it cannot be told apart from a
+            helper thread that was meant to run with the method.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, method: AttentionMethod, spans: list[list[Span]], private: bool = False
+    ) -> None:
+        self.method = method
+        self.architecture = architecture_of(model)
+        self.decoder = decoder_of(model)
+        modules = attention_sites(self.decoder)
+        self.modules = set(modules)
+        method.validate(self.decoder.config.hidden_size, len(modules))
+        self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
+        self.wants_positions = method.positions == "model"
+        self._private = private
+        self._spans = spans
+        self._rotary = Rotary(self.decoder.rotary_emb)
+        self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
+        self._session: Session | None = None
+        self._prefill = True
+        self._noted: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Hooks on the decoder and on each layer of the method, removed however the context ends."""
+        with ExitStack() as stack:
+            stack.callback(self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+            stack.callback(self.decoder.register_forward_hook(self._leave).remove)
+            for module in self.layers:
+                sites.acquire(module, self.architecture, _find_guest)
+                stack.callback(sites.release, module)
+            token = _active.set((*_active.get(), self))
+            stack.callback(_active.reset, token)
+            yield
+
+    # one forward pass of the decoder
+
+    def _enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        current = _binding_of(decoder)
+        if current is None and not self._private:
+            raise BindingError(
+                "this thread runs a model that another thread opened debias() on; open debias() in this thread too "
+                "(method 'none' for a plain run), or start the thread with contextvars.copy_context().run"
+            )
+        if current is not self or kwargs is None:
+            return None
+        name, tokens = _tokens(args, kwargs)
+        cache = kwargs.get("past_key_values")
+        if getattr(cache, "is_compileable", False):
+            raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
+        seen = 0 if cache is None else int(cache.get_seq_length())
+        self._prefill = seen == 0
+        if self._prefill:
+            self._session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
+            if self._session.permutation is not None:
+                tokens = _gathered(tokens, self._session.permutation)
+        else:
+            self._session = self._sessions.get(cache)
+            if self._session is None or self._session.seen != seen:
+                raise BindingError(
+                    f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in one "
+                    "forward pass, without a filled cache and without chunked prefill"
+                )
+        self._session.seen = seen + tokens.shape[1]
+        return args[1:], {**kwargs, name: tokens}
+
+    def _leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if _binding_of(decoder) is not self or self._session is None:
+            return None
+        session, self._session, self._noted = self._session, None, None
+        cache = output.past_key_values
+        if cache is not None:
+            self._sessions[cache] = session
+        if self._prefill and session.permutation is not None:
+            back = session.permutation.argsort(1)
+            output.last_hidden_state = _gathered(output.last_hidden_state, back)
+            if output.get("hidden_states") is not None:
+                output["hidden_states"] = tuple(_gathered(state, back) for state in output["hidden_states"])
+        return output
+
+    # one attention layer of it
+
+    def note(self, module: nn.Module, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> None:
+        self._noted = (hidden, rotation)
+
+    def query_input(self, hidden: Tensor) -> Tensor:
+        return self.method.query_input(hidden, self._prefill)
+
+    def key_input(self, hidden: Tensor) -> Tensor:
+        return self.method.key_input(hidden)
+
+    def attention(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        plain: Callable[[Tensor, Tensor], Tensor],
+        scale: float,
+        window: int | None,
+    ) -> Tensor:
+        if self._session is None or self._noted is None:
+            raise BindingError("an attention layer was called outside its model; call the model")
+        if window is not None and self._session.seen > window:
+            raise UnsupportedModelError(
+                f"the prompt and answer have {self._session.seen} tokens, more than the sliding window of {window} in "
+                f"layer {self.layers[module]}; {self.method.name} must see all of them"
+            )
+        hidden, rotation = self._noted
+        call = AttentionCall(
+            module=module,
+            layer=self.layers[module],
+            query=query,
+            key=key,
+            value=value,
+            hidden=hidden,
+            rotation=rotation,
+            scale=scale,
+            prefill=self._prefill,
+            session=self._session,
+            rotary=self._rotary,
+            architecture=self.architecture,
+            plain=plain,
+        )
+        return self.method.attention(call)
+
+
+class _Plain:
+    """The model as it is, also inside another binding."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.decoder = model.get_decoder()
+        self.modules = set(self.decoder.modules())
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        token = _active.set((*_active.get(), self))
+        try:
+            yield
+        finally:
+            _active.reset(token)
+
+
+def _find_guest(module: nn.Module) -> Binding | None:
+    """The innermost binding of this thread (or task) on the module's model, if it acts on this module."""
+    for binding in reversed(_active.get()):
+        if module in binding.modules:
+            return binding if isinstance(binding, Binding) and module in binding.layers else None
+    return None
+
+
+def _binding_of(decoder: nn.Module) -> Binding | _Plain | None:
+    """The innermost binding of this thread (or task) on this decoder."""
+    return next((binding for binding in reversed(_active.get()) if binding.decoder is decoder), None)
+
+
+def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Tensor]:
+    """The decoder's input and its name: token ids, positional or not, or embeddings."""
+    if args:
+        return "input_ids", args[0]
+    name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
+    return name, kwargs[name]
+
+
+def _gathered(states: Tensor, columns: Tensor) -> Tensor:
+    """``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
+    index = columns.to(states.device)
+    return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
+
+
+def attach(
+    model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False
+) -> AbstractContextManager[None]:
+    """As ``debias``, for a method instance and checked spans by row; see ``Binding`` for ``private``."""
+    if isinstance(method, ReorderingMethod):
+        raise MethodError(
+            f"{method.name} changes the order of the documents in the prompt, not the model; "
+            "use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
+    if not isinstance(method, AttentionMethod):
+        return _Plain(model).attached()
+    if method.needs_documents and not spans:
+        raise NoDocumentsError(
+            f"{method.name} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
+        )
+    return Binding(model, method, spans, private).attached()
+
+
+@contextmanager
+def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = None) -> Iterator[PreTrainedModel]:
+    """Run a transformers model with a method; the model is as it was when the context ends, however it ends.
+
+    Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. The whole prompt
+    must enter in one forward pass; several prompts may follow each other. Other threads may open contexts of their own
+    on the same model at the same time.
+
+    Args:
+        model: a causal language model of a supported family.
+        method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
+        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
+            or one such list for each row of the batch. Rows that are repeated (beams) need no repeated spans.
+
+    Raises:
+        UnknownMethodError, MethodError, NoDocumentsError, SpanError, EmptyDocumentError, UnsupportedModelError: at
+            once; a span outside the prompt at the first forward pass.
+        BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
+    """
+    resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    with attach(model, resolved, spans_by_row(spans)):
+        yield model

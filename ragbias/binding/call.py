@@ -1,0 +1,108 @@
+"""What a method sees of one attention layer in one forward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from ragbias.attention import Rotary
+from ragbias.binding.architectures import Architecture
+from ragbias.binding.layout import Session
+from ragbias.prompt import Span
+
+
+@dataclass
+class RowCall:
+    """One sequence of the call, padding cut away. Positions equal indices.
+
+    Attributes:
+        index: row of the batch.
+        pad: padding columns of this row in the queries of this call.
+        query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
+        key, value: ``[G, K, d]``, all tokens so far.
+        memory: what the method keeps of this row in this layer, from the prefill to the last token.
+        spans, lengths: the documents; ``prefix`` tokens stand before them, ``documents_end`` is ``E``.
+        new_tail: number of queries of this call that stand after the documents.
+        scale: factor of the scores.
+    """
+
+    index: int
+    pad: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    memory: dict[str, Tensor]
+    spans: tuple[Span, ...]
+    new_tail: int
+    rotary: Rotary
+    scale: float
+
+    @property
+    def prefix(self) -> int:
+        return self.spans[0][0]
+
+    @property
+    def documents_end(self) -> int:
+        return self.spans[-1][1]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [end - begin for begin, end in self.spans]
+
+
+@dataclass
+class AttentionCall:
+    """One attention layer, called with a batch.
+
+    Attributes:
+        module: the model's attention module; ``layer`` is its index.
+        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as they stand in the cache.
+        hidden: ``[batch, Q, hidden_size]``, what the layer read.
+        rotation: the model's ``(cos, sin)`` for the queries of this call, each ``[batch or 1, 1, Q, d/2]``.
+        scale: factor of the scores.
+        prefill: whether this pass holds the whole prompt.
+        plain: the attention the model would have called, mask and all, for other queries and keys; it returns
+            ``[batch, Q, H, d]``.
+    """
+
+    module: nn.Module
+    layer: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    hidden: Tensor
+    rotation: tuple[Tensor, Tensor]
+    scale: float
+    prefill: bool
+    session: Session
+    rotary: Rotary
+    architecture: Architecture
+    plain: Callable[[Tensor, Tensor], Tensor]
+
+    def project_query(self, hidden: Tensor) -> Tensor:
+        """Queries of ``hidden`` without position, ``[batch, H, T, d]``."""
+        return self.architecture.project_query(self.module, hidden.to(self.query.device))
+
+    def project_key(self, hidden: Tensor) -> Tensor:
+        """Keys of ``hidden`` without position, ``[batch, G, T, d]``."""
+        return self.architecture.project_key(self.module, hidden.to(self.query.device))
+
+    def rows(self) -> Iterator[RowCall]:
+        """The sequences of the batch, one by one."""
+        for index, row in enumerate(self.session.rows):
+            pad = row.pad if self.prefill else 0
+            query = self.query[index, :, pad:]
+            yield RowCall(
+                index=index,
+                pad=pad,
+                query=query,
+                key=self.key[index, :, row.pad :],
+                value=self.value[index, :, row.pad :],
+                memory=self.session.memory.setdefault((self.layer, index), {}),
+                spans=row.spans,
+                new_tail=query.shape[1] - (row.spans[-1][1] if self.prefill and row.spans else 0),
+                rotary=self.rotary,
+                scale=self.scale,
+            )

@@ -1,0 +1,137 @@
+"""Where the documents stand in a batch, and what is kept of a prompt between its forward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ragbias.errors import BindingError, NoDocumentsError, SpanError
+from ragbias.methods.base import AttentionMethod
+from ragbias.methods.canonical_order import canonical_order
+from ragbias.prompt import Span, check_spans
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence of a batch. Spans count from the first token that is not padding.
+
+    Attributes:
+        pad: number of padding columns on the left.
+        spans: the documents as they stand inside the model, which is the canonical order for invariant methods.
+    """
+
+    pad: int
+    spans: tuple[Span, ...]
+
+
+@dataclass
+class Session:
+    """One prompt (batch) on its way through prefill and decoding.
+
+    Attributes:
+        rows: one for each sequence.
+        seen: number of columns that the cache holds so far.
+        permutation: int64 ``[batch, T]``, column of the user's prompt for each column inside the model; None: as it is.
+        memory: what a method keeps, by layer and row.
+    """
+
+    rows: list[Row]
+    seen: int
+    permutation: Tensor | None
+    memory: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+
+
+Spans = Sequence[Span] | Sequence[Sequence[Span]]
+
+
+def spans_by_row(spans: Spans | None) -> list[list[Span]]:
+    """One list of spans for each row; a single list stands for all rows."""
+    if not spans:
+        return []
+    per_row = isinstance(spans[0][0] if len(spans[0]) else (), Sequence) or not len(spans[0])
+    rows = spans if per_row else [spans]
+    return [check_spans(row, 2**62) for row in rows]  # type: ignore[arg-type]
+
+
+def open_session(
+    method: AttentionMethod, spans: list[list[Span]], tokens: Tensor, attention_mask: Tensor | None
+) -> Session:
+    """Lay out a prompt that enters the model whole.
+
+    Args:
+        spans: by row, in columns of ``tokens``; ``[]`` if there are none.
+        tokens: ``[batch, T]`` token ids, or ``[batch, T, hidden]`` embeddings.
+        attention_mask: ``[batch, T]``, zeros on the left for padding; None: no padding.
+    """
+    batch, length = tokens.shape[:2]
+    if spans and batch % len(spans):
+        raise SpanError(f"spans were given for {len(spans)} rows, but the batch has {batch}")
+    repeat = batch // len(spans) if spans else 0  # beams and several return sequences repeat each row
+    pads = _padding(attention_mask, batch, length)
+    rows, orders = [], []
+    for index in range(batch):
+        columns = spans[index // repeat] if spans else []
+        if method.needs_documents:
+            _check_row(method, columns, pads[index], length)
+        order = list(range(len(columns)))
+        if method.invariant:
+            order = canonical_order([tokens[index, begin:end].tolist() for begin, end in columns])
+        rows.append(Row(pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
+        orders.append([columns[i] for i in order])
+    moved = method.invariant and any(row != sorted(row) for row in orders)
+    permutation = None
+    if moved:
+        permutation = torch.stack([_permutation(row, length) for row in orders]).to(tokens.device)
+    return Session(rows, 0, permutation)
+
+
+def _shifted(ordered: list[Span], columns: list[Span], pad: int) -> tuple[Span, ...]:
+    """Spans of documents laid out in a new order from where the first one stood, without padding."""
+    begin = min((begin for begin, _ in columns), default=0) - pad
+    spans = []
+    for left, right in ordered:
+        spans.append((begin, begin + right - left))
+        begin += right - left
+    return tuple(spans)
+
+
+def _permutation(ordered: list[Span], length: int) -> Tensor:
+    columns = torch.arange(length)
+    if ordered:
+        begin, end = min(left for left, _ in ordered), max(right for _, right in ordered)
+        columns[begin:end] = torch.cat([torch.arange(left, right) for left, right in ordered])
+    return columns
+
+
+def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
+    if not spans:
+        raise NoDocumentsError(
+            f"{method.name} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
+        )
+    for left, right in zip(spans, spans[1:], strict=False):
+        if left[1] != right[0]:
+            raise SpanError(
+                f"tokens {left[1]} to {right[0]} between spans {left} and {right} belong to no document; "
+                "let each document's span take in its separator"
+            )
+    if spans[0][0] < pad or spans[-1][1] > length:
+        raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, columns {pad} to {length}")
+    if spans[-1][1] == length:
+        raise SpanError(f"the last span {spans[-1]} ends the prompt; {method.name} needs a token after the documents")
+
+
+def _padding(attention_mask: Tensor | None, batch: int, length: int) -> list[int]:
+    """Padding columns at the left of each row."""
+    if attention_mask is None:
+        return [0] * batch
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+        raise BindingError("expected a 2-D attention_mask [batch, length]; custom masks are not supported")
+    mask = attention_mask.bool().expand(batch, -1)
+    pads = (length - mask.sum(-1)).tolist()
+    for row, pad in enumerate(pads):
+        if not mask[row, pad:].all():
+            raise BindingError(f"row {row} is not padded on the left alone; set tokenizer.padding_side = 'left'")
+    return pads

@@ -1,0 +1,1 @@
+"""Profiles for channel scaling: which channel carries the position in which model."""

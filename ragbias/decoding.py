@@ -1,0 +1,200 @@
+"""What happens between two tokens: checking the logits, sampling, stopping, streaming."""
+
+from __future__ import annotations
+
+import contextvars
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, TemperatureLogitsWarper
+from transformers import TopKLogitsWarper, TopPLogitsWarper
+
+from ragbias.errors import MethodError, NonFiniteLogitsError
+
+if TYPE_CHECKING:
+    from ragbias.lm import Generation
+
+
+class RequireFinite(LogitsProcessor):
+    """Refuse NaN and +inf; -inf is what other processors write to forbid a token."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if not bool((scores < torch.inf).all()):
+            raise NonFiniteLogitsError(
+                f"the model produced NaN or infinite logits at token {input_ids.shape[1]}; "
+                "check the weights and the dtype (float16 overflows easily; try bfloat16 or float32)"
+            )
+        return scores
+
+
+class GumbelNoise(LogitsProcessor):
+    """Sampling as the argmax of noisy logits, from a generator of each row's own.
+
+    The global generator is left alone, so requests with a seed give the same text whatever runs beside them.
+    """
+
+    def __init__(self, seed: int | None, rows: int, device: torch.device) -> None:
+        self._generators = [torch.Generator(device) for _ in range(rows)]
+        for generator in self._generators:
+            if seed is None:
+                generator.seed()
+            else:
+                generator.manual_seed(seed)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        noise = [torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, self._generators, strict=True)]
+        return scores - torch.stack(noise).log()
+
+
+def processors(
+    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, rows: int, device: torch.device
+) -> LogitsProcessorList:
+    """The chain that turns the argmax of ``generate`` into the sampling asked for; temperature None or 0 is greedy.
+
+    Raises:
+        MethodError: a sampling argument is out of range.
+    """
+    chain = LogitsProcessorList([RequireFinite()])
+    if temperature is not None and not temperature >= 0:
+        raise MethodError(f"temperature={temperature!r}; expected a number >= 0 (0 is greedy)")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise MethodError(f"top_p={top_p!r}; expected 0 < top_p <= 1")
+    if top_k is not None and top_k < 1:
+        raise MethodError(f"top_k={top_k!r}; expected a whole number >= 1")
+    if temperature:
+        chain.append(TemperatureLogitsWarper(float(temperature)))
+        if top_k is not None:
+            chain.append(TopKLogitsWarper(top_k))
+        if top_p is not None and top_p < 1:
+            chain.append(TopPLogitsWarper(top_p))
+        chain.append(GumbelNoise(seed, rows, device))
+    return chain
+
+
+def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string, and whether there was one."""
+    found = [index for index in (text.find(word) for word in stop) if index >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+def safe_length(text: str, stop: Sequence[str]) -> int:
+    """How much of a growing text can be shown: no half character, and no beginning of a stop string at its end."""
+    safe = len(text.rstrip("\ufffd"))
+    for word in stop:
+        for size in range(min(len(word), len(text)), 0, -1):
+            if text.endswith(word[:size]):
+                safe = min(safe, len(text) - size)
+                break
+    return safe
+
+
+class Watch(StoppingCriteria):
+    """Sees every new token: ends rows at a stop string or EOS, ends all when cancelled, and tells a listener.
+
+    Args:
+        width: columns of the prompt.
+        decode: token ids to text.
+        on_tokens: called with the first row's new ids after each step.
+
+    Attributes:
+        lengths: number of new tokens by row, up to and with the one that ended it; absent while a row goes on.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        decode: Callable[[Sequence[int]], str],
+        stop: Sequence[str],
+        eos: Sequence[int],
+        cancelled: threading.Event,
+        on_tokens: Callable[[list[int]], None] | None,
+    ) -> None:
+        self.lengths: dict[int, int] = {}
+        self._width, self._decode, self._stop, self._eos = width, decode, stop, set(eos)
+        self._cancelled, self._on_tokens = cancelled, on_tokens
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
+        new = input_ids[:, self._width :].tolist()
+        if self._on_tokens is not None:
+            self._on_tokens(new[0])
+        for row, ids in enumerate(new):
+            if row not in self.lengths and (ids[-1] in self._eos or self._stops(ids)):
+                self.lengths[row] = len(ids)
+        done = [row in self.lengths or self._cancelled.is_set() for row in range(len(new))]
+        return torch.tensor(done, device=input_ids.device)
+
+    def _stops(self, ids: list[int]) -> bool:
+        return bool(self._stop) and trimmed(self._decode(ids), self._stop)[1]
+
+
+class Stream(Iterator[str]):
+    """A text as it is being generated, in a thread of its own.
+
+    Iterate to get the pieces; an error inside the generation is raised here. Closing or dropping the stream stops the
+    computation at the next token.
+
+    Args:
+        job: generates; called with a function that takes the text so far, and the event that cancels it.
+    """
+
+    def __init__(self, job: Callable[[Callable[[str], None], threading.Event], Generation]) -> None:
+        self._events: queue.SimpleQueue[str | BaseException | Generation] = queue.SimpleQueue()
+        self._generation: Generation | None = None
+        self._cancelled = threading.Event()
+        self._emitted = 0
+        context = contextvars.copy_context()
+        arguments = (_work, job, self._events, self._cancelled)
+        self._thread = threading.Thread(target=context.run, args=arguments, daemon=True, name="ragbias-stream")
+        self._thread.start()
+
+    @property
+    def generation(self) -> Generation:
+        """The whole result, once the stream is exhausted."""
+        if self._generation is None:
+            raise RuntimeError("the stream is not exhausted; iterate to its end first")
+        return self._generation
+
+    def __next__(self) -> str:
+        while self._generation is None and not self._cancelled.is_set():
+            event = self._events.get()
+            if isinstance(event, BaseException):
+                self._cancelled.set()
+                raise event
+            if isinstance(event, str):
+                text = event
+            else:
+                text, self._generation = event.text, event
+            piece, self._emitted = text[self._emitted :], max(self._emitted, len(text))
+            if piece:
+                return piece
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stop the computation and wait until it has stopped."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._cancelled.set()
+
+
+def _work(
+    job: Callable[[Callable[[str], None], threading.Event], Generation],
+    events: queue.SimpleQueue[str | BaseException | Generation],
+    cancelled: threading.Event,
+) -> None:
+    # a function of the module, so that the thread keeps no reference to the stream and a dropped one is collected
+    try:
+        events.put(job(events.put, cancelled))
+    except BaseException as error:  # noqa: BLE001 - it is raised again where the stream is read
+        events.put(error)

@@ -1,0 +1,49 @@
+"""Every error that ragbias raises on purpose, in one small hierarchy.
+
+All of them are ``RuntimeError``s: LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and answer
+"Empty Response" instead, which would hide a wrong set-up.
+"""
+
+
+class RagBiasError(RuntimeError):
+    """Base of all errors of this library."""
+
+
+class EmptyDocumentError(RagBiasError):
+    """A document without any text, or without a single token."""
+
+
+class SpanError(RagBiasError):
+    """Document spans that overlap, leave gaps, lie outside the prompt, or leave nothing after the documents."""
+
+
+class DocumentNotFoundError(RagBiasError):
+    """A document that was named explicitly does not stand in the prompt."""
+
+
+class NoDocumentsError(RagBiasError):
+    """A method that needs document spans was given none."""
+
+
+class PromptTooLongError(RagBiasError):
+    """The prompt does not fit into the model's window."""
+
+
+class UnknownMethodError(RagBiasError):
+    """No method has this name."""
+
+
+class MethodError(RagBiasError):
+    """A method's parameters are out of range, do not fit the model, or the method cannot run in this place."""
+
+
+class UnsupportedModelError(RagBiasError):
+    """The architecture, its configuration or its cache is not known to give right results."""
+
+
+class BindingError(RagBiasError):
+    """A forward pass does not belong to the prompt, or the thread, that ``debias`` was opened for."""
+
+
+class NonFiniteLogitsError(RagBiasError):
+    """The model produced NaN or infinite logits."""

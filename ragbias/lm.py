@@ -1,0 +1,394 @@
+"""``DebiasedLM``: a causal language model and a method, behind one small face."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import StoppingCriteriaList
+
+from ragbias import methods, tiny
+from ragbias.binding import attach
+from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.decoding import Stream, Watch, processors, safe_length, trimmed
+from ragbias.errors import DocumentNotFoundError, MethodError, PromptTooLongError
+from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
+from ragbias.report import Report
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record."""
+
+    text: str
+    token_ids: list[int]
+    usage: Usage
+    report: Report
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probabilities (natural logarithm) of a continuation's tokens, given the prompt and the tokens before."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    report: Report
+
+    @property
+    def total(self) -> float:
+        return sum(self.logprobs)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
+
+    tokens: TokenisedPrompt
+    method: Method
+    report: Report
+
+
+class DebiasedLM:
+    """A causal language model that runs with a method.
+
+    Args:
+        model: of a supported family, see ``ragbias.binding.architectures``.
+        tokenizer: its tokenizer.
+        method: default method of all requests: a name or an instance.
+        name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
+
+    One object may be used by several threads at once.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        method: str | Method = "pine",
+        name: str | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name or model.config._name_or_path
+        self.method = self._resolve(method)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str,
+        method: str | Method = "pine",
+        *,
+        tokenizer_kwargs: dict[str, Any] | None = None,
+        **model_kwargs: Any,
+    ) -> DebiasedLM:
+        """Load a model and its tokenizer.
+
+        Args:
+            name: a hub name, a path, or ``"tiny"`` for the embedded model.
+            method: default method.
+            model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
+        """
+        path = str(tiny.path()) if name == "tiny" else name
+        tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
+        return cls(AutoModelForCausalLM.from_pretrained(path, **model_kwargs), tokenizer, method, name)
+
+    @property
+    def window(self) -> int:
+        """Number of tokens that prompt and answer may have together."""
+        return int(self.model.config.max_position_embeddings)
+
+    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
+        """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
+        return self.tokenizer.apply_chat_template(
+            list(messages), tools=tools, tokenize=False, add_generation_prompt=True
+        )
+
+    def generate(
+        self,
+        prompt: str | Prompt,
+        *,
+        documents: Sequence[str] | None = None,
+        boundaries: Boundaries | None = None,
+        method: str | Method | None = None,
+        **settings: Any,
+    ) -> Generation:
+        """Answer a prompt.
+
+        Args:
+            prompt: in parts, or flat.
+            documents: for a flat prompt, texts that stand in it verbatim; all must be found.
+            boundaries: for a flat prompt, where the documents stand, if that is known already.
+            method: instead of the default one.
+            max_new_tokens: 256 by default; less where the window ends.
+            stop: strings that end the answer and are not part of it.
+            temperature, top_k, top_p: sampling; greedy without a temperature.
+            seed: makes sampling repeatable, whatever runs beside it.
+            settings: the above and any other argument of ``model.generate``.
+
+        A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
+
+        Raises:
+            DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, UnknownMethodError, MethodError,
+            UnsupportedModelError, NonFiniteLogitsError.
+        """
+        request = self._prepare(prompt, documents, boundaries, method)
+        return self._run([request], **settings)[0]
+
+    def stream(
+        self,
+        prompt: str | Prompt,
+        *,
+        documents: Sequence[str] | None = None,
+        boundaries: Boundaries | None = None,
+        method: str | Method | None = None,
+        stop: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> Stream:
+        """As ``generate``, piece by piece; the pieces add up to the same text."""
+        request = self._prepare(prompt, documents, boundaries, method)
+        stops = _stop_strings(stop)
+
+        def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
+            def show(ids: list[int]) -> None:
+                text, _ = trimmed(self._decode(ids), stops)
+                emit(text[: safe_length(text, stops)])
+
+            return self._run([request], stop=stops, cancelled=cancelled, on_tokens=show, **settings)[0]
+
+        return Stream(job)
+
+    def batch(
+        self,
+        prompts: Sequence[str | Prompt],
+        *,
+        documents: Sequence[Sequence[str] | None] | None = None,
+        boundaries: Sequence[Boundaries | None] | None = None,
+        method: str | Method | None = None,
+        batch_size: int = 8,
+        **settings: Any,
+    ) -> list[Generation]:
+        """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries`` have one entry each."""
+        count = len(prompts)
+        each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
+        requests = [self._prepare(prompt, texts, bounds, method) for prompt, texts, bounds in each]
+        answers: dict[int, Generation] = {}
+        for together in _groups(requests, batch_size):
+            results = self._run([requests[index] for index in together], **settings)
+            answers.update(zip(together, results, strict=True))
+        return [answers[index] for index in range(count)]
+
+    @torch.no_grad()
+    def score(
+        self,
+        prompt: str | Prompt,
+        continuation: str,
+        *,
+        documents: Sequence[str] | None = None,
+        boundaries: Boundaries | None = None,
+        method: str | Method | None = None,
+    ) -> Score:
+        """Log-probability of a continuation, token by token, as it would be generated after the prompt.
+
+        Raises:
+            MethodError: the continuation has no tokens.
+        """
+        request = self._prepare(prompt, documents, boundaries, method)
+        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
+        if not target:
+            raise MethodError(f"continuation {continuation!r} has no tokens to score")
+        self._check_length(len(request.tokens.ids) + len(target) - 1)
+        device = self.model.device
+        with attach(self.model, request.method, [request.tokens.spans], private=True):
+            prompt_ids = torch.tensor([request.tokens.ids], device=device)
+            first = self.model(prompt_ids, use_cache=True, logits_to_keep=1)
+            logits = [first.logits[0]]
+            if len(target) > 1:
+                ids = torch.tensor([target[:-1]], device=device)
+                logits.append(self.model(ids, past_key_values=first.past_key_values, use_cache=True).logits[0])
+        logprobs = torch.cat(logits).float().log_softmax(-1)
+        chosen = logprobs.gather(1, torch.tensor(target, device=device)[:, None])[:, 0]
+        return Score(list(target), chosen.tolist(), request.report)
+
+    # from a prompt to a request
+
+    def _resolve(self, method: str | Method | None) -> Method:
+        return self.method if method is None else methods.get(method, self.name)
+
+    def _prepare(
+        self,
+        prompt: str | Prompt,
+        documents: Sequence[str] | None,
+        boundaries: Boundaries | None,
+        method: str | Method | None,
+    ) -> _Request:
+        wanted = self._resolve(method)
+        if isinstance(prompt, str):
+            documents = documents if documents is not None else current_documents()
+            if boundaries is None:
+                boundaries = locate(prompt, documents=documents)
+                if boundaries.n_found < boundaries.n_expected:
+                    raise DocumentNotFoundError(
+                        f"{boundaries.n_found} of {boundaries.n_expected} documents stand in the prompt word for word; "
+                        f"{boundaries.reason}"
+                    )
+            parts = Prompt.from_text(prompt, boundaries.spans)
+        else:
+            if documents is not None or boundaries is not None:
+                raise MethodError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+            parts = prompt
+            boundaries = Boundaries((), "prompt", len(parts.documents), len(parts.documents), "")
+        tokens = tokenise(parts, self.tokenizer)
+        self._check_length(len(tokens.ids))
+        ran, reason = wanted, boundaries.reason
+        if wanted.needs_documents and len(tokens.documents) < 2:
+            ran = NoMethod()
+            found = "no documents" if not tokens.documents else "one document"
+            reason = "; ".join(filter(None, (f"{found} found, so there is no order to debias", reason)))
+        if isinstance(ran, ReorderingMethod):
+            order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
+            tokens = tokens.reordered(order)
+        report = Report(
+            method_requested=wanted.name,
+            method_ran=ran.name,
+            source=boundaries.source,
+            spans=tuple(tokens.spans),
+            n_expected=boundaries.n_expected,
+            n_found=boundaries.n_found,
+            reason=reason,
+        )
+        return _Request(tokens, ran if isinstance(ran, AttentionMethod) else NoMethod(), report)
+
+    def _check_length(self, length: int) -> None:
+        if length >= self.window:
+            raise PromptTooLongError(
+                f"the prompt has {length} tokens and leaves no room for an answer in the model's window of {self.window}; "
+                "retrieve fewer or shorter documents"
+            )
+
+    @torch.no_grad()
+    def _document_attention(self, tokens: TokenisedPrompt, order: Sequence[int]) -> list[float]:
+        """Attention of the prompt's last token to each document when they stand in this order."""
+        arranged, observer = tokens.reordered(order), DocumentAttention()
+        with attach(self.model, observer, [arranged.spans], private=True):
+            self.model(torch.tensor([arranged.ids], device=self.model.device), use_cache=False, logits_to_keep=1)
+        scores = dict(zip(order, observer.scores[0], strict=True))
+        return [scores[index] for index in range(len(order))]
+
+    # from requests to answers
+
+    def _run(
+        self,
+        requests: Sequence[_Request],
+        *,
+        max_new_tokens: int = 256,
+        stop: Sequence[str] | None = None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int | None = None,
+        cancelled: threading.Event | None = None,
+        on_tokens: Callable[[list[int]], None] | None = None,
+        **generate_kwargs: Any,
+    ) -> list[Generation]:
+        """Generate for requests of one method, in one padded batch."""
+        if max_new_tokens < 1:
+            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
+        prompts = [request.tokens for request in requests]
+        width = max(len(prompt.ids) for prompt in prompts)
+        ids, mask, spans = self._padded(prompts, width)
+        config = copy.deepcopy(self.model.generation_config)
+        config.update(do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
+        eos = _as_list(config.eos_token_id if config.eos_token_id is not None else self.tokenizer.eos_token_id)
+        stops = _stop_strings(stop)
+        watch = Watch(width, self._decode, stops, eos, cancelled or threading.Event(), on_tokens)
+        chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
+        with attach(self.model, requests[0].method, spans, private=True):
+            output = self.model.generate(
+                ids,
+                attention_mask=mask,
+                generation_config=config,
+                max_new_tokens=min(max_new_tokens, self.window - width),
+                eos_token_id=eos or None,
+                pad_token_id=self._pad_token,
+                logits_processor=chain,
+                stopping_criteria=StoppingCriteriaList([watch]),
+                **generate_kwargs,
+            )
+        return [
+            self._answer(request, row[: watch.lengths.get(index, len(row))], index in watch.lengths, stops, eos)
+            for index, (request, row) in enumerate(zip(requests, output[:, width:].tolist(), strict=True))
+        ]
+
+    def _padded(
+        self, prompts: Sequence[TokenisedPrompt], width: int
+    ) -> tuple[Tensor, Tensor, list[list[tuple[int, int]]]]:
+        """Token ids and mask, padded on the left, and the spans moved accordingly."""
+        pads = [width - len(prompt.ids) for prompt in prompts]
+        ids = [[self._pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
+        mask = [[0] * pad + [1] * (width - pad) for pad in pads]
+        spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
+        device = self.model.device
+        return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans
+
+    @property
+    def _pad_token(self) -> int:
+        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
+            if token is not None:
+                return int(token)
+        return 0
+
+    def _answer(
+        self, request: _Request, ids: list[int], ended: bool, stop: Sequence[str], eos: Sequence[int]
+    ) -> Generation:
+        text, _ = trimmed(self._decode(ids), stop)
+        usage = Usage(len(request.tokens.ids), len(ids))
+        content = [token for token in ids if token not in eos]
+        return Generation(text, content, usage, request.report, "stop" if ended else "length")
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+
+def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:
+    """Indices of requests that can run in one batch: same method, at most ``size``."""
+    if size < 1:
+        raise MethodError(f"batch_size={size!r}; expected a whole number >= 1")
+    groups: list[list[int]] = []
+    for method in dict.fromkeys(request.method for request in requests):
+        indices = [index for index, request in enumerate(requests) if request.method == method]
+        groups += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+    return groups
+
+
+def _stop_strings(stop: Sequence[str] | str | None) -> list[str]:
+    words = [stop] if isinstance(stop, str) else list(stop or [])
+    if not all(words):
+        raise MethodError("a stop string is empty")
+    return words
+
+
+def _as_list(value: int | list[int] | None) -> list[int]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]

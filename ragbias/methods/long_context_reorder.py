@@ -1,0 +1,40 @@
+"""The reordering that RAG frameworks ship: good documents to the ends, poor ones to the middle.
+
+Source: LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ragbias.errors import MethodError
+from ragbias.methods.base import DocumentScorer, ReorderingMethod
+
+
+@dataclass(frozen=True)
+class LongContextReorder(ReorderingMethod):
+    """Place documents, best first as the retriever returned them, alternately at the two ends.
+
+    Args:
+        style: ``"langchain"``: the worst goes in the middle and the better ones around it, alternately before and
+            behind, so that the best stands last if their number is even and first if it is odd; ``"haystack"``: the
+            best stands always first, the second last.
+    """
+
+    style: Literal["langchain", "haystack"] = "langchain"
+
+    name = "long-context-reorder"
+
+    def __post_init__(self) -> None:
+        if self.style not in ("langchain", "haystack"):
+            raise MethodError(f"long-context-reorder: style={self.style!r}; expected 'langchain' or 'haystack'")
+
+    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
+        count = len(documents)
+        best_last = self.style == "langchain" and count % 2 == 0
+        front, back = list(range(0, count, 2)), list(range(1, count, 2))
+        if best_last:
+            front, back = back, front
+        return front + back[::-1]

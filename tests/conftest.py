@@ -1,0 +1,45 @@
+"""Models for tests: random weights, built from configs, kept for the whole run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+VOCABULARY = 300
+
+
+def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A model of a few layers with grouped-query heads and weights large enough that attention is far from uniform."""
+    settings: dict[str, Any] = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=4096,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**settings, **changes}))
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=1.0 if "embed" in name else 0.25)
+    return model.eval()
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def family_model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return random_model(request.param)
+
+
+@pytest.fixture(scope="session")
+def llama() -> PreTrainedModel:
+    return random_model("llama")
