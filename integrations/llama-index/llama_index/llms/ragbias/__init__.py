@@ -1,0 +1,11 @@
+"""LlamaIndex with a local model that does not care where in the prompt the right document stands.
+
+Importing this package attaches the listener that sees which nodes LlamaIndex retrieves.
+"""
+
+from llama_index.llms.ragbias.base import RagBiasLLM
+from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
+
+install_listener()
+
+__all__ = ["RagBiasLLM", "install_listener", "uninstall_listener"]

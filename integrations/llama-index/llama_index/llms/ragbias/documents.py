@@ -1,0 +1,77 @@
+"""Where the retrieved documents stand in a prompt, and what happens if they do not."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from llama_index.core.schema import MetadataMode
+from llama_index.llms.ragbias import listener
+
+from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.errors import NoDocumentsError
+from ragbias.methods import Method
+from ragbias.report import Report
+
+OnMissing = Literal["warn", "raise", "ignore"]
+
+
+def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
+    """The documents in the final prompt: those given with the call, those of the open synthesis, those seen lately.
+
+    Args:
+        documents: texts, or nodes with or without score; an empty list says that there are none.
+    """
+    given = current_documents() if documents is None else [_text_of(document) for document in documents]
+    run = listener.synthesis_texts()
+    found = locate(text, documents=given, run=run, registry=listener.registry())
+    if found.source == "none":  # nothing was found, but something may have been expected
+        found = replace(found, n_expected=len(given or run or ()))
+    return found
+
+
+def _text_of(document: Any) -> str:
+    if isinstance(document, str):
+        return document
+    return str(getattr(document, "node", document).get_content(metadata_mode=MetadataMode.LLM))
+
+
+def enforce(found: Boundaries, method: Method, on_missing: OnMissing, warned: set[str]) -> None:
+    """Raise or warn where a method misses its documents; `warned` holds what was warned of already.
+
+    Raises:
+        NoDocumentsError: with `on_missing="raise"`, if the method has to run plain. A single document that was found is
+            fine, since it has no order, and so is `documents=[]`.
+    """
+    if not method.needs_documents:
+        return
+    complete = found.source != "none" and found.n_found == found.n_expected
+    if on_missing == "raise" and len(found.spans) < 2 and not complete:
+        raise NoDocumentsError(_explain(found, method))
+    if on_missing == "warn" and found.n_found < found.n_expected and found.source not in warned:
+        warned.add(found.source)
+        warnings.warn(_explain(found, method), stacklevel=2)
+
+
+def _explain(found: Boundaries, method: Method) -> str:
+    count = (
+        f"{found.n_found} of {found.n_expected} expected ones stand" if found.n_expected else "none are known to stand"
+    )
+    ran = "it has to run plain" if len(found.spans) < 2 else "it treats only those"
+    reason = f" ({found.reason})" if found.reason else ""
+    return (
+        f"{method.name} needs the retrieved documents, and {count} in the prompt, so {ran}{reason}. "
+        "If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template rewrites "
+        "them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`."
+    )
+
+
+def complete_report(report: Report, found: Boundaries) -> dict[str, Any]:
+    """The report, with the listener's failures where documents are missing."""
+    failures = listener.failures()
+    if failures and found.n_found < max(2, found.n_expected):
+        note = f"the listener failed {len(failures)} times lately, last: {failures[-1]}"
+        report = replace(report, reason="; ".join(part for part in (report.reason, note) if part))
+    return report.as_dict()

@@ -1,0 +1,43 @@
+"""From what users of `HuggingFaceLLM` pass to a `DebiasedLM`."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from ragbias import tiny
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+
+
+def load(
+    model_name: str,
+    tokenizer_name: str | None,
+    model: Any,
+    tokenizer: Any,
+    model_kwargs: dict[str, Any],
+    tokenizer_kwargs: dict[str, Any],
+    method: str | Method,
+) -> DebiasedLM:
+    """Load what is not given as an object; `"tiny"` is the embedded model, other names are a hub's or a path."""
+    if model is None and tokenizer is None and tokenizer_name in (None, model_name):
+        return DebiasedLM.from_pretrained(model_name, method, tokenizer_kwargs=tokenizer_kwargs, **model_kwargs)
+    if model is None:
+        model = AutoModelForCausalLM.from_pretrained(_path(model_name), **model_kwargs)
+    if tokenizer is None:
+        name = tokenizer_name or model.config._name_or_path or model_name
+        tokenizer = AutoTokenizer.from_pretrained(_path(name), **tokenizer_kwargs)
+    return DebiasedLM(model, tokenizer, method)
+
+
+def _path(name: str) -> str:
+    return str(tiny.path()) if name == "tiny" else name
+
+
+def context_window(own: int, wanted: int | None) -> int:
+    """The wanted window, at most the model's own."""
+    if wanted is not None and wanted > own:
+        warnings.warn(f"context_window={wanted} is more than the model's {own}; {own} is used", stacklevel=2)
+    return min(wanted or own, own)
