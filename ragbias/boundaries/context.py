@@ -1,0 +1,51 @@
+"""Naming the documents of all requests inside a ``with`` block, for code that retrieves outside any framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_current: ContextVar[tuple[str, ...] | None] = ContextVar("ragbias_documents", default=None)
+
+
+@contextmanager
+def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
+    """Say which documents the prompts of this block hold: ``with ragbias.documents(docs): chain.invoke(...)``.
+
+    The innermost block counts. Threads that were started with a copy of the context, as frameworks do, see it too.
+
+    Args:
+        docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
+
+    Raises:
+        TypeError: an element has no text, or ``docs`` is a single string.
+    """
+    token = _current.set(document_texts(docs))
+    try:
+        yield _current.get() or ()
+    finally:
+        _current.reset(token)
+
+
+def current_documents() -> tuple[str, ...] | None:
+    """The documents of the innermost ``documents`` block around this code; ``None`` outside of any."""
+    return _current.get()
+
+
+def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
+    """The text of each document.
+
+    Raises:
+        TypeError: an element has no text, or ``docs`` is a single string.
+    """
+    if isinstance(docs, (str, bytes)) or not isinstance(docs, Iterable):
+        raise TypeError(f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]")
+    return tuple(_text(document) for document in docs)
+
+
+def _text(document: object) -> str:
+    for text in (document, getattr(document, "page_content", None), getattr(document, "text", None)):
+        if isinstance(text, str):
+            return text
+    raise TypeError(f"a document is a string or has a text in page_content or text, got {type(document).__name__}")

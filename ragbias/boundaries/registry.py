@@ -1,0 +1,71 @@
+"""A bounded memory of what was retrieved lately, by content."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+Retrieval = tuple[str, ...]
+
+
+class Registry:
+    """Recently retrieved texts, kept per retrieval: texts that came together stand together in a prompt.
+
+    Thread-safe. The least recently retrieved go first when there are too many texts, and all are forgotten in time.
+
+    Args:
+        max_texts: number of texts to keep, over all retrievals.
+        max_age: seconds after which a retrieval is forgotten.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, max_texts: int = 2048, max_age: float = 3600.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if max_texts < 1:
+            raise ValueError(f"max_texts={max_texts} must be at least 1")
+        self._max_texts, self._max_age, self._clock = max_texts, max_age, clock
+        self._lock = threading.Lock()
+        self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
+        self._n_texts = 0
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Remember the texts of one retrieval; texts without any visible character are left out.
+
+        Of a retrieval with more than ``max_texts`` texts the first ones are kept.
+        """
+        retrieval = tuple(text for text in texts if text.strip())[: self._max_texts]
+        if not retrieval:
+            return
+        now = self._clock()
+        with self._lock:
+            if retrieval not in self._retrievals:
+                self._n_texts += len(retrieval)
+            self._retrievals[retrieval] = now
+            self._retrievals.move_to_end(retrieval)
+            self._forget(now)
+
+    def candidates(self) -> list[Retrieval]:
+        """The remembered retrievals, the latest first."""
+        with self._lock:
+            self._forget(self._clock())
+            return list(reversed(self._retrievals))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._retrievals.clear()
+            self._n_texts = 0
+
+    def __len__(self) -> int:
+        return self._n_texts
+
+    def _forget(self, now: float) -> None:
+        while self._retrievals:
+            retrieval, added = next(iter(self._retrievals.items()))
+            if self._n_texts <= self._max_texts and now - added <= self._max_age:
+                return
+            del self._retrievals[retrieval]
+            self._n_texts -= len(retrieval)

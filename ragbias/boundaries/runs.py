@@ -1,0 +1,75 @@
+"""Which placed documents stand together, and which stand apart: quoted in a question, or in another message."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ragbias.boundaries.occurrences import LETTER, MESSAGE_BORDER, Hit, common_prefix, ends_block, is_separator
+
+NUMBER = re.compile(r"\d+")
+PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
+WORD = re.compile(r"\w+")
+CONTEXT = 200  # characters before the first and after the last document that may hold a header or a footer
+
+
+def split_runs(text: str, hits: Sequence[Hit], lenient: bool = False) -> list[list[Hit]]:
+    """Split hits into groups that stand together, each group in ascending order.
+
+    Two neighbours stand together if between them there is a bare separator (no letters), or a header or footer that
+    repeats: between other neighbours, before the first or after the last document. A border between chat messages
+    always separates.
+
+    Args:
+        text: the prompt.
+        hits: in ascending order, not overlapping.
+        lenient: keep documents together over any other text as well, if each ends its line or its quotation.
+    """
+    runs: list[list[Hit]] = []
+    gaps = [text[left.end : right.begin] for left, right in pairwise(hits)]
+    for index, hit in enumerate(hits):
+        if index and _joins(text, hits, gaps, index - 1, lenient):
+            runs[-1].append(hit)
+        else:
+            runs.append([hit])
+    return runs
+
+
+def best_run(runs: Sequence[list[Hit]]) -> list[Hit]:
+    """The run with most documents, then with most text, then the last one."""
+    return max(runs, key=lambda run: (len(run), covered(run), run[0].begin), default=[])
+
+
+def covered(run: Sequence[Hit]) -> int:
+    """Number of characters that the documents take up."""
+    return sum(hit.end - hit.begin for hit in run)
+
+
+def _joins(text: str, hits: Sequence[Hit], gaps: Sequence[str], index: int, lenient: bool) -> bool:
+    gap = gaps[index]
+    if MESSAGE_BORDER.search(gap):
+        return False
+    if is_separator(gap):
+        return True
+    before, after = text[max(0, hits[0].begin - CONTEXT) : hits[0].begin], text[hits[-1].end :][:CONTEXT]
+    others = [other for position, other in enumerate(gaps) if position != index and not is_separator(other)]
+    if any(_same_header(gap, other) for other in [*others, before]):
+        return True
+    if any(_same_footer(gap, other) for other in [*others, after]):
+        return True
+    return lenient and ends_block(text, hits[index]) and ends_block(text, hits[index + 1])
+
+
+def _same_header(gap: str, other: str) -> bool:
+    """Whether both end in the same words, numbers aside, or their last lines begin with the same word."""
+    gap, other = NUMBER.sub("0", gap), NUMBER.sub("0", other)
+    if LETTER.search(PART_OF_WORD.sub("", common_prefix(gap[::-1], other[::-1])[::-1])):
+        return True
+    ours, theirs = WORD.search(gap.rsplit("\n", 1)[-1]), WORD.search(other.rsplit("\n", 1)[-1])
+    return ours is not None and theirs is not None and ours.group() == theirs.group()
+
+
+def _same_footer(gap: str, other: str) -> bool:
+    """Whether both begin with the same words, numbers aside."""
+    return bool(WORD.search(common_prefix(NUMBER.sub("0", gap), NUMBER.sub("0", other)).rpartition(" ")[0]))
