@@ -15,7 +15,7 @@ from transformers import StoppingCriteriaList
 
 from ragbias import methods, tiny
 from ragbias.binding import attach
-from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries import Boundaries, locate
 from ragbias.decoding import Stream, Watch, processors, safe_length, trimmed
 from ragbias.errors import DocumentNotFoundError, MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
@@ -244,14 +244,13 @@ class DebiasedLM:
     ) -> _Request:
         wanted = self._resolve(method)
         if isinstance(prompt, str):
-            documents = documents if documents is not None else current_documents()
             if boundaries is None:
                 boundaries = locate(prompt, documents=documents)
-                if boundaries.n_found < boundaries.n_expected:
-                    raise DocumentNotFoundError(
-                        f"{boundaries.n_found} of {boundaries.n_expected} documents stand in the prompt word for word; "
-                        f"{boundaries.reason}"
-                    )
+            if documents is not None and boundaries.n_found < len(documents):
+                raise DocumentNotFoundError(
+                    f"{boundaries.n_found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
+                    "pass each text exactly as it stands there"
+                )
             parts = Prompt.from_text(prompt, boundaries.spans)
         else:
             if documents is not None or boundaries is not None:

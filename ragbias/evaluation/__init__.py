@@ -1,0 +1,1 @@
+"""Measuring bias, quality and cost."""

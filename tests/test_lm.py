@@ -1,0 +1,250 @@
+"""DebiasedLM: generate, stream, batch and score agree with each other and with transformers."""
+
+import itertools
+import threading
+
+import pytest
+import torch
+from conftest import random_model
+
+from ragbias import DebiasedLM, Prompt, documents
+from ragbias.errors import (
+    DocumentNotFoundError,
+    EmptyDocumentError,
+    MethodError,
+    NonFiniteLogitsError,
+    PromptTooLongError,
+    UnknownMethodError,
+    UnsupportedModelError,
+)
+from ragbias.methods import ChannelScaling, Pine
+
+DOCUMENTS = ["The falcon is red.\n", "An owl sleeps in the barn at noon.\n", "Two herons.\n", "A crow counts to six.\n"]
+PROMPT = Prompt("Context:\n", DOCUMENTS, "Question: who sleeps?\nAnswer:")
+METHODS = ["none", "pine", ChannelScaling(5, 0.0, layers=(1, 2)), "attention-sorting", "long-context-reorder", "canonical-order"]
+
+
+def name(method):
+    return method if isinstance(method, str) else method.name
+
+
+@pytest.mark.parametrize("method", METHODS, ids=name)
+def test_stream_and_batch_give_what_generate_gives(lm, method):
+    alone = lm.generate(PROMPT, method=method, max_new_tokens=12)
+    assert "".join(lm.stream(PROMPT, method=method, max_new_tokens=12)) == alone.text
+    short = Prompt("Context:\n", DOCUMENTS[:2], "Q:")
+    first, second = lm.batch([PROMPT, short], method=method, max_new_tokens=12)
+    assert first.text == alone.text
+    assert second.text == lm.generate(short, method=method, max_new_tokens=12).text
+    assert alone.report.method_requested == alone.report.method_ran == name(method)
+
+
+def test_none_equals_transformers(lm):
+    ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
+    expected = lm.model.generate(ids, max_new_tokens=12, do_sample=False)[0, ids.shape[1] :].tolist()
+    got = lm.generate(PROMPT, method="none", max_new_tokens=12)
+    assert got.token_ids == [token for token in expected if token != 2]
+    assert got.usage.prompt_tokens == ids.shape[1]
+    assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_pine_text_is_the_same_for_all_permutations_streamed_and_not(byte_tokenizer, dtype):
+    lm = DebiasedLM(random_model("llama").to(dtype), byte_tokenizer)
+    expected = lm.generate(PROMPT, max_new_tokens=10)
+    for order in itertools.permutations(range(4)):
+        prompt = PROMPT.reordered(order)
+        assert lm.generate(prompt, max_new_tokens=10).token_ids == expected.token_ids
+        assert "".join(lm.stream(prompt, max_new_tokens=10)) == expected.text
+        assert lm.score(prompt, " the owl").logprobs == lm.score(PROMPT, " the owl").logprobs
+
+
+def test_flat_prompt_with_documents_equals_the_prompt_in_parts(lm):
+    flat = lm.generate(PROMPT.text, documents=[text.strip() for text in DOCUMENTS], max_new_tokens=8)
+    assert flat.text == lm.generate(PROMPT, max_new_tokens=8).text
+    assert (flat.report.source, flat.report.n_expected, flat.report.n_found) == ("documents", 4, 4)
+    assert flat.report.spans == lm.generate(PROMPT, max_new_tokens=1).report.spans
+
+
+def test_documents_block_names_the_documents(lm):
+    with documents(DOCUMENTS):
+        assert lm.generate(PROMPT.text, max_new_tokens=2).report.n_found == 4
+    assert lm.generate(PROMPT.text, max_new_tokens=2).report.method_ran == "none"
+
+
+def test_score_is_the_log_probability_of_generation(lm):
+    for method in METHODS:
+        answer = lm.generate(PROMPT, method=method, max_new_tokens=4)
+        assert len(answer.token_ids) == 4
+        text = lm.tokenizer.decode(answer.token_ids)
+        if lm.tokenizer(text, add_special_tokens=False).input_ids != answer.token_ids:
+            continue
+        best = lm.score(PROMPT, text, method=method)
+        worse = lm.score(PROMPT, text[:-1] + ("a" if text[-1] != "a" else "b"), method=method)
+        assert best.total > worse.total
+        assert max(best.logprobs) <= 0
+
+
+def test_score_agrees_with_one_forward_pass_of_the_plain_model(lm):
+    score = lm.score(PROMPT, " an owl", method="none")
+    ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
+    both = torch.cat([ids, torch.tensor([score.token_ids])], dim=1)
+    with torch.no_grad():
+        logprobs = lm.model(both).logits[0].log_softmax(-1)[ids.shape[1] - 1 : -1]
+    expected = logprobs.gather(1, both[0, ids.shape[1] :, None])[:, 0]
+    torch.testing.assert_close(torch.tensor(score.logprobs), expected, atol=1e-4, rtol=0)
+
+
+# stopping and sampling
+
+
+def test_stop_strings_across_token_borders_are_never_shown(lm):
+    whole = lm.generate(PROMPT, max_new_tokens=16).text
+    stop = whole[5:8]
+    expected = whole[: whole.find(stop)]
+    cut = lm.generate(PROMPT, max_new_tokens=16, stop=[stop])
+    assert (cut.text, cut.finish_reason) == (expected, "stop")
+    pieces = list(lm.stream(PROMPT, max_new_tokens=16, stop=[stop]))
+    assert "".join(pieces) == expected
+    assert lm.batch([PROMPT, PROMPT], max_new_tokens=16, stop=[stop])[1].text == expected
+
+
+def test_a_seed_repeats_a_sample_and_leaves_the_global_generator_alone(lm):
+    settings = dict(max_new_tokens=12, temperature=1.5, top_p=0.9)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = lm.generate(PROMPT, seed=1, **settings)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lm.generate(PROMPT, seed=1, **settings).text == first.text
+    assert lm.batch([PROMPT, PROMPT], seed=1, **settings)[1].text == first.text
+    assert len({lm.generate(PROMPT, seed=seed, **settings).text for seed in range(6)}) > 1
+
+
+def test_sampling_follows_the_distribution_of_the_model(lm):
+    """Gumbel noise samples the softmax: frequencies of the first token match its probabilities."""
+    ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        probabilities = (lm.model(ids).logits[0, -1] / 4).softmax(-1)
+    draws = lm.batch(
+        [PROMPT] * 600, method="none", max_new_tokens=1, temperature=4.0, batch_size=100
+    )
+    counts = torch.zeros_like(probabilities)
+    for draw in draws:
+        counts[draw.token_ids[0] if draw.token_ids else 2] += 1
+    top = probabilities.topk(5).indices
+    spread = 4 * (probabilities * (1 - probabilities) / 600).sqrt()
+    assert ((counts / 600 - probabilities).abs() <= spread)[top].all()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0.0, "temperature": 1}, {"top_k": 0, "temperature": 1},
+     {"max_new_tokens": 0}, {"stop": [""]}],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(lm, settings):
+    with pytest.raises(MethodError, match=next(iter(settings)).replace("stop", "stop string")):
+        lm.generate(PROMPT, **settings)
+
+
+# what cannot run
+
+
+def test_one_document_or_none_runs_plain_and_says_so(lm):
+    for count, words in ((0, "no documents"), (1, "one document")):
+        prompt = Prompt("Context:\n", DOCUMENTS[:count], "Q:")
+        answer = lm.generate(prompt, max_new_tokens=4)
+        assert (answer.report.method_requested, answer.report.method_ran) == ("pine", "none")
+        assert words in answer.report.reason
+        assert answer.text == lm.generate(prompt, method="none", max_new_tokens=4).text
+
+
+def test_errors_have_their_own_class(lm):
+    with pytest.raises(EmptyDocumentError, match="document 1 of 2"):
+        Prompt("a", ["x", " \n"], "b")
+    with pytest.raises(UnknownMethodError, match="'pines'.*pine"):
+        lm.generate(PROMPT, method="pines")
+    with pytest.raises(DocumentNotFoundError, match="1 of 2"):
+        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This stands nowhere."])
+    with pytest.raises(PromptTooLongError, match=r"\d+ tokens.*4096"):
+        lm.generate(Prompt("", ["word " * 900, "another " * 500], "?"))
+    with pytest.raises(MethodError, match="ragbias calibrate"):
+        lm.generate(PROMPT, method="channel-scaling")
+    with pytest.raises(MethodError, match="channel=64"):
+        lm.generate(PROMPT, method=ChannelScaling(64, 0, layers=(0, 1)))
+    with pytest.raises(MethodError, match="layers"):
+        lm.generate(PROMPT, method=Pine(layers=(2, 9)))
+
+
+def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokenizer):
+    model = random_model("olmo2", num_key_value_heads=4)
+    with pytest.raises(UnsupportedModelError, match=r"olmo2.*llama"):
+        DebiasedLM(model, byte_tokenizer, method="pine").generate(PROMPT)
+    assert DebiasedLM(model, byte_tokenizer, method="none").generate(PROMPT, max_new_tokens=2).usage.completion_tokens == 2
+
+
+def test_nan_logits_raise_instead_of_an_answer(byte_tokenizer):
+    model = random_model("llama", seed=1)
+    with torch.no_grad():
+        model.lm_head.weight[7] = torch.nan
+    lm = DebiasedLM(model, byte_tokenizer)
+    with pytest.raises(NonFiniteLogitsError, match="NaN"):
+        lm.generate(PROMPT)
+    with pytest.raises(NonFiniteLogitsError):
+        list(lm.stream(PROMPT))
+
+
+# streams
+
+
+def test_an_error_reaches_the_consumer_of_a_stream(lm):
+    def fail(*_):
+        raise RuntimeError("in the middle of a layer")
+
+    handle = lm.model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="in the middle"):
+            list(lm.stream(PROMPT))
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_closed_or_dropped_stream_stops_computing(lm, end):
+    steps = []
+    handle = lm.model.register_forward_hook(lambda *_: steps.append(1))
+    stream = lm.stream(PROMPT, max_new_tokens=3000)
+    try:
+        next(stream)
+        worker = stream._thread
+        if end == "close":
+            stream.close()
+            assert next(stream, None) is None
+        else:
+            del stream
+        worker.join(timeout=20)
+        assert not worker.is_alive()
+        assert len(steps) < 1000
+    finally:
+        handle.remove()
+
+
+def test_eight_threads_with_different_methods_give_what_they_give_alone(lm):
+    work = [(method, Prompt("Context:\n", DOCUMENTS[i:] + DOCUMENTS[:i], "Q:")) for i, method in enumerate(METHODS[:4])]
+    work += [(method, PROMPT.reordered([2, 0, 3, 1])) for method in METHODS[:4]]
+    expected = [lm.generate(prompt, method=method, max_new_tokens=10).token_ids for method, prompt in work]
+    results: dict[tuple[int, int], list[int]] = {}
+    barrier = threading.Barrier(len(work))
+
+    def run(index):
+        method, prompt = work[index]
+        barrier.wait()
+        for round_ in range(3):
+            results[index, round_] = lm.generate(prompt, method=method, max_new_tokens=10).token_ids
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {(index, round_): ids for index, ids in enumerate(expected) for round_ in range(3)}
