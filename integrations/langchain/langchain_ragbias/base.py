@@ -1,0 +1,220 @@
+"""What the chat model and the completion model share: fields, per-call arguments, and finding the documents."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+from uuid import UUID
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.runnables.config import ensure_config
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from typing_extensions import Self
+
+from langchain_ragbias import reports
+from langchain_ragbias.listener import Tree, listener
+from ragbias import methods
+from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries.context import document_texts
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.lm import DebiasedLM, Generation
+from ragbias.methods import Method
+
+NUMBERS: dict[str, tuple[type, ...]] = {
+    "max_tokens": (int,),
+    "temperature": (int, float),
+    "top_p": (int, float),
+    "top_k": (int,),
+    "seed": (int,),
+}
+
+
+class MissingDocumentsWarning(UserWarning):
+    """Documents were retrieved or given, but do not stand in the prompt, so the method could not run on them."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request's arguments: the instance's, overridden by those of the call.
+
+    Attributes:
+        documents: given explicitly.
+        method: the method asked for.
+        settings: keyword arguments of ``DebiasedLM.generate``.
+    """
+
+    documents: tuple[str, ...] | None
+    method: Method
+    settings: dict[str, Any]
+
+
+class RagBiasModel(BaseModel):
+    """Fields and behaviour that both models share."""
+
+    model_config = ConfigDict(
+        arbitrary_types_allowed=True, extra="forbid", populate_by_name=True, protected_namespaces=()
+    )
+
+    model_id: str = "tiny"
+    """A hub name, a path, or ``"tiny"`` for the embedded model."""
+    debias: Any = "pine"
+    """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
+    max_tokens: int = Field(default=256, alias="max_new_tokens", ge=1)
+    """The most tokens an answer may have. ``max_new_tokens`` is the same."""
+    temperature: float | None = None
+    """Sampling temperature; greedy without one."""
+    top_p: float | None = None
+    top_k: int | None = None
+    stop: list[str] | None = None
+    """Strings that end the answer and are not part of it."""
+    seed: int | None = None
+    """Makes sampling repeatable."""
+    model_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
+    on_missing: Literal["warn", "raise", "ignore"] = "warn"
+    """What to do where the method needs documents and fewer than two are found."""
+    lm: Any = Field(default=None, exclude=True, repr=False)
+    """A ``ragbias.DebiasedLM`` that is loaded already."""
+    model: Any = Field(default=None, exclude=True, repr=False)
+    """A transformers model that is loaded already; goes with ``tokenizer``."""
+    tokenizer: Any = Field(default=None, exclude=True, repr=False)
+
+    _owner: object = PrivateAttr(default_factory=object)
+    _warned: set[str] = PrivateAttr(default_factory=set)
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop_string(cls, stop: Any) -> Any:
+        return [stop] if isinstance(stop, str) else stop
+
+    @model_validator(mode="after")
+    def _load(self) -> Self:
+        if (self.model is None) != (self.tokenizer is None):
+            raise ValueError("model and tokenizer go together; give both, or only model_id")
+        if self.lm is not None:
+            if not isinstance(self.lm, DebiasedLM):
+                raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
+            if "debias" not in self.model_fields_set:
+                self.debias = self.lm.method
+        elif self.model is not None:
+            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias)
+        else:
+            self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.debias, **self.model_kwargs)
+            return self
+        if "model_id" not in self.model_fields_set:
+            self.model_id = self.lm.name or type(self.lm.model).__name__
+        methods.get(self.debias, self.model_id)
+        return self
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The same as ``max_tokens``."""
+        return self.max_tokens
+
+    @property
+    def last_report(self) -> dict[str, Any] | None:
+        """What the last request in this context asked for, what ran, and where the documents were found."""
+        return reports.last(self._owner)
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        """What an answer depends on; a cache mixes neither methods nor documents given by ``ragbias.documents``."""
+        given = current_documents()
+        return {
+            "model_id": self.model_id,
+            "debias": self.debias if isinstance(self.debias, str) else repr(self.debias),
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "stop": self.stop,
+            "seed": self.seed,
+            "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
+            **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
+        }
+
+    # one request
+
+    def _call_arguments(self, stop: Sequence[str] | str | None, given: dict[str, Any]) -> Call:
+        """Merge the arguments of a call with the fields.
+
+        Raises:
+            TypeError: an argument is unknown or of the wrong type.
+            UnknownMethodError: ``debias`` names no method.
+        """
+        given = {name: value for name, value in given.items() if value is not None and name != "stream"}
+        documents, debias = given.pop("documents", None), given.pop("debias", self.debias)
+        if "max_new_tokens" in given:
+            given["max_tokens"] = given.pop("max_new_tokens")
+        unknown = sorted(given.keys() - NUMBERS.keys())
+        if unknown:
+            known = ", ".join(["documents", "debias", "stop", *NUMBERS, "max_new_tokens"])
+            raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {known}")
+        for name, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, NUMBERS[name]):
+                raise TypeError(f"{name}={value!r} must be {' or '.join(kind.__name__ for kind in NUMBERS[name])}")
+        if not isinstance(debias, (str, Method)):
+            raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
+        stop = self.stop if stop is None else [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(text, str) for text in stop or []):
+            raise TypeError(f"stop={stop!r} must be a string or a list of strings")
+        settings = {name: given.get(name, getattr(self, name)) for name in NUMBERS}
+        settings["max_new_tokens"] = settings.pop("max_tokens")
+        texts = None if documents is None else document_texts(documents)
+        return Call(texts, methods.get(debias, self.model_id), {"stop": stop, **settings})
+
+    def _boundaries(
+        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()
+    ) -> Boundaries:
+        """Find the documents of a templated prompt, and say or refuse what is missing as ``on_missing`` wants it.
+
+        Raises:
+            NoDocumentsError: ``on_missing="raise"``, the method needs documents and fewer than two were found.
+            DocumentNotFoundError: ``on_missing="raise"`` and a document given explicitly does not stand in the prompt.
+        """
+        tree = listener.tree(parent_run_id)
+        found = locate(
+            text,
+            documents=call.documents,
+            artifacts=artifacts,
+            run=tree.texts.elements(),
+            registry=listener.registry if listener.installed else None,
+        )
+        if tree.failure:
+            found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+        if call.method.needs_documents:
+            self._check_found(found, call, tree, artifacts)
+        return found
+
+    def _check_found(self, found: Boundaries, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
+        explicit = call.documents if call.documents is not None else current_documents()
+        lost = found.source == "documents" and found.n_found < found.n_expected
+        too_few = found.n_found < 2 and not (found.source != "none" and found.n_found == found.n_expected)
+        if self.on_missing == "ignore" or not (too_few or lost):
+            return
+        message = (
+            f"debias={call.method.name!r} needs the retrieved documents, but {found.n_found} were found in the prompt: "
+            f"{found.reason}"
+        )
+        if self.on_missing == "raise":
+            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
+        expected = "explicit" if explicit else "artifacts" if artifacts else "retrieved" if tree.texts else tree.failure
+        if expected and expected not in self._warned:
+            self._warned.add(expected)
+            remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
+            warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
+
+    def _note(self, generation: Generation) -> dict[str, Any]:
+        report = generation.report.as_dict()
+        reports.note(self._owner, report)
+        return report
+
+
+def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
+    """The run that this request belongs to; LangChain gives streams no run manager, but their context has a config."""
+    if run_manager is not None:
+        return run_manager.parent_run_id
+    return getattr(ensure_config().get("callbacks"), "parent_run_id", None)

@@ -1,0 +1,150 @@
+"""The text completion model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.outputs import Generation as TextGeneration
+from langchain_core.outputs import GenerationChunk, LLMResult
+from langchain_core.runnables import run_in_executor
+
+from langchain_ragbias import reports
+from langchain_ragbias.base import RagBiasModel, parent_run
+from langchain_ragbias.listener import listener
+from langchain_ragbias.pump import pieces
+from ragbias.decoding import Stream
+from ragbias.lm import Generation
+
+
+class RagBiasPipeline(RagBiasModel, BaseLLM):
+    """A local Hugging Face model that completes text without position bias over the retrieved documents.
+
+    The counterpart of ``HuggingFacePipeline``: the prompt goes to the model as it is, without a chat template, and only
+    the new text comes back. Several prompts run as one padded batch. Arguments of each call as for ``ChatRagBias``; the
+    report is in ``generation_info["ragbias"]``.
+    """
+
+    @property
+    def _llm_type(self) -> str:
+        return "ragbias"
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        return LangSmithParams(**{**params, "ls_provider": "ragbias", "ls_model_name": self.model_id})
+
+    def _generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        if parent_run(run_manager) is None:
+            reports.begin()
+        return self._result(self._answers(prompts, stop, run_manager, kwargs))
+
+    async def _agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        manager = run_manager.get_sync() if run_manager else None
+        if parent_run(manager) is None:
+            reports.begin()
+        return self._result(await run_in_executor(None, self._answers, prompts, stop, manager, kwargs))
+
+    def _stream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[GenerationChunk]:
+        if parent_run(run_manager) is None:
+            reports.begin()
+        with self._open_stream(prompt, stop, run_manager, kwargs) as stream:
+            for piece in stream:
+                chunk = GenerationChunk(text=piece)
+                if run_manager:
+                    run_manager.on_llm_new_token(piece, chunk=chunk)
+                yield chunk
+            yield GenerationChunk(text="", generation_info=self._about(stream.generation))
+
+    async def _astream(
+        self,
+        prompt: str,
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[GenerationChunk]:
+        manager = run_manager.get_sync() if run_manager else None
+        if parent_run(manager) is None:
+            reports.begin()
+        async for piece in pieces(lambda: self._open_stream(prompt, stop, manager, kwargs)):
+            if isinstance(piece, Generation):
+                yield GenerationChunk(text="", generation_info=self._about(piece))
+                return
+            chunk = GenerationChunk(text=piece)
+            if run_manager:
+                await run_manager.on_llm_new_token(piece, chunk=chunk)
+            yield chunk
+
+    # requests and answers
+
+    def _answers(
+        self,
+        prompts: list[str],
+        stop: list[str] | None,
+        run_manager: CallbackManagerForLLMRun | None,
+        given: dict[str, Any],
+    ) -> list[Generation]:
+        call = self._call_arguments(stop, given)
+        # of a batch, LangChain hands over the first prompt's run manager only
+        parents = [self._parent(prompt, run_manager if len(prompts) == 1 else None) for prompt in prompts]
+        boundaries = [self._boundaries(prompt, call, parent) for prompt, parent in zip(prompts, parents, strict=True)]
+        answers: list[Generation] = self.lm.batch(
+            prompts, boundaries=boundaries, method=call.method, batch_size=max(1, len(prompts)), **call.settings
+        )
+        return answers
+
+    def _open_stream(
+        self,
+        prompt: str,
+        stop: list[str] | None,
+        run_manager: CallbackManagerForLLMRun | None,
+        given: dict[str, Any],
+    ) -> Stream:
+        call = self._call_arguments(stop, given)
+        boundaries = self._boundaries(prompt, call, self._parent(prompt, run_manager))
+        stream: Stream = self.lm.stream(prompt, boundaries=boundaries, method=call.method, **call.settings)
+        return stream
+
+    def _parent(self, prompt: str, run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
+        return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
+
+    def _result(self, generations: list[Generation]) -> LLMResult:
+        texts = [[TextGeneration(text=answer.text, generation_info=self._about(answer))] for answer in generations]
+        usage = {
+            "prompt_tokens": sum(answer.usage.prompt_tokens for answer in generations),
+            "completion_tokens": sum(answer.usage.completion_tokens for answer in generations),
+            "total_tokens": sum(answer.usage.total_tokens for answer in generations),
+        }
+        return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
+
+    def _about(self, generation: Generation) -> dict[str, Any]:
+        usage = generation.usage
+        return {
+            "finish_reason": generation.finish_reason,
+            "usage": {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+                "total_tokens": usage.total_tokens,
+            },
+            "ragbias": self._note(generation),
+        }

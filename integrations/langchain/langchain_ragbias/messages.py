@@ -1,0 +1,62 @@
+"""LangChain messages as the dicts that chat templates read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+
+ROLES: dict[type[BaseMessage], str] = {
+    SystemMessage: "system",
+    HumanMessage: "user",
+    AIMessage: "assistant",
+    ToolMessage: "tool",
+}
+
+
+def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """One dict with ``role`` and ``content`` per message, tool calls included.
+
+    Raises:
+        ValueError: a message holds something that is no text, or has no role in a chat template.
+    """
+    return [_template_message(message) for message in messages]
+
+
+def _template_message(message: BaseMessage) -> dict[str, Any]:
+    converted: dict[str, Any] = {"role": _role(message), "content": _content(message)}
+    if isinstance(message, AIMessage) and message.tool_calls:
+        converted["tool_calls"] = [
+            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
+            for call in message.tool_calls
+        ]
+    if isinstance(message, ToolMessage):
+        converted["tool_call_id"] = message.tool_call_id
+        if message.name:
+            converted["name"] = message.name
+    return converted
+
+
+def _role(message: BaseMessage) -> str:
+    if isinstance(message, ChatMessage):
+        return message.role
+    for kind, role in ROLES.items():
+        if isinstance(message, kind):
+            return role
+    raise ValueError(f"{type(message).__name__} has no role in a chat template; use system, human, ai or tool messages")
+
+
+def _content(message: BaseMessage) -> str:
+    if isinstance(message.content, str):
+        return message.content
+    return "".join(_block_text(block, message) for block in message.content)
+
+
+def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
+    if isinstance(block, str):
+        return block
+    if block.get("type") == "text" and isinstance(block.get("text"), str):
+        return str(block["text"])
+    kind = block.get("type")
+    raise ValueError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
