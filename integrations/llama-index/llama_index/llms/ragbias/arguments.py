@@ -11,6 +11,21 @@ from ragbias.errors import RagBiasError
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
+# What DebiasedLM decides itself, and what would make the model return something else than one answer.
+_REFUSED = {
+    "bos_token_id",
+    "eos_token_id",
+    "max_length",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "pad_token_id",
+    "return_dict_in_generate",
+    "stop_strings",
+}
+
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one call: what the call says, else the defaults; None counts as not said.
@@ -31,13 +46,13 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
 
 
 def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    known = {*OWN, *GenerationConfig().to_dict()}  # type: ignore[no-untyped-call]
+    known = {*OWN, *GenerationConfig().to_dict()} - _REFUSED  # type: ignore[no-untyped-call]
     given = {name: value for name, value in arguments.items() if value is not None}
     for name in given:
         if name not in known:
             raise RagBiasError(
                 f"unknown argument {name!r}; a call takes {', '.join(OWN)}, and the settings of transformers' "
-                "GenerationConfig"
+                f"GenerationConfig except {', '.join(sorted(_REFUSED))}"
             )
     if "max_tokens" in given:
         if "max_new_tokens" in given:

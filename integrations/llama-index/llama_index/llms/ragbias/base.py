@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from contextlib import aclosing, closing
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -31,7 +31,6 @@ from llama_index.llms.ragbias.responses import Answer
 from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.decoding import Stream
-from ragbias.lm import Generation
 
 _Response = TypeVar("_Response")
 
@@ -105,6 +104,7 @@ class RagBiasLLM(LLM):
         """Load the model, and ask it for what was not said."""
         super().model_post_init(context)
         methods.get(self.debias, self.model_name)
+        loads = self.lm is None and self.model is None
         if self.lm is None:
             self.lm = loading.load(
                 self.model_name,
@@ -115,6 +115,8 @@ class RagBiasLLM(LLM):
                 self.tokenizer_kwargs,
                 self.debias,
             )
+        if self.stopping_ids:
+            loading.add_end_tokens(self.lm, self.stopping_ids, loads)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
@@ -192,57 +194,52 @@ class RagBiasLLM(LLM):
         }
 
     def _generate(self, request: _Request) -> Answer:
-        return _finished(request, self.lm.generate(request.text, boundaries=request.found, **request.arguments))
+        generation = self.lm.generate(request.text, boundaries=request.found, **request.arguments)
+        return self._remember(Answer(generation.text, generation=generation))
 
-    def _open(self, request: _Request) -> tuple[_Request, Stream]:
-        return request, self.lm.stream(request.text, boundaries=request.found, **request.arguments)
+    def _open(self, request: _Request) -> Stream:
+        return cast("Stream", self.lm.stream(request.text, boundaries=request.found, **request.arguments))
 
     def _remember(self, answer: Answer) -> Answer:
         if answer.report is not None:
             _reports.set({**_reports.get({}), self._key: answer.report})
         return answer
 
-    def _stream(
-        self, opened: tuple[_Request, Stream], respond: Callable[[Answer], _Response]
-    ) -> Generator[_Response, None, None]:
-        request, stream = opened
+    def _stream(self, stream: Stream, respond: Callable[[Answer], _Response]) -> Generator[_Response, None, None]:
         text = ""
         with closing(stream):
             for delta in stream:
                 text += delta
                 yield respond(Answer(text, delta))
-        yield respond(self._remember(_finished(request, stream.generation, delta="")))
+        yield respond(self._remember(Answer(text, "", stream.generation)))
 
-    async def _astream(
-        self, opened: tuple[_Request, Stream], respond: Callable[[Answer], _Response]
-    ) -> AsyncGenerator[_Response, None]:
-        request, stream = opened
+    async def _astream(self, stream: Stream, respond: Callable[[Answer], _Response]) -> AsyncGenerator[_Response, None]:
         text = ""
         async with aclosing(asynchrony.pieces(stream)) as pieces:
             async for delta in pieces:
                 text += delta
                 yield respond(Answer(text, delta))
-        yield respond(self._remember(_finished(request, stream.generation, delta="")))
+        yield respond(self._remember(Answer(text, "", stream.generation)))
 
     async def _agenerate(self, request: Callable[[], _Request]) -> Answer:
         """By a stream, so that the computation stops when the awaiting task is cancelled."""
-        opened, stream = await asynchrony.call(lambda: self._open(request()))
+        stream = await asynchrony.call(lambda: self._open(request()))
         async with aclosing(asynchrony.pieces(stream)) as pieces:
             async for _ in pieces:
                 pass
-        return self._remember(_finished(opened, stream.generation))
+        return self._remember(Answer(stream.generation.text, generation=stream.generation))
 
     # LlamaIndex's eight ways to ask
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._remember(self._generate(self._completion(prompt, formatted, kwargs))).completion()
+        return self._generate(self._completion(prompt, formatted, kwargs)).completion()
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer chat messages."""
-        return self._remember(self._generate(self._chat(messages, kwargs))).chat()
+        return self._generate(self._chat(messages, kwargs)).chat()
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
@@ -267,16 +264,11 @@ class RagBiasLLM(LLM):
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         """As `stream_complete`, with the event loop free."""
-        opened = await asynchrony.call(lambda: self._open(self._completion(prompt, formatted, kwargs)))
-        return self._astream(opened, Answer.completion)
+        stream = await asynchrony.call(lambda: self._open(self._completion(prompt, formatted, kwargs)))
+        return self._astream(stream, Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """As `stream_chat`, with the event loop free."""
-        opened = await asynchrony.call(lambda: self._open(self._chat(messages, kwargs)))
-        return self._astream(opened, Answer.chat)
-
-
-def _finished(request: _Request, generation: Generation, delta: str | None = None) -> Answer:
-    report = documents.complete_report(generation.report, request.found)
-    return Answer(generation.text, delta, generation, report)
+        stream = await asynchrony.call(lambda: self._open(self._chat(messages, kwargs)))
+        return self._astream(stream, Answer.chat)

@@ -13,7 +13,6 @@ from llama_index.llms.ragbias import listener
 from ragbias.boundaries import Boundaries, current_documents, locate
 from ragbias.errors import NoDocumentsError
 from ragbias.methods import Method
-from ragbias.report import Report
 
 OnMissing = Literal["warn", "raise", "ignore"]
 
@@ -25,11 +24,16 @@ def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
         documents: texts, or nodes with or without score; an empty list says that there are none.
     """
     given = current_documents() if documents is None else [_text_of(document) for document in documents]
-    run = listener.synthesis_texts()
-    found = locate(text, documents=given, run=run, registry=listener.registry())
+    synthesis = listener.open_synthesis()
+    texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
+    found = locate(text, documents=given, run=texts, registry=listener.registry())
+    expected = found.n_expected
     if found.source == "none":  # nothing was found, but something may have been expected
-        found = replace(found, n_expected=len(given or run or ()))
-    return found
+        expected = len(texts if given is None else given)
+        unread = unread or listener.failures()[-1:]
+    if given is None and synthesis and found.source in ("run", "none"):
+        expected += len(synthesis.failures)
+    return replace(found, n_expected=expected, reason="; ".join(part for part in (found.reason, *unread) if part))
 
 
 def _text_of(document: Any) -> str:
@@ -66,12 +70,3 @@ def _explain(found: Boundaries, method: Method) -> str:
         "If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template rewrites "
         "them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`."
     )
-
-
-def complete_report(report: Report, found: Boundaries) -> dict[str, Any]:
-    """The report, with the listener's failures where documents are missing."""
-    failures = listener.failures()
-    if failures and found.n_found < max(2, found.n_expected):
-        note = f"the listener failed {len(failures)} times lately, last: {failures[-1]}"
-        report = replace(report, reason="; ".join(part for part in (report.reason, note) if part))
-    return report.as_dict()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +27,11 @@ _KEPT_FAILURES = 16
 
 @dataclass(frozen=True)
 class Synthesis:
-    """An open `synthesize` span: its nodes' texts, and the synthesis around it."""
+    """An open `synthesize` span: its nodes' texts, which nodes could not be read, and the synthesis around it."""
 
     id: str
     texts: tuple[str, ...]
+    failures: tuple[str, ...]
     outer: Synthesis | None
 
 
@@ -59,8 +60,8 @@ class Listener(BaseSpanHandler[BaseSpan]):
     def span_enter(self, id_: str, bound_args: inspect.BoundArguments, *_args: Any, **_kwargs: Any) -> None:
         """Open a synthesis: its nodes have passed all postprocessors and are what the prompt is made of."""
         if _is_synthesis(id_):
-            texts = self._read(id_, bound_args.arguments.get("nodes", ()))
-            _synthesis.set(Synthesis(id_, texts, _synthesis.get()))
+            texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
+            _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get()))
 
     def span_exit(self, id_: str, *_args: Any, result: Any = None, **_kwargs: Any) -> None:
         """Close a synthesis, or note what a retriever or postprocessor returned."""
@@ -72,21 +73,29 @@ class Listener(BaseSpanHandler[BaseSpan]):
         """Close a synthesis that failed."""
         _close(id_)
 
-    def _read(self, id_: str, nodes: Iterable[NodeWithScore]) -> tuple[str, ...]:
-        """The nodes' texts as LlamaIndex prints them into prompts; the registry gets the bare texts as well."""
+    def _read(self, id_: str, nodes: Sequence[NodeWithScore]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The nodes' texts as LlamaIndex prints them into prompts, and the failures.
+
+        The registry gets the bare texts too, as a retrieval of their own.
+        """
         texts: list[str] = []
         bare: list[str] = []
-        try:
-            for node in nodes:
+        failures: list[str] = []
+        if not isinstance(nodes, Sequence):
+            failures.append(f"the listener cannot read nodes of type {type(nodes).__name__}")
+            nodes = ()
+        for index, node in enumerate(nodes):
+            try:
                 texts.append(node.node.get_content(MetadataMode.LLM))
                 bare.append(node.node.get_content(MetadataMode.NONE))
-            self._registry.add(texts)
-            if bare != texts:
-                self._registry.add(bare)
-        except Exception as error:  # the message may hold a document's text, so only its type is kept
-            where = id_.partition("-")[0]
-            self._failures.append(f"{type(error).__name__} while reading node {len(texts)} of {where}")
-        return tuple(text for text in texts if text.strip())
+            except Exception as error:  # noqa: PERF203 - its message may hold a document's text, so only its type is kept
+                where = id_.partition("-")[0]
+                failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
+        self._registry.add(texts)
+        if bare != texts:
+            self._registry.add(bare)
+        self._failures.extend(failures)
+        return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
         """No span objects are made."""
@@ -132,10 +141,9 @@ def uninstall_listener() -> None:
         _listener = None
 
 
-def synthesis_texts() -> tuple[str, ...] | None:
-    """The texts of the synthesis that is open in this context."""
-    current = _synthesis.get()
-    return None if current is None or _listener is None else current.texts
+def open_synthesis() -> Synthesis | None:
+    """The synthesis that is open in this context."""
+    return None if _listener is None else _synthesis.get()
 
 
 def registry() -> Registry | None:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import tiny
+from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -41,3 +42,19 @@ def context_window(own: int, wanted: int | None) -> int:
     if wanted is not None and wanted > own:
         warnings.warn(f"context_window={wanted} is more than the model's {own}; {own} is used", stacklevel=2)
     return min(wanted or own, own)
+
+
+def add_end_tokens(lm: DebiasedLM, ids: list[int], owned: bool) -> None:
+    """Make the model's answers end at these tokens too.
+
+    Raises:
+        RagBiasError: the model is the user's own object, whose settings are not ours to change.
+    """
+    if not owned:
+        raise RagBiasError(
+            "stopping_ids need a model that RagBiasLLM loads itself; for a model or lm of your own, pass stop=[...] or "
+            "add the tokens to model.generation_config.eos_token_id"
+        )
+    settings = lm.model.generation_config
+    own = settings.eos_token_id
+    settings.eos_token_id = [*(own if isinstance(own, list) else [] if own is None else [own]), *ids]

@@ -14,13 +14,17 @@ from ragbias.lm import Generation
 class Answer:
     """What is there of an answer: the text so far, what came last, and once it is complete, how it was made.
 
-    `generation` and `report` are None until the answer is complete.
+    `generation` is None until the answer is complete.
     """
 
     text: str
     delta: str | None = None
     generation: Generation | None = None
-    report: dict[str, Any] | None = None
+
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """What ran on which documents."""
+        return None if self.generation is None else self.generation.report.as_dict()
 
     def completion(self) -> CompletionResponse:
         """As the response of a completion."""
