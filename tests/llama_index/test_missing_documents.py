@@ -1,0 +1,93 @@
+"""Documents that a method needs and that do not stand in the prompt: say so, warn or raise."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+from llama_index.core import PromptTemplate, VectorStoreIndex
+from llama_index.llms.ragbias import RagBiasLLM
+
+from ragbias.errors import NoDocumentsError
+
+QUESTION = "What is the passphrase?"
+REWRITTEN = PromptTemplate(
+    "Context:\n{context_str}\n\n{query_str}",
+    function_mappings={"context_str": lambda **kwargs: str(kwargs["context_str"]).upper()},
+)
+DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."]
+
+
+def test_rewriting_template_runs_plain_and_the_report_says_so(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm()
+    engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
+    with pytest.warns(UserWarning, match="0 of 3 expected ones"):
+        engine.query(QUESTION)
+    report = llm.last_report
+    assert report is not None
+    assert (report["method_requested"], report["method_ran"]) == ("pine", "none")
+    assert (report["n_expected"], report["n_found"]) == (3, 0)
+    assert "verbatim" in report["reason"]
+
+
+def test_warning_comes_once(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+    engine = index.as_query_engine(llm=make_llm(), similarity_top_k=3, text_qa_template=REWRITTEN)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            engine.query(QUESTION)
+    assert sum("expected ones" in str(warning.message) for warning in seen) == 1
+
+
+@pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
+def test_raise_is_not_swallowed_by_the_synthesizer(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str
+) -> None:
+    llm = make_llm(on_missing="raise")
+    engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, response_mode=mode)
+    with pytest.raises(NoDocumentsError, match="0 of 3"):
+        engine.query(QUESTION)
+
+
+def test_raise_reaches_the_reader_of_a_stream(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+    llm = make_llm(on_missing="raise")
+    engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN, streaming=True)
+    with pytest.raises(NoDocumentsError):
+        list(engine.query(QUESTION).response_gen)
+
+
+async def test_raise_reaches_the_async_caller(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+    llm = make_llm(on_missing="raise")
+    engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
+    with pytest.raises(NoDocumentsError):
+        await engine.aquery(QUESTION)
+
+
+def test_explicit_documents_that_do_not_stand_in_the_prompt(make_llm: Callable[..., RagBiasLLM]) -> None:
+    with pytest.warns(UserWarning, match="0 of 2"):
+        report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
+    assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)
+    with pytest.raises(NoDocumentsError):
+        make_llm(on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
+
+
+def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[..., RagBiasLLM]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        make_llm().complete(QUESTION)
+        make_llm(on_missing="ignore").complete(QUESTION, documents=DOCUMENTS)
+        make_llm(debias="none", on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
+        make_llm().complete(f"{DOCUMENTS[0]}\n{QUESTION}", documents=DOCUMENTS[:1])
+
+
+def test_raise_accepts_one_document_and_an_empty_list(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm(on_missing="raise")
+    index.as_query_engine(llm=llm, similarity_top_k=1).query(QUESTION)
+    assert llm.complete(QUESTION, documents=[]).additional_kwargs["ragbias"]["method_ran"] == "none"
+    with pytest.raises(NoDocumentsError, match="none are known"):
+        llm.complete(QUESTION)

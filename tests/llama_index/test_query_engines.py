@@ -1,0 +1,137 @@
+"""Stock query and chat engines over real FAISS indexes: every way to ask finds the retrieved documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
+from llama_index.llms.ragbias import RagBiasLLM
+
+from ragbias.tiny.world import Passage
+
+QUESTION = "What is the passphrase?"
+TOP_K = 4
+
+
+class Reverse(BaseNodePostprocessor):
+    def _postprocess_nodes(
+        self,
+        nodes: list[NodeWithScore],
+        query_bundle: QueryBundle | None = None,  # noqa: ARG002
+    ) -> list[NodeWithScore]:
+        return nodes[::-1]
+
+
+def assert_found(llm: RagBiasLLM, source: str, count: int = TOP_K) -> None:
+    report = llm.last_report
+    assert report is not None
+    assert (report["source"], report["n_expected"], report["n_found"]) == (source, count, count), report
+    assert report["method_ran"] == "pine"
+    assert len(report["spans"]) == count
+
+
+@pytest.mark.parametrize("is_chat_model", [True, False])
+@pytest.mark.parametrize("mode", ["compact", "simple_summarize", "tree_summarize"])
+def test_query_engine_finds_the_documents(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str, is_chat_model: bool
+) -> None:
+    llm = make_llm(is_chat_model=is_chat_model)
+    index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).query(QUESTION)
+    assert_found(llm, "run")
+
+
+@pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
+async def test_async_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+    await index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).aquery(QUESTION)
+    assert_found(llm, "run")
+
+
+@pytest.mark.parametrize(("mode", "source"), [("compact", "registry"), ("simple_summarize", "run")])
+def test_streaming_query_engine_finds_the_documents(
+    llm: RagBiasLLM, index: VectorStoreIndex, mode: str, source: str
+) -> None:
+    engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode, streaming=True)
+    text = "".join(engine.query(QUESTION).response_gen)
+    assert_found(llm, source)
+    assert text == str(index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).query(QUESTION))
+
+
+async def test_async_streaming_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+    response = await index.as_query_engine(llm=llm, similarity_top_k=TOP_K, streaming=True).aquery(QUESTION)
+    assert [token async for token in response.async_response_gen()]
+    assert_found(llm, "registry")
+
+
+def test_spans_cover_the_documents_with_their_metadata(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+    engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K)
+    response = engine.query(QUESTION)
+    report = llm.last_report
+    assert report is not None
+    lengths = [len(llm.lm.tokenizer(node.get_content(MetadataMode.LLM))["input_ids"]) for node in response.source_nodes]
+    assert all(end - begin >= length - 1 for (begin, end), length in zip(report["spans"], lengths, strict=True))
+
+
+def test_pine_answers_alike_whatever_the_order_and_none_does_not(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    answers: dict[str, set[str]] = {}
+    for method in ("pine", "none"):
+        llm = make_llm(debias=method, max_new_tokens=24)
+        for reorder in ([], [Reverse()]):
+            engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, node_postprocessors=reorder)
+            answers.setdefault(method, set()).add(str(engine.query(QUESTION)))
+    assert len(answers["pine"]) == 1
+    assert len(answers["none"]) == 2
+
+
+@pytest.mark.parametrize("mode", ["context", "condense_plus_context"])
+def test_chat_engine_finds_the_documents_on_every_turn(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+    engine = index.as_chat_engine(chat_mode=mode, llm=llm, similarity_top_k=TOP_K)
+    for question in (QUESTION, "And what is the motto?"):
+        engine.chat(question)
+        assert_found(llm, "run")
+
+
+@pytest.mark.parametrize("mode", ["context", "condense_plus_context"])
+async def test_async_chat_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
+    await index.as_chat_engine(chat_mode=mode, llm=llm, similarity_top_k=TOP_K).achat(QUESTION)
+    assert_found(llm, "run")
+
+
+def test_streaming_chat_engine_finds_the_documents(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm(on_missing="raise")
+    response = index.as_chat_engine(chat_mode="context", llm=llm, similarity_top_k=TOP_K).stream_chat(QUESTION)
+    assert "".join(response.response_gen)
+    assert len(response.source_nodes) == TOP_K
+
+
+def test_documents_that_fill_several_calls_are_found_in_each_and_reported(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm(context_window=700, is_chat_model=False)
+    with pytest.warns(UserWarning, match="larger context_window"):
+        index.as_query_engine(llm=llm, similarity_top_k=16).query(QUESTION)
+    report = llm.last_report
+    assert report is not None
+    assert 0 < report["n_found"] < report["n_expected"] == 16
+
+
+def test_retriever_results_used_in_a_prompt_of_ones_own_are_found(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+    nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(QUESTION)
+    context = "\n\n".join(node.get_content() for node in nodes)
+    report = llm.complete(f"Context:\n{context}\n\n{QUESTION}").additional_kwargs["ragbias"]
+    assert (report["source"], report["n_found"]) == ("registry", TOP_K)
+
+
+def test_documents_with_blank_lines_stay_whole(
+    llm: RagBiasLLM, make_index: Callable[..., VectorStoreIndex], corpus: list[Passage]
+) -> None:
+    pairs = zip(corpus[:3], corpus[3:6], strict=True)
+    index = make_index([TextNode(text=f"{one.text}\n\n{two.text}") for one, two in pairs])
+    index.as_query_engine(llm=llm, similarity_top_k=3).query(QUESTION)
+    assert_found(llm, "run", 3)
