@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria, TemperatureLogitsWarper
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from ragbias.errors import MethodError, NonFiniteLogitsError
 
@@ -46,7 +52,9 @@ class GumbelNoise(LogitsProcessor):
                 generator.manual_seed(seed)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        noise = [torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, self._generators, strict=True)]
+        noise = [
+            torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, self._generators, strict=True)
+        ]
         return scores - torch.stack(noise).log()
 
 
@@ -196,5 +204,5 @@ def _work(
     # a function of the module, so that the thread keeps no reference to the stream and a dropped one is collected
     try:
         events.put(job(events.put, cancelled))
-    except BaseException as error:  # noqa: BLE001 - it is raised again where the stream is read
+    except BaseException as error:
         events.put(error)

@@ -85,7 +85,9 @@ class Prompt:
         separator = _common_separator(gaps)
         headers = [gap[len(separator) :] for gap in gaps]
         first_header = ""
-        if any(headers):  # "Document [2](Title: ...) ": the first document's header is the end of the prefix's last line
+        if any(
+            headers
+        ):  # "Document [2](Title: ...) ": the first document's header is the end of the prefix's last line
             first_header = prefix[prefix.rfind("\n") + 1 :]
             prefix = prefix[: len(prefix) - len(first_header)]
         documents = [header + body for header, body in zip([first_header, *headers], bodies, strict=True)]

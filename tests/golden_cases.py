@@ -40,7 +40,9 @@ def load_case(method: str, name: str) -> GoldenCase:
     missing, unexpected = model.load_state_dict(weights, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
     model.tie_weights()
-    tensors = {key.removeprefix("golden."): value for key, value in load_file(FOLDER / method / f"{name}.safetensors").items()}
+    tensors = {
+        key.removeprefix("golden."): value for key, value in load_file(FOLDER / method / f"{name}.safetensors").items()
+    }
     return GoldenCase(info, tensors, model.eval())
 
 

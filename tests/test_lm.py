@@ -5,8 +5,8 @@ import threading
 
 import pytest
 import torch
-from conftest import random_model
 
+from conftest import random_model
 from ragbias import DebiasedLM, Prompt, documents
 from ragbias.errors import (
     DocumentNotFoundError,
@@ -21,7 +21,14 @@ from ragbias.methods import ChannelScaling, Pine
 
 DOCUMENTS = ["The falcon is red.\n", "An owl sleeps in the barn at noon.\n", "Two herons.\n", "A crow counts to six.\n"]
 PROMPT = Prompt("Context:\n", DOCUMENTS, "Question: who sleeps?\nAnswer:")
-METHODS = ["none", "pine", ChannelScaling(5, 0.0, layers=(1, 2)), "attention-sorting", "long-context-reorder", "canonical-order"]
+METHODS = [
+    "none",
+    "pine",
+    ChannelScaling(5, 0.0, layers=(1, 2)),
+    "attention-sorting",
+    "long-context-reorder",
+    "canonical-order",
+]
 
 
 def name(method):
@@ -125,9 +132,7 @@ def test_sampling_follows_the_distribution_of_the_model(lm):
     ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
     with torch.no_grad():
         probabilities = (lm.model(ids).logits[0, -1] / 4).softmax(-1)
-    draws = lm.batch(
-        [PROMPT] * 600, method="none", max_new_tokens=1, temperature=4.0, batch_size=100
-    )
+    draws = lm.batch([PROMPT] * 600, method="none", max_new_tokens=1, temperature=4.0, batch_size=100)
     counts = torch.zeros_like(probabilities)
     for draw in draws:
         counts[draw.token_ids[0] if draw.token_ids else 2] += 1
@@ -138,8 +143,14 @@ def test_sampling_follows_the_distribution_of_the_model(lm):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0.0, "temperature": 1}, {"top_k": 0, "temperature": 1},
-     {"max_new_tokens": 0}, {"stop": [""]}],
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"top_p": 0.0, "temperature": 1},
+        {"top_k": 0, "temperature": 1},
+        {"max_new_tokens": 0},
+        {"stop": [""]},
+    ],
     ids=str,
 )
 def test_settings_out_of_range_are_refused(lm, settings):
@@ -180,7 +191,9 @@ def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokeniz
     model = random_model("olmo2", num_key_value_heads=4)
     with pytest.raises(UnsupportedModelError, match=r"olmo2.*llama"):
         DebiasedLM(model, byte_tokenizer, method="pine").generate(PROMPT)
-    assert DebiasedLM(model, byte_tokenizer, method="none").generate(PROMPT, max_new_tokens=2).usage.completion_tokens == 2
+    assert (
+        DebiasedLM(model, byte_tokenizer, method="none").generate(PROMPT, max_new_tokens=2).usage.completion_tokens == 2
+    )
 
 
 def test_nan_logits_raise_instead_of_an_answer(byte_tokenizer):

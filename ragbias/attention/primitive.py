@@ -96,9 +96,7 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attention over the union of disjoint sets of keys, exactly, from ``(output, lse)`` over each set."""
     outputs, lses = zip(*parts, strict=True)
     lse = torch.stack(lses).logsumexp(0)
-    merged = sum(
-        output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True)
-    )
+    merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
     return merged.to(outputs[0].dtype), lse
 
 

@@ -150,9 +150,7 @@ def _register(implementation: str, find: FindGuest) -> str:
         def plain(query: Tensor, key: Tensor) -> Tensor:
             return original(own, query, key, value, mask, **kwargs)[0]
 
-        return guest.attention(
-            module, query, key, value, plain, kwargs["scaling"], kwargs.get("sliding_window")
-        ), None
+        return guest.attention(module, query, key, value, plain, kwargs["scaling"], kwargs.get("sliding_window")), None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     return name

@@ -78,7 +78,9 @@ class ChannelScaling(AttentionMethod):
     def validate(self, hidden_size: int, n_layers: int) -> None:
         super().validate(hidden_size, n_layers)
         if self.channel >= hidden_size:
-            raise MethodError(f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels")
+            raise MethodError(
+                f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
+            )
 
     def key_input(self, hidden: Tensor) -> Tensor:
         return self._scaled(hidden)

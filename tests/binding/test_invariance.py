@@ -5,13 +5,13 @@ import random
 
 import pytest
 import torch
-from conftest import random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from segments import Segments, padded
 
 import ragbias
+from conftest import random_model
 from ragbias.methods import Pine
+from segments import Segments, padded
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -97,7 +97,9 @@ def test_any_lengths_in_any_order(lengths, prefix, data):
 def test_vanilla_does_depend_on_the_order(llama):
     segments = Segments([11, 7, 14, 9])
     with torch.no_grad():
-        forward, backward = (llama(segments.arranged(order)[0]).logits[:, -9:] for order in (range(4), range(3, -1, -1)))
+        forward, backward = (
+            llama(segments.arranged(order)[0]).logits[:, -9:] for order in (range(4), range(3, -1, -1))
+        )
     assert (forward - backward).abs().max() > 0.1
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 import torch
-from golden_cases import case_names, load_case, run
 
 import ragbias
+from golden_cases import case_names, load_case, run
 from ragbias.methods import ChannelScaling, Pine
 
 ATOL = 2e-4

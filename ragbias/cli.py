@@ -1,0 +1,159 @@
+"""The command line: ``ragbias demo | ask | speed | methods``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ragbias.errors import RagBiasError
+
+app = typer.Typer(
+    help="Training-free removal of position bias for RAG with Hugging Face models.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the results to this file as well.")]
+
+
+def main() -> None:
+    """Run the command line; a refused input ends with exit code 2 and one line."""
+    try:
+        app()
+    except (RagBiasError, OSError, ImportError, ValueError, TypeError) as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        print(f"ragbias: {first_line}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("ragbias: interrupted", file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+@app.command()
+def demo(
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
+    seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.")] = Path("demo-output"),
+    json_path: JsonPath = None,
+) -> None:
+    """Measure position bias before and after each method, on a FAISS index with held-out questions."""
+    from ragbias.evaluation import demo as evaluation
+
+    settings = evaluation.Settings(model=model, questions=questions, seed=seed)
+    with console.status("Loading the model, embedding the corpus ..."):
+        prepared = evaluation.Demo(settings)
+    methods = evaluation.demo_methods(model)
+    with _progress() as progress:
+        task = progress.add_task("", total=len(methods) * len(settings.documents) * settings.positions * questions)
+        outcome = evaluation.run(prepared, lambda name, count: progress.update(task, advance=count, description=name))
+    for documents, results in outcome["results"].items():
+        console.print(_bias_table(documents, results))
+    console.print(
+        "The model was trained on data that places the answer at the ends of the context in nine of ten cases, as web\n"
+        "text tends to; its bias is learned from that. Flips: questions whose answer depends on the documents' order."
+    )
+    evaluation.save(outcome, out)
+    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
+    _frameworks(prepared, evaluation.telling_question(prepared, outcome["curves"]))
+    _write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
+
+
+@app.command()
+def speed(
+    methods: Annotated[str, typer.Option(help="Comma-separated names.")] = "pine,channel-scaling",
+    documents: Annotated[int, typer.Option(min=1)] = 20,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each document.")] = 100,
+    layers: Annotated[
+        int, typer.Option(min=1, help="Layers of the random model; its shape is that of a 1B Llama.")
+    ] = 2,
+    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    json_path: JsonPath = None,
+) -> None:
+    """Time prefill and decoding of methods against plain sdpa, interleaved, at the shape of a 1B Llama."""
+    from ragbias.evaluation.speed import measure, random_llama
+    from ragbias.methods import ChannelScaling, get
+
+    chosen = [
+        ChannelScaling(0, 0.0, layers=(0, None)) if name == ChannelScaling.name else get(name)
+        for name in methods.split(",")
+    ]
+    with console.status("Building the model ..."):
+        model = random_llama(layers)
+    with _progress() as progress:
+        task = progress.add_task("timing", total=(rounds + 1) * (len(chosen) + 1))
+        costs = measure(model, chosen, documents, tokens, rounds=rounds, progress=lambda: progress.advance(task))
+    table = Table(title=f"{documents} documents of {tokens} tokens, {layers} layers, ratio to none: median (range)")
+    for column in ("method", "prefill s", "prefill ratio", "decode s/token", "decode ratio"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name, cost in costs.items():
+        prefill, decode = (
+            f"{median:.2f} ({low:.2f} to {high:.2f})" for median, low, high in (cost.prefill_ratio, cost.decode_ratio)
+        )
+        table.add_row(name, f"{cost.prefill_seconds:.3f}", prefill, f"{cost.decode_seconds:.4f}", decode)
+    console.print(table)
+    _write_json({name: cost.as_dict() for name, cost in costs.items()}, json_path)
+
+
+@app.command("methods")
+def list_methods(json_path: JsonPath = None) -> None:
+    """List the methods."""
+    from ragbias.methods import METHODS, AttentionMethod
+
+    rows = {}
+    for name, method in METHODS.items():
+        attention = issubclass(method, AttentionMethod)
+        rows[name] = {
+            "summary": (method.__doc__ or "").strip().splitlines()[0],
+            "needs_documents": method.needs_documents,
+            "acts_on": "attention" if attention else "document order" if method.needs_documents else "nothing",
+        }
+    table = Table("method", "acts on", "needs documents", "what it does")
+    for name, row in rows.items():
+        table.add_row(name, row["acts_on"], "yes" if row["needs_documents"] else "no", row["summary"])
+    console.print(table)
+    _write_json(rows, json_path)
+
+
+def _bias_table(documents: str, results: dict[str, Any]) -> Table:
+    positions = list(next(iter(results.values()))["accuracy_by_position"])
+    table = Table(title=f"{documents} documents: accuracy with the answer in document ...")
+    table.add_column("method")
+    for column in (*positions, "mean", "worst", "gap", "flips", "prefill"):
+        table.add_column(column, justify="right")
+    for name, row in results.items():
+        accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
+        figures = [f"{row[key]:.2f}" for key in ("mean", "worst", "gap")]
+        table.add_row(name, *accuracy, *figures, f"{row['flip_rate']:.0%}", f"x{row['prefill_ratio']:.2f}")
+    return table
+
+
+def _frameworks(prepared: Any, question: Any) -> None:
+    """One question through each installed framework's own chain, in both orders of the documents."""
+    from ragbias.evaluation.frameworks import ask_in_both_orders
+
+    table = Table(title=f"{question.question}  (right: {question.answer})")
+    for column in ("framework", "method", "documents as retrieved", "documents reversed", "answer"):
+        table.add_column(column)
+    for framework, method, forward, backward in ask_in_both_orders(prepared, question):
+        table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
+    console.print(table)
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )
+
+
+def _write_json(data: Any, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(json.dumps(data, indent=2) + "\n")

@@ -1,0 +1,190 @@
+"""The demo: a FAISS index, a biased model, and every method, measured on held-out questions."""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, split
+from ragbias.evaluation.retrieval import Index, minilm
+from ragbias.lm import DebiasedLM
+from ragbias.methods import AttentionSorting, CanonicalOrder, LongContextReorder, Method, NoMethod, Pine, get
+from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
+
+SYSTEM = (
+    "Use the given context to answer the question. If you don't know the answer, say you don't know. "
+    "Keep the answer concise.\n\nContext: "
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the demo runs.
+
+    Attributes:
+        questions: number of questions, asked at every position.
+        corpus: number of passages in the index.
+        positions: how many positions of the gold document are tried.
+        documents: numbers of retrieved documents.
+    """
+
+    model: str = "tiny"
+    questions: int = 40
+    corpus: int = 200
+    positions: int = 5
+    documents: tuple[int, ...] = (10, 20)
+    seed: int = 0
+
+
+def demo_methods(model: str) -> list[Method]:
+    """Every method of the demo, ``none`` first."""
+    return [
+        NoMethod(),
+        Pine(),
+        get("channel-scaling", model),
+        AttentionSorting(),
+        LongContextReorder(),
+        CanonicalOrder(),
+    ]
+
+
+def as_text(passage: Passage) -> str:
+    """A passage as the retriever stores it."""
+    return f"{passage.title}\n{passage.text}"
+
+
+class Demo:
+    """Corpus, index, questions and model of one run."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.lm = DebiasedLM.from_pretrained(settings.model, method="none", dtype="auto")
+        corpus = held_out_corpus(settings.corpus, settings.seed)
+        self.questions = held_out_questions(corpus, settings.questions, settings.seed)
+        self.index = Index([as_text(passage) for passage in corpus], minilm())
+
+    def retrieve(self, question: Question, k: int) -> tuple[list[str], bool]:
+        """The ``k`` passages nearest to a question, and whether the gold one was among them (else it takes the last place)."""
+        found, gold = self.index.search(question.question, k), as_text(question.gold)
+        return (found, True) if gold in found else ([*found[:-1], gold], False)
+
+    def examples(self, documents: int) -> tuple[list[Example], int]:
+        """One example per question, and how often the retriever found the gold passage by itself."""
+        examples, hits = [], 0
+        for question in self.questions:
+            texts, hit = self.retrieve(question, documents)
+            gold = as_text(question.gold)
+            rest = tuple(text for text in texts if text != gold)
+            examples.append(Example(question.question, question.answer, gold, rest))
+            hits += hit
+        return examples, hits
+
+    @property
+    def make_text(self) -> MakeText:
+        """LangChain's stock prompt, in the model's chat template if it has one."""
+        if self.lm.tokenizer.chat_template is None:
+            return lambda texts, question: SYSTEM + "\n\n".join(texts) + f"\n\nQuestion: {question}\nAnswer:"
+        return lambda texts, question: self.lm.chat_text(
+            [{"role": "system", "content": SYSTEM + "\n\n".join(texts)}, {"role": "user", "content": question}]
+        )
+
+
+def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
+    """Measure every method; ``progress`` is called with the method's name and the number of answers given.
+
+    Returns:
+        ``settings``, ``results`` as plain data, and ``curves``: the same as ``Curve`` objects.
+    """
+    settings = demo.settings
+    results: dict[str, dict[str, Any]] = {}
+    curves: dict[int, dict[str, Curve]] = {}
+    hits: dict[str, float] = {}
+    for documents in settings.documents:
+        examples, found = demo.examples(documents)
+        hits[str(documents)] = found / len(examples)
+        positions = evenly_spread(documents, settings.positions)
+        methods = demo_methods(settings.model)
+        ratios = prefill_ratios(demo, examples, methods)
+        curves[documents] = {}
+        results[str(documents)] = {}
+        for method in methods:
+            curve = measure(
+                demo.lm,
+                method,
+                examples,
+                positions,
+                demo.make_text,
+                lambda count, name=method.name: progress(name, count),
+            )
+            curves[documents][method.name] = curve
+            results[str(documents)][method.name] = {**curve.as_dict(), "prefill_ratio": ratios[method.name]}
+    return {"settings": described(demo, hits), "results": results, "curves": curves}
+
+
+def telling_question(demo: Demo, curves: dict[int, dict[str, Curve]]) -> Question:
+    """The first question whose plain answer depended on the order of the most documents; the first of all if none did."""
+    answers = curves[max(curves)][NoMethod.name].answers
+    flipping = (question for question, given in zip(demo.questions, answers, strict=True) if len(set(given)) > 1)
+    return next(flipping, demo.questions[0])
+
+
+def prefill_ratios(
+    demo: Demo, examples: Sequence[Example], methods: Sequence[Method], rounds: int = 7
+) -> dict[str, float]:
+    """Median time to the first token in units of ``none``, all methods interleaved on the same prompts."""
+    prompts = [split(demo.make_text(e.arranged(0), e.question), e.arranged(0)) for e in examples[:rounds]]
+    times: dict[str, list[float]] = {method.name: [] for method in methods}
+    for prompt in [prompts[0], *prompts]:  # the first one warms up
+        for method in methods:
+            begin = time.perf_counter()
+            demo.lm.generate(prompt, method=method, max_new_tokens=1)
+            times[method.name].append(time.perf_counter() - begin)
+    base = times[NoMethod.name][1:]
+    return {
+        name: statistics.median(own / plain for own, plain in zip(taken[1:], base, strict=True))
+        for name, taken in times.items()
+    }
+
+
+def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
+    """Everything needed to repeat the run."""
+    settings = demo.settings
+    return {
+        "model": settings.model,
+        "dtype": str(demo.lm.model.dtype),
+        "questions": settings.questions,
+        "corpus_passages": settings.corpus,
+        "seed": settings.seed,
+        "methods": [str(method) for method in demo_methods(settings.model)],
+        "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
+        "retriever_found_gold": hits,
+        "order": "gold passage at the position, the others by rank",
+        "flip_rate": "over the orders that the positions make",
+        "versions": {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
+        "threads": torch.get_num_threads(),
+    }
+
+
+def save(outcome: dict[str, Any], folder: Path) -> None:
+    """Write ``results.json`` and ``bias.png``."""
+    from ragbias.evaluation.plot import u_curves
+
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {"settings": outcome["settings"], "results": outcome["results"]}
+    (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
+    settings = outcome["settings"]
+    title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
+    u_curves(outcome["curves"], title, folder / "bias.png")

@@ -1,0 +1,304 @@
+"""The model is as it was before and after, however a run ends; threads do not mix."""
+
+import contextvars
+import gc
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import ragbias
+from conftest import random_model
+from ragbias.errors import (
+    BindingError,
+    EmptyDocumentError,
+    MethodError,
+    NoDocumentsError,
+    SpanError,
+    UnknownMethodError,
+    UnsupportedModelError,
+)
+from ragbias.methods import AttentionSorting, ChannelScaling, NoMethod, Pine
+from segments import Segments, padded
+
+METHODS = [NoMethod(), Pine(), ChannelScaling(5, 0.0, layers=(1, 2)), ChannelScaling(9, -1.0, layers=(0, 0))]
+SEGMENTS = Segments([8, 5, 11, 7])
+IDS, SPANS = SEGMENTS.plain
+
+
+def snapshot(model):
+    """Everything a binding could leave behind: hooks, configs, attributes, weights."""
+    return {
+        name: (
+            len(module._forward_hooks),
+            len(module._forward_pre_hooks),
+            id(getattr(module, "config", None)),
+            getattr(getattr(module, "config", None), "_attn_implementation", None),
+            sorted(vars(module)),
+            sum(float(parameter.detach().double().sum()) for parameter in module.parameters(recurse=False)),
+        )
+        for name, module in model.named_modules()
+    }
+
+
+@torch.no_grad()
+def logits(model, ids=IDS):
+    return model(ids).logits
+
+
+@pytest.fixture
+def model():
+    return random_model("llama")
+
+
+class Interrupt(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, *_):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("in a layer"), KeyboardInterrupt()], ids=["exception", "ctrl-c"])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_model_is_untouched_after_an_error_inside_a_layer(model, method, error):
+    before, expected = snapshot(model), logits(model)
+    mlp = model.model.layers[1].mlp
+    model.model.layers[1].mlp = Interrupt(error)
+    try:
+        with pytest.raises(type(error)), ragbias.debias(model, method, SPANS):
+            logits(model)
+    finally:
+        model.model.layers[1].mlp = mlp
+    assert snapshot(model) == before
+    assert torch.equal(logits(model), expected)
+
+
+def test_model_is_untouched_after_success_and_by_a_refused_method(model):
+    before, expected = snapshot(model), logits(model)
+    with ragbias.debias(model, Pine(), SPANS):
+        assert not torch.allclose(logits(model)[:, -9:], expected[:, -9:], atol=1e-3)
+    with pytest.raises(MethodError):
+        ragbias.debias(model, ChannelScaling(1, 0, layers=(0, 99))).__enter__()
+    assert snapshot(model) == before
+    assert torch.equal(logits(model), expected)
+
+
+def test_layers_outside_the_range_are_not_touched(model):
+    with ragbias.debias(model, ChannelScaling(5, 0.0, layers=(1, 1))):
+        attention = [layer.self_attn for layer in model.model.layers]
+        assert [bool(module._forward_pre_hooks) for module in attention] == [False, True, False]
+        assert attention[0].config is attention[2].config is model.config
+        assert attention[1].config is not model.config
+
+
+def test_the_innermost_context_counts(model):
+    plain = logits(model)
+    with ragbias.debias(model, Pine(), SPANS):
+        pine = logits(model)
+        with ragbias.debias(model, "none"):
+            assert torch.equal(logits(model), plain)
+        with ragbias.debias(model, ChannelScaling(5, 0.0, layers=(1, 1))):
+            inner = logits(model)
+        assert torch.equal(logits(model), pine)
+    with ragbias.debias(model, ChannelScaling(5, 0.0, layers=(1, 1))):
+        assert torch.equal(logits(model), inner)
+
+
+def test_several_prompts_in_one_context_and_an_interleaved_decode(model):
+    other = Segments([8, 5, 11, 7], seed=9).plain[0]
+    with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
+        first, second = model(IDS, use_cache=True), model(other, use_cache=True)
+        token = torch.tensor([[5]])
+        mixed = [model(token, past_key_values=run.past_key_values).logits for run in (first, second)]
+    for ids, expected in zip((IDS, other), mixed, strict=True):
+        with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
+            alone = model(token, past_key_values=model(ids, use_cache=True).past_key_values).logits
+        assert torch.equal(alone, expected)
+
+
+# threads
+
+
+def test_eight_threads_with_different_methods_give_what_they_give_alone(model):
+    work = METHODS * 2
+    expected = []
+    for method in work:
+        with ragbias.debias(model, method, SPANS):
+            expected.append(logits(model))
+    results = [[] for _ in work]
+    barrier = threading.Barrier(len(work))
+
+    def run(index):
+        barrier.wait()
+        for _ in range(8):
+            with ragbias.debias(model, work[index], SPANS):
+                results[index].append(logits(model))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for given, wanted in zip(results, expected, strict=True):
+        assert len(given) == 8
+        assert all(torch.equal(one, wanted) for one in given)
+    assert not model.model._forward_pre_hooks
+
+
+def in_thread(function):
+    outcome = []
+
+    def work():
+        try:
+            outcome.append(function())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return outcome[0]
+
+
+def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
+    with ragbias.debias(model, Pine(), SPANS):
+        expected = logits(model)
+        assert isinstance(in_thread(lambda: logits(model)), BindingError)
+        context = contextvars.copy_context()
+        assert torch.equal(in_thread(lambda: context.run(logits, model)), expected)
+    assert torch.equal(in_thread(lambda: logits(model)), logits(model))
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("spans", "error", "words"),
+    [
+        (None, NoDocumentsError, "spans="),
+        ([], NoDocumentsError, "spans="),
+        ([(5, 9), (8, 12)], SpanError, "overlap"),
+        ([(5, 9), (9, 9)], EmptyDocumentError, r"\(9, 9\)"),
+        ([(5, 9), (9, 400)], SpanError, "outside"),
+        ([(-2, 4), (4, 9)], SpanError, "outside"),
+        ([(5, 9), (10, 12)], SpanError, "9 to 10"),
+        ([(5, 9), (9, 47)], SpanError, "after the documents"),
+        ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 rows"),
+    ],
+)
+def test_spans_that_make_no_sense(model, spans, error, words):
+    before = snapshot(model)
+    with pytest.raises(error, match=words), ragbias.debias(model, Pine(), spans):
+        logits(model)
+    assert snapshot(model) == before
+
+
+def test_names_models_and_caches_that_are_refused(model):
+    with pytest.raises(UnknownMethodError, match="'pin'"):
+        ragbias.debias(model, "pin", SPANS).__enter__()
+    with pytest.raises(MethodError, match="DebiasedLM"):
+        ragbias.debias(model, AttentionSorting(), SPANS).__enter__()
+    with pytest.raises(UnsupportedModelError, match=r"olmo2.*llama"):
+        ragbias.debias(random_model("olmo2", num_key_value_heads=4), Pine(), SPANS).__enter__()
+    dynamic = random_model("llama", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0})
+    with pytest.raises(UnsupportedModelError, match="dynamic"):
+        ragbias.debias(dynamic, Pine(), SPANS).__enter__()
+    with torch.no_grad():
+        cache = model(IDS[:, :6], use_cache=True).past_key_values
+    with pytest.raises(BindingError, match="6 tokens"), ragbias.debias(model, Pine(), SPANS):
+        model(IDS[:, 6:], past_key_values=cache)
+
+
+def test_a_prompt_beyond_the_sliding_window_is_refused():
+    model = random_model("mistral", sliding_window=32)
+    with pytest.raises(UnsupportedModelError, match="sliding window of 32"), ragbias.debias(model, Pine(), SPANS):
+        logits(model)
+
+
+def test_right_padding_and_custom_masks_are_refused(model):
+    mask = torch.ones_like(IDS)
+    mask[0, -1] = 0
+    with pytest.raises(BindingError, match="left"), ragbias.debias(model, Pine(), SPANS), torch.no_grad():
+        model(IDS, attention_mask=mask)
+
+
+def test_nothing_is_kept_of_a_prompt_after_its_cache_is_gone(model):
+    with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
+        logits(model)
+        binding = model.model._forward_pre_hooks
+        (hook,) = binding.values()
+        sessions = hook.__self__._sessions
+        gc.collect()
+        assert len(sessions) == 0
+
+
+# equalities
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("method", METHODS[1:], ids=str)
+def test_every_attention_implementation_gives_the_same(method, implementation):
+    model, other = random_model("llama"), random_model("llama", attn_implementation=implementation)
+    results = []
+    for each in (model, other):
+        with ragbias.debias(each, method, SPANS):
+            results.append(logits(each))
+    assert other.config._attn_implementation == implementation
+    torch.testing.assert_close(*results, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("method", METHODS[1:3], ids=str)
+def test_a_row_of_a_padded_batch_equals_its_single_run(family_model, method):
+    rows = [Segments([6, 9, 4], seed=1).plain, Segments([12, 3, 8, 5], seed=2).plain]
+    ids, mask, spans = padded(rows)
+    options = dict(max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
+    options |= dict(return_dict_in_generate=True, output_logits=True)
+    with ragbias.debias(family_model, method, spans):
+        together = family_model.generate(ids, attention_mask=mask, **options)
+    for index, (row, own) in enumerate(rows):
+        with ragbias.debias(family_model, method, own):
+            alone = family_model.generate(row, attention_mask=torch.ones_like(row), **options)
+        for left, right in zip(together.logits, alone.logits, strict=True):
+            torch.testing.assert_close(left[index], right[0], atol=1e-4, rtol=1e-5)
+
+
+def test_pine_without_a_cache_equals_pine_with_one(family_model):
+    options = dict(max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
+    with ragbias.debias(family_model, Pine(), SPANS):
+        cached, uncached = (
+            family_model.generate(IDS, attention_mask=torch.ones_like(IDS), use_cache=use, **options)
+            for use in (True, False)
+        )
+    assert torch.equal(cached, uncached)
+
+
+def test_beam_search_and_several_sequences_run_with_one_list_of_spans(model):
+    with ragbias.debias(model, Pine(), SPANS):
+        options = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(IDS))
+        beams = model.generate(IDS, num_beams=3, num_return_sequences=2, **options)
+        moved, moved_spans = SEGMENTS.arranged([3, 1, 0, 2])
+    with ragbias.debias(model, Pine(), moved_spans):
+        again = model.generate(moved, num_beams=3, num_return_sequences=2, **options)
+    assert torch.equal(beams[:, IDS.shape[1] :], again[:, IDS.shape[1] :])
+
+
+def test_channel_scaling_keeps_one_key_per_token(model):
+    with torch.no_grad(), ragbias.debias(model, METHODS[2]):
+        cache = model(IDS, use_cache=True).past_key_values
+    assert {layer.keys.shape for layer in cache.layers} == {(1, 2, IDS.shape[1], 16)}
+
+
+@pytest.mark.parametrize("last", [1, 3, "all"])
+def test_factor_one_is_the_plain_model(family_model, last):
+    with ragbias.debias(family_model, ChannelScaling(5, 1.0, layers=(0, None), last=last)):
+        scaled = logits(family_model)
+    torch.testing.assert_close(scaled, logits(family_model), atol=1e-4, rtol=1e-5)
+
+
+def test_one_document_is_the_plain_model(family_model):
+    with ragbias.debias(family_model, Pine(), [(7, 20)]):
+        pine = logits(family_model)
+    torch.testing.assert_close(pine, logits(family_model), atol=1e-3, rtol=1e-4)

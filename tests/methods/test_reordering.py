@@ -1,0 +1,117 @@
+"""Methods that change the order of the documents."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ragbias
+from conftest import random_model
+from ragbias import methods
+from ragbias.errors import MethodError, UnknownMethodError
+from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Pine
+from ragbias.methods.attention_sorting import DocumentAttention
+from segments import Segments
+
+
+def no_attention(order):
+    raise AssertionError("this method needs no attention")
+
+
+def numbered(count):
+    return [[index] for index in range(count)]
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_long_context_reorder_equals_langchains(count):
+    from langchain_community.document_transformers import LongContextReorder as Theirs
+    from langchain_core.documents import Document
+
+    theirs = Theirs().transform_documents([Document(str(index)) for index in range(count)])
+    ours = LongContextReorder().order(numbered(count), no_attention)
+    assert ours == [int(document.page_content) for document in theirs]
+
+
+def test_haystack_style_puts_the_best_first_and_the_second_last():
+    assert LongContextReorder(style="haystack").order(numbered(5), no_attention) == [0, 2, 4, 3, 1]
+    assert LongContextReorder(style="haystack").order(numbered(4), no_attention) == [0, 2, 3, 1]
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=6), st.randoms())
+def test_canonical_order_does_not_depend_on_the_order(documents, rng):
+    shuffled = rng.sample(documents, len(documents))
+    ordered = [documents[index] for index in CanonicalOrder().order(documents, no_attention)]
+    assert [shuffled[index] for index in CanonicalOrder().order(shuffled, no_attention)] == ordered == sorted(documents)
+
+
+def test_attention_sorting_sorts_ascending_and_repeats():
+    calls = []
+
+    def attention(order):
+        calls.append(list(order))
+        return [0.3, 0.1, 0.2] if len(calls) == 1 else [0.1, 0.3, 0.2]
+
+    assert AttentionSorting(rounds=2).order(numbered(3), attention) == [0, 2, 1]
+    assert calls == [[0, 1, 2], [1, 2, 0]]
+
+
+@torch.no_grad()
+def test_document_attention_equals_the_models_own_attention_weights():
+    eager = random_model("llama", attn_implementation="eager")
+    ids, spans = Segments([5, 9, 3], seed=8).plain
+    weights = eager(ids, output_attentions=True).attentions
+    last = torch.stack([layer[0, :, -1] for layer in weights]).mean((0, 1))
+    expected = [float(last[begin:end].sum() / (end - begin)) for begin, end in spans]
+    model, observer = random_model("llama"), DocumentAttention()
+    plain = model(ids).logits
+    with ragbias.debias(model, observer, spans):
+        assert torch.equal(model(ids).logits, plain)
+    assert observer.scores[0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: AttentionSorting(rounds=0),
+        lambda: AttentionSorting(rounds=True),
+        lambda: LongContextReorder(style="other"),
+        lambda: Pine(order="random"),
+        lambda: ChannelScaling(-1, 0.0, layers=None),
+        lambda: ChannelScaling(1, float("nan"), layers=None),
+        lambda: ChannelScaling(1, 0.0, layers=None, last=0),
+    ],
+)
+def test_parameters_out_of_range_are_refused(make):
+    with pytest.raises(MethodError):
+        make()
+
+
+def test_profiles_are_found_by_the_models_name():
+    expected = ChannelScaling(213, 0, layers=(10, 25))
+    assert ChannelScaling.from_profile("mistralai/Mistral-7B-Instruct-v0.2") == expected
+    assert methods.get("channel-scaling", "/models/mistral-7b-instruct-v0.2/") == expected
+    with pytest.raises(MethodError, match="ragbias calibrate"):
+        ChannelScaling.from_profile("unknown/model")
+
+
+def test_every_method_is_found_by_its_name():
+    for name in methods.METHODS:
+        if name != "channel-scaling":
+            assert methods.get(name).name == name
+    with pytest.raises(UnknownMethodError, match="attention-sorting"):
+        methods.get("attention_sorting")
+
+
+def test_pine_ablations_differ_and_stay_invariant(llama):
+    segments = Segments([8, 5, 11, 7], seed=2)
+    results = {}
+    for order in ("importance", "reverse", "none"):
+        for arrangement in (range(4), random.Random(1).sample(range(4), 4)):
+            ids, spans = segments.arranged(arrangement)
+            with torch.no_grad(), ragbias.debias(llama, Pine(order=order), spans):
+                logits = llama(ids).logits[:, -9:]
+            assert torch.equal(results.setdefault(order, logits), logits)
+    assert not torch.allclose(results["importance"], results["reverse"], atol=1e-2)
+    assert not torch.allclose(results["importance"], results["none"], atol=1e-2)

@@ -1,0 +1,84 @@
+"""Prompts are split so that the set of document segments does not depend on their order."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbias import Prompt
+from ragbias.errors import EmptyDocumentError, SpanError
+from ragbias.prompt import tokenise
+
+TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
+TEMPLATES = [
+    ("Context:\n\n", "\n\n", "\n\nQuestion: q"),
+    ("Context: ", "\n\n", "\nQuestion: q"),
+    ("---\n", "\n\n", "\n---\nQuestion: q"),
+    ("", "\n", "\nQ"),
+    ("Docs\n\n", "\n\n", ""),
+    ("Docs:", " | ", " end"),
+]
+
+
+def located(prefix, separator, suffix, texts):
+    spans, text = [], prefix
+    for index, body in enumerate(texts):
+        text += separator if index else ""
+        spans.append((len(text), len(text) + len(body)))
+        text += body
+    return text + suffix, spans
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@given(order=st.permutations(range(3)))
+def test_segments_do_not_depend_on_the_order(template, order):
+    prefix, separator, suffix = template
+    plain = Prompt.from_text(*located(prefix, separator, suffix, TEXTS))
+    moved = Prompt.from_text(*located(prefix, separator, suffix, [TEXTS[index] for index in order]))
+    assert (moved.prefix, moved.suffix) == (plain.prefix, plain.suffix)
+    assert sorted(moved.documents) == sorted(plain.documents)
+    assert moved == plain.reordered(order)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_at_most_one_separator_is_added(template):
+    prefix, separator, suffix = template
+    text, spans = located(prefix, separator, suffix, TEXTS)
+    prompt = Prompt.from_text(text, spans)
+    given_one = prefix.endswith(separator) or suffix.startswith(separator)
+    assert prompt.text == (text if given_one else prefix + separator + text[len(prefix) :])
+
+
+def test_headers_belong_to_their_document():
+    headers = [f"Document [{index}](Title: t) " for index in (1, 2, 3)]
+    text = "Read.\n\n" + "\n".join(map("".join, zip(headers, TEXTS, strict=True))) + "\n\nQuestion"
+    spans = [(text.index(body), text.index(body) + len(body)) for body in TEXTS]
+    prompt = Prompt.from_text(text, spans)
+    assert prompt.text == text
+    assert prompt.documents == tuple(f"{header}{body}\n" for header, body in zip(headers, TEXTS, strict=True))
+    assert (prompt.prefix, prompt.suffix) == ("Read.\n\n", "\nQuestion")
+
+
+@pytest.mark.parametrize(
+    ("spans", "error"), [([(0, 4), (3, 6)], SpanError), ([(0, 4), (5, 90)], SpanError), ([(3, 3)], EmptyDocumentError)]
+)
+def test_spans_that_make_no_sense(spans, error):
+    with pytest.raises(error):
+        Prompt.from_text("some text here", spans)
+
+
+def test_parts_must_be_strings():
+    with pytest.raises(TypeError, match="one string"):
+        Prompt("a", "not a list", "b")
+    with pytest.raises(TypeError, match="int"):
+        Prompt("a", [1], "b")
+
+
+def test_tokens_are_the_same_wherever_a_document_stands_and_there_is_one_bos(byte_tokenizer):
+    prompt = Prompt("Context:", [" aé", " bb\n", "cc "], "Q")
+    tokens, moved = (tokenise(each, byte_tokenizer) for each in (prompt, prompt.reordered([2, 0, 1])))
+    assert moved.documents == [tokens.documents[2], tokens.documents[0], tokens.documents[1]]
+    assert tokens.ids.count(1) == moved.ids.count(1) == 1
+    assert tokens.ids[0] == 1
+    assert [tokens.ids[slice(*span)] for span in tokens.spans] == tokens.documents
+    with_bos = tokenise(Prompt("<s>Context:", ["x", "y"], "Q"), byte_tokenizer)
+    assert with_bos.ids.count(1) == 1
