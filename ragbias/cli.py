@@ -68,6 +68,31 @@ def demo(
 
 
 @app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
+    k: Annotated[int, typer.Option(min=1, help="Chunks to retrieve.")] = 10,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    json_path: JsonPath = None,
+) -> None:
+    """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    from ragbias.evaluation.ask import ask as answer
+    from ragbias.evaluation.ask import read_chunks
+    from ragbias.lm import DebiasedLM
+
+    chunks = read_chunks(documents)
+    with console.status("Loading the model, embedding the documents ..."):
+        lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")
+        generation, used = answer(lm, question, chunks, k, max_new_tokens)
+    console.print(generation.text.strip(), markup=False)
+    report = generation.report
+    console.print(f"[dim]{report.method_ran} over {report.n_found} of {len(chunks)} chunks. {report.reason}[/dim]")
+    _write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)
+
+
+@app.command()
 def speed(
     methods: Annotated[str, typer.Option(help="Comma-separated names.")] = "pine,channel-scaling",
     documents: Annotated[int, typer.Option(min=1)] = 20,
@@ -108,7 +133,7 @@ def list_methods(json_path: JsonPath = None) -> None:
     """List the methods."""
     from ragbias.methods import METHODS, AttentionMethod
 
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, method in METHODS.items():
         attention = issubclass(method, AttentionMethod)
         rows[name] = {

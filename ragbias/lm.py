@@ -125,9 +125,12 @@ class DebiasedLM:
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
-        return self.tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=False, add_generation_prompt=True
+        if self.tokenizer.chat_template is None:
+            raise MethodError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
+        templated = self.tokenizer.apply_chat_template(
+            list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
+        return str(templated)
 
     def generate(
         self,
@@ -193,7 +196,7 @@ class DebiasedLM:
         batch_size: int = 8,
         **settings: Any,
     ) -> list[Generation]:
-        """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries`` have one entry each."""
+        """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each."""
         count = len(prompts)
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
         requests = [self._prepare(prompt, texts, bounds, method) for prompt, texts, bounds in each]
@@ -286,8 +289,8 @@ class DebiasedLM:
     def _check_length(self, length: int) -> None:
         if length >= self.window:
             raise PromptTooLongError(
-                f"the prompt has {length} tokens and leaves no room for an answer in the model's window of {self.window}; "
-                "retrieve fewer or shorter documents"
+                f"the prompt has {length} tokens and leaves no room for an answer in the model's window of "
+                f"{self.window}; retrieve fewer or shorter documents"
             )
 
     @torch.no_grad()
@@ -328,7 +331,7 @@ class DebiasedLM:
         watch = Watch(width, self._decode, stops, eos, cancelled or threading.Event(), on_tokens)
         chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
         with attach(self.model, requests[0].method, spans, private=True):
-            output = self.model.generate(
+            output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,
                 generation_config=config,
@@ -371,7 +374,7 @@ class DebiasedLM:
         return Generation(text, content, usage, request.report, "stop" if ended else "length")
 
     def _decode(self, ids: Sequence[int]) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:

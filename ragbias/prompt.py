@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ class Prompt:
         return self.prefix + "".join(self.documents) + self.suffix
 
     def reordered(self, order: Sequence[int]) -> Prompt:
-        """The same prompt with its documents in another order; ``order[i]`` is the old index of the new i-th document."""
+        """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
@@ -79,7 +80,7 @@ class Prompt:
         if not ordered:
             return cls(text, (), "")
         bodies = [text[begin:end] for begin, end in ordered]
-        gaps = [text[left[1] : right[0]] for left, right in zip(ordered, ordered[1:], strict=False)]
+        gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(ordered)]
         prefix, suffix = text[: ordered[0][0]], text[ordered[-1][1] :]
 
         separator = _common_separator(gaps)
@@ -99,7 +100,7 @@ class Prompt:
 
 def _common_separator(gaps: Sequence[str]) -> str:
     """What all gaps begin with, up to and including its last line break if the gaps go on differently."""
-    common = os.path.commonprefix(list(gaps))
+    common = os.path.commonprefix(list(gaps))  # noqa: RUF071 - by character is meant
     if all(gap == common for gap in gaps):
         return common
     return common[: common.rfind("\n") + 1]
@@ -113,7 +114,7 @@ def check_spans(spans: Sequence[Span], length: int) -> list[Span]:
             raise EmptyDocumentError(f"span ({begin}, {end}) is empty; a span is (begin, end) with begin < end")
         if begin < 0 or end > length:
             raise SpanError(f"span ({begin}, {end}) lies outside the prompt of length {length}")
-    for left, right in zip(ordered, ordered[1:], strict=False):
+    for left, right in itertools.pairwise(ordered):
         if right[0] < left[1]:
             raise SpanError(f"spans {left} and {right} overlap; every token belongs to one document at most")
     return ordered

@@ -63,7 +63,7 @@ def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scale: floa
         indicator[begin : begin + length, index] = 1
         begin += length
     folded = query.reshape(1, key.shape[0], -1, dim)
-    mass, _ = _flash(folded, key[None], indicator.expand_as(key)[None], scale=scale)
+    mass: Tensor = _flash(folded, key[None], indicator.expand_as(key)[None], scale=scale)[0]
     return mass.reshape(heads, queries, dim)[..., : len(lengths)]
 
 

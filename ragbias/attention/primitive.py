@@ -85,7 +85,7 @@ def attend(
         return fused.attend(query, key, value, positions, starts[:, 0], lengths, rotary, scale, visible)
     relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
     rotated = rotary(query, relative)  # [n, H, Q, d]
-    pieces = key.split(list(lengths), dim=1)
+    pieces = torch.split(key, list(lengths), dim=1)
     scores = torch.cat([grouped_scores(q, k, scale) for q, k in zip(rotated, pieces, strict=True)], dim=-1)
     if visible is not None:
         scores.masked_fill_(~visible, -torch.inf)
@@ -114,4 +114,4 @@ def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scale: floa
     if query.shape[1] > 1 and fused.available(query) and len(lengths) <= query.shape[-1]:
         return fused.segment_mass(query, key, lengths, scale)
     weights = grouped_scores(query, key, scale).softmax(-1)
-    return torch.stack([piece.sum(-1) for piece in weights.split(list(lengths), dim=-1)], dim=-1)
+    return torch.stack([piece.sum(-1) for piece in torch.split(weights, list(lengths), dim=-1)], dim=-1)

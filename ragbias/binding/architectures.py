@@ -70,8 +70,8 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in STATIC_ROPE:
         raise UnsupportedModelError(
-            f"rope type {rope!r} of {type(model).__name__} changes its frequencies with the length and is not supported; "
-            f"supported: {', '.join(STATIC_ROPE)}"
+            f"rope type {rope!r} of {type(model).__name__} changes its frequencies with the length and is not "
+            f"supported; supported: {', '.join(STATIC_ROPE)}"
         )
     return ARCHITECTURES[family]
 
@@ -86,4 +86,4 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 
 def attention_sites(decoder: nn.Module) -> list[nn.Module]:
     """The attention module of each layer, in order."""
-    return [layer.self_attn for layer in decoder.layers]
+    return [layer.get_submodule("self_attn") for layer in decoder.get_submodule("layers").children()]

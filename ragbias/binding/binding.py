@@ -41,12 +41,12 @@ class Binding:
         self.decoder = decoder_of(model)
         modules = attention_sites(self.decoder)
         self.modules = set(modules)
-        method.validate(self.decoder.config.hidden_size, len(modules))
+        method.validate(model.config.get_text_config().hidden_size, len(modules))
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.wants_positions = method.positions == "model"
         self._private = private
         self._spans = spans
-        self._rotary = Rotary(self.decoder.rotary_emb)
+        self._rotary = Rotary(self.decoder.get_submodule("rotary_emb"))
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
         self._session: Session | None = None
         self._prefill = True
@@ -90,8 +90,8 @@ class Binding:
             self._session = self._sessions.get(cache)
             if self._session is None or self._session.seen != seen:
                 raise BindingError(
-                    f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in one "
-                    "forward pass, without a filled cache and without chunked prefill"
+                    f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in "
+                    "one forward pass, without a filled cache and without chunked prefill"
                 )
         self._session.seen = seen + tokens.shape[1]
         return args[1:], {**kwargs, name: tokens}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -111,7 +112,7 @@ def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int
         raise NoDocumentsError(
             f"{method.name} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
         )
-    for left, right in zip(spans, spans[1:], strict=False):
+    for left, right in itertools.pairwise(spans):
         if left[1] != right[0]:
             raise SpanError(
                 f"tokens {left[1]} to {right[0]} between spans {left} and {right} belong to no document; "

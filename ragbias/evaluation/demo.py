@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ class Demo:
         self.index = Index([as_text(passage) for passage in corpus], minilm())
 
     def retrieve(self, question: Question, k: int) -> tuple[list[str], bool]:
-        """The ``k`` passages nearest to a question, and whether the gold one was among them (else it takes the last place)."""
+        """The ``k`` nearest passages, and whether the gold one is among them; if not, it takes the last place."""
         found, gold = self.index.search(question.question, k), as_text(question.gold)
         return (found, True) if gold in found else ([*found[:-1], gold], False)
 
@@ -117,21 +118,15 @@ def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
         curves[documents] = {}
         results[str(documents)] = {}
         for method in methods:
-            curve = measure(
-                demo.lm,
-                method,
-                examples,
-                positions,
-                demo.make_text,
-                lambda count, name=method.name: progress(name, count),
-            )
+            report = partial(progress, method.name)
+            curve = measure(demo.lm, method, examples, positions, demo.make_text, report)
             curves[documents][method.name] = curve
             results[str(documents)][method.name] = {**curve.as_dict(), "prefill_ratio": ratios[method.name]}
     return {"settings": described(demo, hits), "results": results, "curves": curves}
 
 
 def telling_question(demo: Demo, curves: dict[int, dict[str, Curve]]) -> Question:
-    """The first question whose plain answer depended on the order of the most documents; the first of all if none did."""
+    """The first question whose plain answer depended on the order of the most documents; if none did, the first."""
     answers = curves[max(curves)][NoMethod.name].answers
     flipping = (question for question, given in zip(demo.questions, answers, strict=True) if len(set(given)) > 1)
     return next(flipping, demo.questions[0])

@@ -42,7 +42,8 @@ def random_llama(layers: int = 2, vocabulary: int = 4096, **shape: Any) -> PreTr
     config = LlamaConfig(
         vocab_size=vocabulary, num_hidden_layers=layers, max_position_embeddings=131072, **{**LLAMA_1B, **shape}
     )
-    return LlamaForCausalLM(config).eval()
+    model: PreTrainedModel = LlamaForCausalLM(config)
+    return model.eval()
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Attention sorting.
 
-Source: Peysakhovich and Lerer, Attention Sorting Combats Recency Bias in Long Context Language Models, arXiv 2310.01427.
+Source: Peysakhovich and Lerer, Attention Sorting Combats Recency Bias in Long Context Language Models, arXiv
+2310.01427.
 """
 
 from __future__ import annotations

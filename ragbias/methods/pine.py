@@ -62,7 +62,7 @@ class Pine(AttentionMethod):
 
     @staticmethod
     def _rotated_by_offset(row: RowCall) -> Tensor:
-        """Keys up to the last document ``[G, E, d]``, each rotated by its offset in its segment (prefix or document)."""
+        """Keys up to the last document ``[G, E, d]``, rotated by their offset in their segment (prefix or document)."""
         offsets = torch.cat([torch.arange(length) for length in (row.prefix, *row.lengths)])
         return row.rotary(row.key[:, : row.documents_end], offsets.to(row.key.device))
 

@@ -1,0 +1,49 @@
+"""An answer from one's own text files: chunk, embed, retrieve, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ragbias.evaluation.retrieval import Index, minilm
+from ragbias.lm import DebiasedLM, Generation
+
+ENDINGS = (".txt", ".md", ".rst")
+TEMPLATE = "Answer the question with the help of these documents.\n\n{context}\n\nQuestion: {question}\nAnswer:"
+
+
+def read_chunks(path: Path, size: int = 800) -> list[str]:
+    """Paragraphs of all text files at ``path``, joined up to about ``size`` characters.
+
+    Raises:
+        FileNotFoundError: there is no such path, or no text file in it.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
+    files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS) if path.is_dir() else [path]
+    chunks = [chunk for file in files for chunk in _chunks(file.read_text(encoding="utf-8"), size)]
+    if not chunks:
+        raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
+    return list(dict.fromkeys(chunks))
+
+
+def _chunks(text: str, size: int) -> Iterator[str]:
+    chunk = ""
+    for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
+        if chunk and len(chunk) + len(paragraph) > size:
+            yield chunk
+            chunk = ""
+        chunk = f"{chunk}\n\n{paragraph}" if chunk else paragraph
+    if chunk:
+        yield chunk
+
+
+def ask(
+    lm: DebiasedLM, question: str, chunks: Sequence[str], k: int, max_new_tokens: int
+) -> tuple[Generation, list[str]]:
+    """The answer, and the chunks it was given, nearest first."""
+    documents = Index(chunks, minilm()).search(question, min(k, len(chunks)))
+    prompt = TEMPLATE.format(context="\n\n".join(documents), question=question)
+    if lm.tokenizer.chat_template is not None:
+        prompt = lm.chat_text([{"role": "user", "content": prompt.removesuffix("\nAnswer:")}])
+    return lm.generate(prompt, documents=documents, max_new_tokens=max_new_tokens), documents
