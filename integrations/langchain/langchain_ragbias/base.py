@@ -11,7 +11,7 @@ from uuid import UUID
 
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.runnables.config import ensure_config
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import reports
@@ -22,6 +22,7 @@ from ragbias.boundaries.context import document_texts
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM, Generation
 from ragbias.methods import Method
+from ragbias.prompt import Prompt
 
 NUMBERS: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,),
@@ -54,15 +55,13 @@ class Call:
 class RagBiasModel(BaseModel):
     """Fields and behaviour that both models share."""
 
-    model_config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid", populate_by_name=True, protected_namespaces=()
-    )
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
     model_id: str = "tiny"
     """A hub name, a path, or ``"tiny"`` for the embedded model."""
     debias: Any = "pine"
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
-    max_tokens: int = Field(default=256, alias="max_new_tokens", ge=1)
+    max_tokens: int = Field(default=256, validation_alias=AliasChoices("max_tokens", "max_new_tokens"), ge=1)
     """The most tokens an answer may have. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature; greedy without one."""
@@ -186,6 +185,9 @@ class RagBiasModel(BaseModel):
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
         if call.method.needs_documents:
+            if found.spans and not Prompt.from_text(text, found.spans).suffix:
+                reason = f"{found.n_found} documents end the prompt, and the method needs text behind them"
+                found = replace(found, spans=(), n_found=0, reason=reason)
             self._check_found(found, call, tree, artifacts)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
@@ -39,6 +40,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     Args of each call, besides LangChain's own: ``documents`` (``Document`` objects or strings), ``debias``,
     ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``seed``, ``stop``.
     """
+
+    model_config = RagBiasModel.model_config
 
     @property
     def _llm_type(self) -> str:
@@ -104,11 +107,12 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         manager = run_manager.get_sync() if run_manager else None
         if parent_run(manager) is None:
             reports.begin()
-        async for piece in pieces(lambda: self._open_stream(messages, stop, manager, kwargs)):
-            if isinstance(piece, Generation):
-                yield self._last_chunk(piece)
-            else:
-                yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
+        async with aclosing(pieces(lambda: self._open_stream(messages, stop, manager, kwargs))) as events:
+            async for piece in events:
+                if isinstance(piece, Generation):
+                    yield self._last_chunk(piece)
+                else:
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
 
     # one request
 

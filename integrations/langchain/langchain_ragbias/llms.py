@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +28,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     the new text comes back. Several prompts run as one padded batch. Arguments of each call as for ``ChatRagBias``; the
     report is in ``generation_info["ragbias"]``.
     """
+
+    model_config = RagBiasModel.model_config
 
     @property
     def _llm_type(self) -> str:
@@ -86,14 +89,15 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         manager = run_manager.get_sync() if run_manager else None
         if parent_run(manager) is None:
             reports.begin()
-        async for piece in pieces(lambda: self._open_stream(prompt, stop, manager, kwargs)):
-            if isinstance(piece, Generation):
-                yield GenerationChunk(text="", generation_info=self._about(piece))
-                return
-            chunk = GenerationChunk(text=piece)
-            if run_manager:
-                await run_manager.on_llm_new_token(piece, chunk=chunk)
-            yield chunk
+        async with aclosing(pieces(lambda: self._open_stream(prompt, stop, manager, kwargs))) as events:
+            async for piece in events:
+                if isinstance(piece, Generation):
+                    yield GenerationChunk(text="", generation_info=self._about(piece))
+                    return
+                chunk = GenerationChunk(text=piece)
+                if run_manager:
+                    await run_manager.on_llm_new_token(piece, chunk=chunk)
+                yield chunk
 
     # requests and answers
 

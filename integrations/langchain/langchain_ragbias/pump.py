@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 from ragbias.decoding import Stream
 from ragbias.lm import Generation
 
 
-async def pieces(open_stream: Callable[[], Stream]) -> AsyncIterator[str | Generation]:
+async def pieces(open_stream: Callable[[], Stream]) -> AsyncGenerator[str | Generation, None]:
     """The pieces of a stream, then its generation. Leaving early stops the computation at the next token.
 
     Args:

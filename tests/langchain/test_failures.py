@@ -1,0 +1,237 @@
+"""What goes wrong is seen where it matters: at the caller, in the report, or in a warning."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import warnings
+
+import pytest
+import torch
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, ChatMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.runnables import RunnableLambda
+
+from langchain_ragbias import ChatRagBias, MissingDocumentsWarning, RagBiasPipeline
+from langchain_ragbias.messages import template_messages
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError, PromptTooLongError, UnknownMethodError
+from ragbias.methods import Pine
+
+DOCUMENTS = [
+    "The Falcon Station opened in 1901.",
+    "The Heron Bridge is long and green.",
+    "The Otter Library lends books.",
+]
+TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+
+
+def boom(module, args):
+    if boom.after <= 0:
+        raise FloatingPointError("boom")
+    boom.after -= 1
+
+
+@pytest.fixture
+def failing_model(lm):
+    """The model raises at its third forward pass."""
+    boom.after = 2
+    hook = lm.model.register_forward_pre_hook(boom)
+    yield
+    hook.remove()
+
+
+@pytest.mark.usefixtures("failing_model")
+def test_an_error_inside_generation_reaches_every_consumer(chat, completion):
+    for llm in (chat, completion):
+        for consume in (llm.invoke, lambda text, llm=llm: list(llm.stream(text))):
+            boom.after = 2
+            with pytest.raises(FloatingPointError, match="boom"):
+                consume("hello")
+
+
+@pytest.mark.usefixtures("failing_model")
+async def test_an_error_inside_generation_reaches_every_async_consumer(chat, completion):
+    for llm in (chat, completion):
+        boom.after = 2
+        with pytest.raises(FloatingPointError, match="boom"):
+            await llm.ainvoke("hello")
+        boom.after = 2
+        with pytest.raises(FloatingPointError, match="boom"):
+            async for _ in llm.astream("hello"):
+                pass
+
+
+def running() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ragbias")]
+
+
+def wait_until_idle(seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while running() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not running()
+
+
+def test_a_dropped_stream_stops_and_leaves_the_model_usable(chat):
+    before = chat.invoke(TEXT, documents=DOCUMENTS).content
+    stream = chat.stream(TEXT, documents=DOCUMENTS, max_tokens=4000)
+    next(stream)
+    stream.close()
+    wait_until_idle()
+    assert chat.invoke(TEXT, documents=DOCUMENTS).content == before
+
+
+async def test_a_dropped_async_stream_stops(chat):
+    stream = chat.astream(TEXT, documents=DOCUMENTS, max_tokens=4000)
+    async for _ in stream:
+        break
+    await stream.aclose()
+    await asyncio.to_thread(wait_until_idle)
+
+
+def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(lm, chat):
+    with pytest.raises(UnknownMethodError, match="pines"):
+        ChatRagBias(lm=lm, debias="pines")
+    with pytest.raises(UnknownMethodError, match="pines"):
+        chat.invoke("hello", debias="pines")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"document": DOCUMENTS}, TypeError, "unknown argument document"),
+        ({"documents": "one string"}, TypeError, "list"),
+        ({"documents": [3]}, TypeError, "int"),
+        ({"documents": 3}, TypeError, "list"),
+        ({"debias": 3}, TypeError, "debias"),
+        ({"max_tokens": "8"}, TypeError, "max_tokens"),
+        ({"max_tokens": True}, TypeError, "max_tokens"),
+        ({"temperature": "hot"}, TypeError, "temperature"),
+        ({"seed": 1.5}, TypeError, "seed"),
+        ({"stop": [1]}, TypeError, "stop"),
+    ],
+)
+def test_wrong_arguments_of_a_call_are_errors(chat, completion, arguments, error, text):
+    for llm in (chat, completion):
+        with pytest.raises(error, match=text):
+            llm.invoke("hello", **arguments)
+        with pytest.raises(error, match=text):
+            list(llm.stream("hello", **arguments))
+
+
+def test_wrong_arguments_of_the_constructor_are_errors(lm):
+    with pytest.raises(ValueError, match="debiass"):
+        ChatRagBias(lm=lm, debiass="pine")
+    with pytest.raises(ValueError, match="on_missing"):
+        ChatRagBias(lm=lm, on_missing="shout")
+    with pytest.raises(ValueError, match="DebiasedLM"):
+        ChatRagBias(lm=lm.model)
+    with pytest.raises(ValueError, match="go together"):
+        RagBiasPipeline(model=lm.model)
+
+
+def test_a_prompt_longer_than_the_window_is_refused(chat):
+    with pytest.raises(PromptTooLongError, match="16384"):
+        chat.invoke("book " * 17000)
+
+
+def test_documents_that_are_not_in_the_prompt_warn_once_and_run_plain(lm):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    with pytest.warns(MissingDocumentsWarning, match="given explicitly"):
+        message = llm.invoke("No context.", documents=DOCUMENTS)
+    report = message.response_metadata["ragbias"]
+    assert (report["method_requested"], report["method_ran"]) == ("pine", "none")
+    assert "given explicitly" in report["reason"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        llm.invoke("No context.", documents=DOCUMENTS)
+
+
+def test_a_chain_that_rewrites_its_documents_warns(lm, retriever):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    chain = retriever | RunnableLambda(lambda found: " ".join(d.page_content.upper() for d in found)) | llm
+    with pytest.warns(MissingDocumentsWarning, match="retrieved in this run"):
+        chain.invoke("Which?")
+
+
+def test_plain_talk_does_not_warn(lm):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingDocumentsWarning)
+        ChatRagBias(lm=lm, max_tokens=2).invoke("Hello!")
+
+
+def test_missing_documents_raise_if_wanted(lm):
+    llm = ChatRagBias(lm=lm, max_tokens=2, on_missing="raise")
+    with pytest.raises(NoDocumentsError):
+        llm.invoke("Hello!")
+    with pytest.raises(NoDocumentsError):
+        list(llm.stream("Hello!", documents=DOCUMENTS))
+    with pytest.raises(DocumentNotFoundError):
+        llm.invoke(TEXT, documents=[*DOCUMENTS, "A fourth that is not there."])
+    assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
+    assert llm.invoke("Hello!", debias="none").response_metadata["ragbias"]["method_ran"] == "none"
+    assert issubclass(NoDocumentsError, RuntimeError)
+
+
+def test_missing_documents_are_ignored_if_wanted(lm):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingDocumentsWarning)
+        ChatRagBias(lm=lm, max_tokens=2, on_missing="ignore").invoke("No context.", documents=DOCUMENTS)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
+def test_documents_at_the_very_end_of_a_prompt_run_plain_and_say_so(completion):
+    text = "Question: Which is green?\nContext: " + "\n\n".join(DOCUMENTS)
+    result = completion.generate([text], documents=DOCUMENTS)
+    report = result.generations[0][0].generation_info["ragbias"]
+    assert report["method_ran"] == "none"
+    assert "3 documents end the prompt" in report["reason"]
+
+
+def test_messages_of_every_role_are_converted():
+    converted = template_messages(
+        [
+            SystemMessage("be brief"),
+            HumanMessage([{"type": "text", "text": "what"}, " now?"]),
+            AIMessage("", tool_calls=[{"name": "search", "args": {"q": "x"}, "id": "1"}]),
+            ToolMessage("found", tool_call_id="1", name="search"),
+            ChatMessage("note", role="critic"),
+        ]
+    )
+    assert [message["role"] for message in converted] == ["system", "user", "assistant", "tool", "critic"]
+    assert converted[1]["content"] == "what now?"
+    assert converted[2]["tool_calls"][0]["function"] == {"name": "search", "arguments": {"q": "x"}}
+    assert converted[3]["name"] == "search"
+
+
+def test_content_that_is_no_text_is_refused(chat):
+    image = {"type": "image_url", "image_url": {"url": "http://localhost/a.png"}}
+    with pytest.raises(ValueError, match="image"):
+        chat.invoke([HumanMessage([image])])
+    with pytest.raises(ValueError, match="FunctionMessage"):
+        chat.invoke([FunctionMessage("x", name="f")])
+
+
+def test_documents_may_be_objects_or_strings_and_may_be_bound(chat):
+    plain = chat.invoke(TEXT, documents=DOCUMENTS)
+    objects = chat.invoke(TEXT, documents=[Document(text) for text in DOCUMENTS])
+    bound = chat.bind(documents=DOCUMENTS).invoke(TEXT)
+    reports = [message.response_metadata["ragbias"] for message in (plain, objects, bound)]
+    assert reports[0] == reports[1] == reports[2]
+    assert reports[0]["source"] == "documents"
+    assert plain.content == objects.content == bound.content
+
+
+def test_a_model_is_unchanged_after_an_error(lm, chat):
+    with torch.no_grad():
+        ids = torch.tensor([[1, 5, 9]])
+        before = lm.model(ids).logits
+        with pytest.raises(PromptTooLongError):
+            chat.invoke("book " * 17000)
+        assert torch.equal(lm.model(ids).logits, before)
+
+
+def test_a_method_may_be_an_instance(lm):
+    llm = ChatRagBias(lm=lm, debias=Pine(order="importance"), max_tokens=2)
+    assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"

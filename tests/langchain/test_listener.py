@@ -1,0 +1,101 @@
+"""The passive listener: attached everywhere, leaves nothing behind, hides no failure, can be taken off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from uuid import uuid4
+
+import pytest
+from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+
+from langchain_ragbias import install_listener, uninstall_listener
+from langchain_ragbias.collecting import document_lists
+from langchain_ragbias.listener import MAX_TREES, Listener, listener
+
+
+def attached() -> list[bool]:
+    managers = (CallbackManager.configure(), AsyncCallbackManager.configure())
+    return [any(handler is listener for handler in manager.handlers) for manager in managers]
+
+
+def test_it_is_attached_by_importing_the_package():
+    code = (
+        "import langchain_ragbias; from langchain_core.callbacks import CallbackManager; "
+        "assert [type(h).__name__ for h in CallbackManager.configure().handlers] == ['Listener']"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
+
+
+def test_it_can_be_taken_off_and_put_on_again(chat, rag):
+    assert attached() == [True, True]
+    install_listener()
+    handlers = CallbackManager.configure().handlers
+    assert sum(handler is listener for handler in handlers) == 1
+    uninstall_listener()
+    assert attached() == [False, False]
+    rag(chat).invoke({"input": "Which?"})
+    assert len(listener.registry) == 0
+    uninstall_listener()
+    install_listener()
+    rag(chat).invoke({"input": "Which?"})
+    assert chat.last_report["source"] == "run"
+
+
+def test_it_leaves_nothing_behind():
+    own = Listener()
+    own.installed = True
+    for number in range(100_000):
+        root, child = uuid4(), uuid4()
+        own.on_chain_start({}, {"input": "x"}, run_id=root)
+        own.on_retriever_start({}, "x", run_id=child, parent_run_id=root)
+        own.on_retriever_end([Document(f"document {number}")], run_id=child, parent_run_id=root)
+        own.on_chain_end({"answer": "y"}, run_id=root)
+    assert (own._trees, own._roots, own._prompts) == ({}, {}, {})
+    assert len(own.registry) <= 2048
+
+
+def test_runs_that_never_end_are_bounded():
+    own = Listener()
+    own.installed = True
+    for _ in range(MAX_TREES * 3):
+        root = uuid4()
+        own.on_chain_start({}, {}, run_id=root)
+        own.on_llm_start({}, ["prompt"], run_id=uuid4(), parent_run_id=root)
+    assert len(own._trees) <= MAX_TREES
+    assert len(own._roots) <= 2 * MAX_TREES
+    assert len(own._prompts) <= MAX_TREES
+
+
+def test_real_chains_leave_nothing_behind(chat, rag):
+    chain = rag(chat)
+    chain.invoke({"input": "Which?"})
+    list(chain.stream({"input": "Which?"}))
+    dropped = chain.stream({"input": "Which?"})
+    next(dropped)
+    dropped.close()
+    with pytest.raises(ZeroDivisionError):
+        (chain | RunnableLambda(lambda _: 1 / 0)).invoke({"input": "Which?"})
+    assert (listener._trees, listener._roots, listener._prompts) == ({}, {}, {})
+
+
+@pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
+def test_a_failure_of_the_listener_shows_in_the_report(chat, rag, monkeypatch):
+    def broken(texts):
+        raise KeyError("a secret text")
+
+    monkeypatch.setattr(listener.registry, "add", broken)
+    rag(chat).invoke({"input": "Which?"})
+    assert "the listener failed in" in chat.last_report["reason"]
+    assert "KeyError" in chat.last_report["reason"]
+    assert "secret" not in chat.last_report["reason"]
+
+
+def test_documents_are_collected_from_nested_values_but_not_from_corpora():
+    documents = [Document("one"), Document("two")]
+    state = {"question": "x", "context": {"found": documents}, "more": [{"docs": [Document("three")]}]}
+    assert list(document_lists(state)) == [["one", "two"], ["three"]]
+    assert list(document_lists([Document(str(number)) for number in range(501)])) == []
+    assert list(document_lists("text")) == list(document_lists(None)) == []
