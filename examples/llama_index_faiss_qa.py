@@ -33,7 +33,7 @@ class Reverse(BaseNodePostprocessor):
     def _postprocess_nodes(
         self,
         nodes: list[NodeWithScore],
-        query_bundle: QueryBundle | None = None,  # noqa: ARG002
+        query_bundle: QueryBundle | None = None,
     ) -> list[NodeWithScore]:
         return nodes[::-1]
 

@@ -89,7 +89,7 @@ def test_no_growth_over_many_runs() -> None:
 
     class Synthesizer:
         @dispatcher.span
-        def synthesize(self, query: str, nodes: list[NodeWithScore]) -> str:  # noqa: ARG002
+        def synthesize(self, query: str, nodes: list[NodeWithScore]) -> str:
             return query
 
         @dispatcher.span
@@ -127,7 +127,7 @@ def test_nested_synthesis_gives_way_to_the_outer_one_again(nodes: list[NodeWithS
 
     class Synthesizer:
         @dispatcher.span
-        def synthesize(self, nodes: list[NodeWithScore], inner: list[NodeWithScore]) -> str:  # noqa: ARG002
+        def synthesize(self, nodes: list[NodeWithScore], inner: list[NodeWithScore]) -> str:
             if inner:
                 Synthesizer().synthesize(inner, [])
             synthesis = listener.open_synthesis()
