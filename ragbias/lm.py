@@ -28,6 +28,12 @@ from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Report
 
+RESERVED = {  # arguments of ``model.generate`` that are settled here
+    "attention_mask", "cache_implementation", "eos_token_id", "generation_config", "input_ids", "logits_processor",
+    "num_return_sequences", "pad_token_id", "past_key_values", "prefill_chunk_size", "stopping_criteria", "streamer",
+    "use_cache",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -121,7 +127,7 @@ class DebiasedLM:
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
-        return int(self.model.config.max_position_embeddings)
+        return int(self.model.config.get_text_config().max_position_embeddings)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
@@ -150,7 +156,7 @@ class DebiasedLM:
             method: instead of the default one.
             max_new_tokens: 256 by default; less where the window ends.
             stop: strings that end the answer and are not part of it.
-            temperature, top_k, top_p: sampling; greedy without a temperature.
+            temperature, top_k, top_p: sampling; greedy without a temperature. ``do_sample=True`` alone means 1.0.
             seed: makes sampling repeatable, whatever runs beside it.
             settings: the above and any other argument of ``model.generate``.
 
@@ -268,10 +274,8 @@ class DebiasedLM:
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
         ran, reason = wanted, boundaries.reason
-        if wanted.needs_documents and len(tokens.documents) < 2:
-            ran = NoMethod()
-            found = "no documents" if not tokens.documents else "one document"
-            reason = "; ".join(filter(None, (f"{found} found, so there is no order to debias", reason)))
+        if wanted.needs_documents and (obstacle := _obstacle(tokens)):
+            ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         if isinstance(ran, ReorderingMethod):
             order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
             tokens = tokens.reordered(order)
@@ -314,6 +318,7 @@ class DebiasedLM:
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
+        do_sample: bool | None = None,
         cancelled: threading.Event | None = None,
         on_tokens: Callable[[list[int]], None] | None = None,
         **generate_kwargs: Any,
@@ -321,12 +326,18 @@ class DebiasedLM:
         """Generate for requests of one method, in one padded batch."""
         if max_new_tokens < 1:
             raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
+        if refused := RESERVED & generate_kwargs.keys():
+            raise MethodError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
+        if do_sample is not None:
+            temperature = (temperature or 1.0) if do_sample else None
         prompts = [request.tokens for request in requests]
         width = max(len(prompt.ids) for prompt in prompts)
         ids, mask, spans = self._padded(prompts, width)
         config = copy.deepcopy(self.model.generation_config)
-        config.update(do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
         eos = _as_list(config.eos_token_id if config.eos_token_id is not None else self.tokenizer.eos_token_id)
+        config.update(do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
+        config.update(eos_token_id=eos or None, pad_token_id=self._pad_token)
+        config.update(max_new_tokens=min(max_new_tokens, self.window - width))
         stops = _stop_strings(stop)
         watch = Watch(width, self._decode, stops, eos, cancelled or threading.Event(), on_tokens)
         chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
@@ -335,9 +346,6 @@ class DebiasedLM:
                 ids,
                 attention_mask=mask,
                 generation_config=config,
-                max_new_tokens=min(max_new_tokens, self.window - width),
-                eos_token_id=eos or None,
-                pad_token_id=self._pad_token,
                 logits_processor=chain,
                 stopping_criteria=StoppingCriteriaList([watch]),
                 **generate_kwargs,
@@ -375,6 +383,14 @@ class DebiasedLM:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _obstacle(tokens: TokenisedPrompt) -> str:
+    """Why a method that needs documents has nothing to do here; empty if it has."""
+    if len(tokens.documents) < 2:
+        found = "one document" if tokens.documents else "no documents"
+        return f"{found} found, so there is no order to debias"
+    return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
 
 
 def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:

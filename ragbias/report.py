@@ -15,7 +15,8 @@ class Report:
         method_ran: name of the method that ran; ``"none"`` where it could not.
         source: how the documents were found: ``"prompt"`` (given as a ``Prompt``), ``"documents"``, ``"artifact"``,
             ``"run"``, ``"registry"``, or ``"none"``.
-        spans: ``(begin, end)`` of each document, in tokens of the prompt, in the prompt's order.
+        spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (see ``Prompt.from_text`` for
+            the separator that may be added), ascending.
         n_expected: number of documents that the source named.
         n_found: number of them that stand in the prompt.
         reason: in plain words, why something else ran or fewer documents were found; empty if all went as asked.

@@ -150,6 +150,7 @@ def test_sampling_follows_the_distribution_of_the_model(lm):
         {"top_k": 0, "temperature": 1},
         {"max_new_tokens": 0},
         {"stop": [""]},
+        {"eos_token_id": 5},
     ],
     ids=str,
 )
@@ -168,6 +169,12 @@ def test_one_document_or_none_runs_plain_and_says_so(lm):
         assert (answer.report.method_requested, answer.report.method_ran) == ("pine", "none")
         assert words in answer.report.reason
         assert answer.text == lm.generate(prompt, method="none", max_new_tokens=4).text
+
+
+def test_documents_at_the_very_end_run_plain_and_the_report_says_so(lm):
+    answer = lm.generate(Prompt("Context:\n", DOCUMENTS, ""), max_new_tokens=3)
+    assert answer.report.method_ran == "none"
+    assert "ends with the documents" in answer.report.reason
 
 
 def test_errors_have_their_own_class(lm):

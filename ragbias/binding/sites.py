@@ -64,6 +64,7 @@ class _Site:
             ),
         ]
         config = copy.copy(self._config)
+        config.ragbias_original = self._config
         config._attn_implementation = _register(self._config._attn_implementation, find)
         module.config = config
 
@@ -122,10 +123,9 @@ def _before_projection(
 class _Original:
     """The module with its own config, for attention functions that read the implementation's name from it."""
 
-    def __init__(self, module: nn.Module, implementation: str) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self.config = copy.copy(module.config)
-        self.config._attn_implementation = implementation
+        self.config = getattr(module.config, "ragbias_original", module.config)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
@@ -142,7 +142,7 @@ def _register(implementation: str, find: FindGuest) -> str:
     ) -> tuple[Tensor, Tensor | None]:
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
-        own = _Original(module, implementation)
+        own = _Original(module)
         guest = find(module)
         if guest is None:
             return original(own, query, key, value, mask, **kwargs)

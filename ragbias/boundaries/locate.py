@@ -68,6 +68,7 @@ def locate(
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, 0, "an empty list of documents was given")
     misses: list[str] = []
+    expected = 0
     sources = {"documents": documents, "artifact": artifacts, "run": run}
     for source, named in sources.items():
         texts = document_texts(named) if named is not None else ()
@@ -76,12 +77,15 @@ def locate(
         found = _named(text, texts, source)
         if found.spans:
             return _with_misses(found, misses)
+        expected = expected or len(texts)
         misses.append(f"none of the {len(texts)} documents {NAMES[source]} stands verbatim in the prompt")
     if registry is not None:
         run_found = registered.find(text, registry)
         if run_found:
             return _with_misses(Boundaries(_spans(run_found), "registry", len(run_found), len(run_found), ""), misses)
-    return Boundaries((), "none", 0, 0, "; ".join(misses) or "no documents were given, and none retrieved lately")
+    return Boundaries(
+        (), "none", expected, 0, "; ".join(misses) or "no documents were given, and none retrieved lately"
+    )
 
 
 def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
