@@ -17,6 +17,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragbias.tiny import tokenizer as tokenizers
 from ragbias.tiny.batches import QUESTIONS, Batch, Task, questions, repeats
+from ragbias.tiny.evaluate import by_position
 from ragbias.tiny.model import configuration, generation_defaults, initialise
 
 
@@ -130,11 +131,9 @@ def update(progress: Progress, settings: Settings, documents: int, accuracy: flo
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write model and tokenizer as `from_pretrained` reads them, weights in float16."""
-    half = LlamaForCausalLM(model.config).half()
-    half.load_state_dict(model.state_dict())
-    half.generation_config = generation_defaults(tokenizer)
-    half.save_pretrained(folder)
+    """Write model and tokenizer as `from_pretrained` reads them, in float32."""
+    model.generation_config = generation_defaults(tokenizer)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
@@ -199,7 +198,14 @@ def main() -> None:
     options = vars(arguments)
     out, threads = options.pop("out"), options.pop("threads")
     torch.set_num_threads(threads)
-    train(Settings(**options), out)
+    model = train(Settings(**options), out)
+    record = json.loads((out / "training.json").read_text())
+    tokenizer = tokenizers.build()
+    record["evaluation"] = [
+        {"documents": n, "positions": by_position(model, tokenizer, n, seed=0, count=50, places=range(0, n, 3))}
+        for n in (10, 20)
+    ]
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
