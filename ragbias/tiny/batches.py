@@ -39,7 +39,8 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, l
     Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
     set stand between key and value, other ones each time. `length` is the number of tokens before the repeats.
     """
-    names = tokenizer.convert_tokens_to_ids([word + "Ġ" for word in NAME_WORDS])
+    vocabulary = tokenizer.get_vocab()
+    names = [vocabulary[word + "Ġ"] for word in NAME_WORDS]
     others = sorted(set(range(GAP_TOKENS.stop, len(tokenizer))) - set(names))
     ids, targets = [], []
     for _ in range(rows):

@@ -48,7 +48,8 @@ def segments(tokenizer: Any, layout: Layout, passages: Sequence[Passage], questi
         suffix = suffix.removeprefix(layout.separator)
     else:
         documents = documents[:1] + [layout.separator + text for text in documents[1:]]
-    return tokenizer([layout.prefix, *documents, suffix], add_special_tokens=False).input_ids
+    ids: list[list[int]] = tokenizer([layout.prefix, *documents, suffix], add_special_tokens=False).input_ids
+    return ids
 
 
 @torch.no_grad()

@@ -50,12 +50,13 @@ def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
     first-layer heads that look 1 to 4 tokens back at the start of training (`_look_back`).
     """
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config).float()
+    model = LlamaForCausalLM(config)
+    model.to(torch.float32)
     for name, weight in model.named_parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=0.08)
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            weight *= 0.1
+            weight.mul_(0.1)
     embeddings = model.model.embed_tokens.weight
     torch.nn.init.normal_(embeddings, std=1.0)
     embeddings[:, 0] = 0
@@ -68,7 +69,8 @@ def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
 def _look_back(model: LlamaForCausalLM) -> None:
     """Let head `h` of layer 0 attend `h + 1` tokens back, whatever the tokens are; all of it stays trainable."""
     config = model.config
-    dim, half = config.head_dim, config.head_dim // 2
+    dim = config.hidden_size // config.num_attention_heads
+    half = dim // 2
     attention = model.model.layers[0].self_attn
     scale = math.sqrt(config.hidden_size) / math.hypot(CONSTANT, math.sqrt(config.hidden_size - 1)) * CONSTANT
     amplitude = math.sqrt(SHARPNESS * math.sqrt(dim)) / scale

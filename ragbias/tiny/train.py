@@ -180,7 +180,8 @@ def train(settings: Settings, out: Path) -> LlamaForCausalLM:
     record |= {"parameters": model.num_parameters(), "tokens": progress.tokens, "curve": curve}
     record |= {"seconds": round(time.time() - began), "copying_steps": progress.copied_steps}
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
-    return model.eval()
+    model.eval()
+    return model
 
 
 def main() -> None:
