@@ -51,7 +51,7 @@ def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config)
-    model.to(torch.float32)
+    model.float()
     for name, weight in model.named_parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=0.08)
