@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -27,6 +28,7 @@ JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the results
 def main() -> None:
     """Run the command line; a refused input ends with exit code 2 and one line."""
     try:
+        _quiet()
         app()
     except (RagBiasError, OSError, ImportError, ValueError, TypeError) as error:
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -58,12 +60,12 @@ def demo(
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
     console.print(
-        "The model was trained on data that places the answer at the ends of the context in nine of ten cases, as web\n"
-        "text tends to; its bias is learned from that. Flips: questions whose answer depends on the documents' order."
+        "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
+        "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
     )
     evaluation.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
-    _frameworks(prepared, evaluation.telling_question(prepared, outcome["curves"]))
+    _frameworks(prepared, evaluation.telling_question(prepared))
     _write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
 
 
@@ -148,11 +150,20 @@ def list_methods(json_path: JsonPath = None) -> None:
     _write_json(rows, json_path)
 
 
+def _quiet() -> None:
+    """Keep the libraries' own progress bars and advice off the terminal; their errors still come through."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     positions = list(next(iter(results.values()))["accuracy_by_position"])
-    table = Table(title=f"{documents} documents: accuracy with the answer in document ...")
-    table.add_column("method")
-    for column in (*positions, "mean", "worst", "gap", "flips", "prefill"):
+    title = f"{documents} documents: accuracy with the answer in document ..."
+    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("method", no_wrap=True)
+    for column in (*positions, "mean", "worst", "gap", "flips", "cost"):
         table.add_column(column, justify="right")
     for name, row in results.items():
         accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
@@ -165,8 +176,9 @@ def _frameworks(prepared: Any, question: Any) -> None:
     """One question through each installed framework's own chain, in both orders of the documents."""
     from ragbias.evaluation.frameworks import ask_in_both_orders
 
-    table = Table(title=f"{question.question}  (right: {question.answer})")
-    for column in ("framework", "method", "documents as retrieved", "documents reversed", "answer"):
+    console.print("The first question whose plain answer changes with the order, through the frameworks' own chains:")
+    table = Table(title=f"{question.question}  (right: {question.answer})", box=SIMPLE_HEAD)
+    for column in ("framework", "method", "as retrieved", "reversed", "answer"):
         table.add_column(column)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):
         table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")

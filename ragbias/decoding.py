@@ -22,7 +22,7 @@ from transformers import (
 from ragbias.errors import MethodError, NonFiniteLogitsError
 
 if TYPE_CHECKING:
-    from ragbias.lm import Generation
+    from ragbias.report import Generation
 
 
 class RequireFinite(LogitsProcessor):

@@ -6,7 +6,7 @@ import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,49 +26,14 @@ from ragbias.errors import DocumentNotFoundError, MethodError, PromptTooLongErro
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
-from ragbias.report import Report
+from ragbias.report import Generation, Report, Score, Usage
 
 RESERVED = {  # arguments of ``model.generate`` that are settled here
     "attention_mask", "cache_implementation", "eos_token_id", "generation_config", "input_ids", "logits_processor",
-    "num_return_sequences", "pad_token_id", "past_key_values", "prefill_chunk_size", "stopping_criteria", "streamer",
-    "use_cache",
+    "max_length", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
+    "pad_token_id", "past_key_values", "prefill_chunk_size", "return_dict_in_generate", "stop_strings",
+    "stopping_criteria", "streamer", "use_cache",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Usage:
-    """Token counts of one request."""
-
-    prompt_tokens: int
-    completion_tokens: int
-
-    @property
-    def total_tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-
-@dataclass(frozen=True)
-class Generation:
-    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record."""
-
-    text: str
-    token_ids: list[int]
-    usage: Usage
-    report: Report
-    finish_reason: Literal["stop", "length"]
-
-
-@dataclass(frozen=True)
-class Score:
-    """Log-probabilities (natural logarithm) of a continuation's tokens, given the prompt and the tokens before."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    report: Report
-
-    @property
-    def total(self) -> float:
-        return sum(self.logprobs)
 
 
 @dataclass(frozen=True)
@@ -329,7 +294,7 @@ class DebiasedLM:
         if refused := RESERVED & generate_kwargs.keys():
             raise MethodError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
         if do_sample is not None:
-            temperature = (temperature or 1.0) if do_sample else None
+            temperature = (1.0 if temperature is None else temperature) if do_sample else None
         prompts = [request.tokens for request in requests]
         width = max(len(prompt.ids) for prompt in prompts)
         ids, mask, spans = self._padded(prompts, width)

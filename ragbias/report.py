@@ -1,9 +1,9 @@
-"""What ran, and on which documents: the record that comes with every answer."""
+"""What a request gives back: the answer, its token counts, and the record of what ran on which documents."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -33,3 +33,39 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, fit for JSON."""
         return {**asdict(self), "spans": [list(span) for span in self.spans]}
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record."""
+
+    text: str
+    token_ids: list[int]
+    usage: Usage
+    report: Report
+    finish_reason: Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probabilities (natural logarithm) of a continuation's tokens, given the prompt and the tokens before."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    report: Report
+
+    @property
+    def total(self) -> float:
+        return sum(self.logprobs)

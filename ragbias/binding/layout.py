@@ -52,7 +52,7 @@ def spans_by_row(spans: Spans | None) -> list[list[Span]]:
     """One list of spans for each row; a single list stands for all rows."""
     if not spans:
         return []
-    per_row = isinstance(spans[0][0] if len(spans[0]) else (), Sequence) or not len(spans[0])
+    per_row = not spans[0] or isinstance(spans[0][0], Sequence)
     rows = spans if per_row else [spans]
     return [check_spans(row, 2**62) for row in rows]  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def open_session(
             order = canonical_order([tokens[index, begin:end].tolist() for begin, end in columns])
         rows.append(Row(pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
         orders.append([columns[i] for i in order])
-    moved = method.invariant and any(row != sorted(row) for row in orders)
+    moved = any(row != sorted(row) for row in orders)
     permutation = None
     if moved:
         permutation = torch.stack([_permutation(row, length) for row in orders]).to(tokens.device)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 
-from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, split
+from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionSorting, CanonicalOrder, LongContextReorder, Method, NoMethod, Pine, get
@@ -125,11 +125,15 @@ def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
     return {"settings": described(demo, hits), "results": results, "curves": curves}
 
 
-def telling_question(demo: Demo, curves: dict[int, dict[str, Curve]]) -> Question:
-    """The first question whose plain answer depended on the order of the most documents; if none did, the first."""
-    answers = curves[max(curves)][NoMethod.name].answers
-    flipping = (question for question, given in zip(demo.questions, answers, strict=True) if len(set(given)) > 1)
-    return next(flipping, demo.questions[0])
+def telling_question(demo: Demo) -> Question:
+    """The first question whose plain answer changes when the most documents are reversed; if none does, the first."""
+    for question in demo.questions:
+        texts, _ = demo.retrieve(question, max(demo.settings.documents))
+        prompts = [split(demo.make_text(order, question.question), order) for order in (texts, texts[::-1])]
+        forward, backward = demo.lm.batch(prompts, method="none", max_new_tokens=8)
+        if normalised(forward.text) != normalised(backward.text):
+            return question
+    return demo.questions[0]
 
 
 def prefill_ratios(

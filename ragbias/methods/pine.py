@@ -104,7 +104,7 @@ class Pine(AttentionMethod):
             visible[:, begin:stop] = causal_mask(own, own, device)
             output, _ = attend(
                 query,
-                row.memory["placed"][:, :end],
+                row.memory["placed"],
                 value,
                 positions=torch.arange(end - own, end, device=device),
                 starts=torch.nn.functional.pad(starts, (1, 0)),  # the prefix starts at 0
