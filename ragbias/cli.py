@@ -118,12 +118,13 @@ def speed(
     with _progress() as progress:
         task = progress.add_task("timing", total=(rounds + 1) * (len(chosen) + 1))
         costs = measure(model, chosen, documents, tokens, rounds=rounds, progress=lambda: progress.advance(task))
-    table = Table(title=f"{documents} documents of {tokens} tokens, {layers} layers, ratio to none: median (range)")
-    for column in ("method", "prefill s", "prefill ratio", "decode s/token", "decode ratio"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    title = f"{documents} documents of {tokens} tokens, {layers} layers; ratio to none: median (range)"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    for column in ("method", "prefill s", "ratio", "decode s", "ratio"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
     for name, cost in costs.items():
         prefill, decode = (
-            f"{median:.2f} ({low:.2f} to {high:.2f})" for median, low, high in (cost.prefill_ratio, cost.decode_ratio)
+            f"{median:.2f} ({low:.2f}-{high:.2f})" for median, low, high in (cost.prefill_ratio, cost.decode_ratio)
         )
         table.add_row(name, f"{cost.prefill_seconds:.3f}", prefill, f"{cost.decode_seconds:.4f}", decode)
     console.print(table)
@@ -161,10 +162,10 @@ def _quiet() -> None:
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column("method", no_wrap=True)
     for column in (*positions, "mean", "worst", "gap", "flips", "cost"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, row in results.items():
         accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
         figures = [f"{row[key]:.2f}" for key in ("mean", "worst", "gap")]
