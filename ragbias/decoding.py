@@ -67,11 +67,11 @@ def processors(
         MethodError: a sampling argument is out of range.
     """
     chain = LogitsProcessorList([RequireFinite()])
-    if temperature is not None and not temperature >= 0:
+    if temperature is not None and not (_is_number(temperature) and 0 <= temperature < float("inf")):
         raise MethodError(f"temperature={temperature!r}; expected a number >= 0 (0 is greedy)")
-    if top_p is not None and not 0 < top_p <= 1:
+    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
         raise MethodError(f"top_p={top_p!r}; expected 0 < top_p <= 1")
-    if top_k is not None and top_k < 1:
+    if top_k is not None and not (isinstance(top_k, int) and top_k >= 1):
         raise MethodError(f"top_k={top_k!r}; expected a whole number >= 1")
     if temperature:
         chain.append(TemperatureLogitsWarper(float(temperature)))
@@ -81,6 +81,10 @@ def processors(
             chain.append(TopPLogitsWarper(top_p))
         chain.append(GumbelNoise(seed, rows, device))
     return chain
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -169,6 +173,8 @@ class Stream(Iterator[str]):
     def __next__(self) -> str:
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
+            if not isinstance(event, str):
+                self._events.put(event)  # for another thread that waits for it
             if isinstance(event, BaseException):
                 self._cancelled.set()
                 raise event

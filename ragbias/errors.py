@@ -17,6 +17,10 @@ class SpanError(RagBiasError):
     """Document spans that overlap, leave gaps, lie outside the prompt, or leave nothing after the documents."""
 
 
+class AmbiguousSegmentsError(SpanError):
+    """The text between the documents cannot be assigned to them without depending on their order."""
+
+
 class DocumentNotFoundError(RagBiasError):
     """A document that was named explicitly does not stand in the prompt."""
 

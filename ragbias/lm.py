@@ -21,18 +21,19 @@ from transformers import (
 from ragbias import methods, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries, locate
-from ragbias.decoding import Stream, Watch, processors, safe_length, trimmed
-from ragbias.errors import DocumentNotFoundError, MethodError, PromptTooLongError
+from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, trimmed
+from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
 
-RESERVED = {  # arguments of ``model.generate`` that are settled here
-    "attention_mask", "cache_implementation", "eos_token_id", "generation_config", "input_ids", "logits_processor",
-    "max_length", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits", "output_scores",
-    "pad_token_id", "past_key_values", "prefill_chunk_size", "return_dict_in_generate", "stop_strings",
-    "stopping_criteria", "streamer", "use_cache",
+RESERVED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
+    "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff", "generation_config",
+    "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
+    "prefill_chunk_size", "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h",
+    "typical_p", "use_cache",
 }  # fmt: skip
 
 
@@ -169,6 +170,10 @@ class DebiasedLM:
     ) -> list[Generation]:
         """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each."""
         count = len(prompts)
+        if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):
+            raise MethodError(
+                "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
+            )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
         requests = [self._prepare(prompt, texts, bounds, method) for prompt, texts, bounds in each]
         answers: dict[int, Generation] = {}
@@ -205,7 +210,9 @@ class DebiasedLM:
             if len(target) > 1:
                 ids = torch.tensor([target[:-1]], device=device)
                 logits.append(self.model(ids, past_key_values=first.past_key_values, use_cache=True).logits[0])
-        logprobs = torch.cat(logits).float().log_softmax(-1)
+        scores = torch.cat(logits).float()
+        RequireFinite()(prompt_ids, scores)
+        logprobs = scores.log_softmax(-1)
         chosen = logprobs.gather(1, torch.tensor(target, device=device)[:, None])[:, 0]
         return Score(list(target), chosen.tolist(), request.report)
 
@@ -221,8 +228,10 @@ class DebiasedLM:
         boundaries: Boundaries | None,
         method: str | Method | None,
     ) -> _Request:
-        wanted = self._resolve(method)
+        wanted, obstacle = self._resolve(method), ""
         if isinstance(prompt, str):
+            if documents is not None:
+                documents = list(documents)
             if boundaries is None:
                 boundaries = locate(prompt, documents=documents)
             if documents is not None and boundaries.n_found < len(documents):
@@ -230,7 +239,9 @@ class DebiasedLM:
                     f"{boundaries.n_found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
                     "pass each text exactly as it stands there"
                 )
-            parts = Prompt.from_text(prompt, boundaries.spans)
+            parts, obstacle = _split(prompt, boundaries)
+        elif not isinstance(prompt, Prompt):
+            raise MethodError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
         else:
             if documents is not None or boundaries is not None:
                 raise MethodError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
@@ -239,7 +250,8 @@ class DebiasedLM:
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
         ran, reason = wanted, boundaries.reason
-        if wanted.needs_documents and (obstacle := _obstacle(tokens)):
+        obstacle = obstacle or _obstacle(tokens)
+        if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         if isinstance(ran, ReorderingMethod):
             order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
@@ -289,10 +301,12 @@ class DebiasedLM:
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        if max_new_tokens < 1:
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
             raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
         if refused := RESERVED & generate_kwargs.keys():
-            raise MethodError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
+            raise MethodError(
+                f"{', '.join(sorted(refused))}: not an argument here, DebiasedLM settles it itself; leave it out"
+            )
         if do_sample is not None:
             temperature = (1.0 if temperature is None else temperature) if do_sample else None
         prompts = [request.tokens for request in requests]
@@ -300,7 +314,7 @@ class DebiasedLM:
         ids, mask, spans = self._padded(prompts, width)
         config = copy.deepcopy(self.model.generation_config)
         eos = _as_list(config.eos_token_id if config.eos_token_id is not None else self.tokenizer.eos_token_id)
-        config.update(do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
+        config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
         config.update(eos_token_id=eos or None, pad_token_id=self._pad_token)
         config.update(max_new_tokens=min(max_new_tokens, self.window - width))
         stops = _stop_strings(stop)
@@ -350,6 +364,14 @@ class DebiasedLM:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
+def _split(text: str, boundaries: Boundaries) -> tuple[Prompt, str]:
+    """The prompt in parts, or whole with the reason why it cannot be split."""
+    try:
+        return Prompt.from_text(text, boundaries.spans), ""
+    except AmbiguousSegmentsError as error:
+        return Prompt(text, (), ""), str(error)
+
+
 def _obstacle(tokens: TokenisedPrompt) -> str:
     """Why a method that needs documents has nothing to do here; empty if it has."""
     if len(tokens.documents) < 2:
@@ -371,8 +393,8 @@ def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:
 
 def _stop_strings(stop: Sequence[str] | str | None) -> list[str]:
     words = [stop] if isinstance(stop, str) else list(stop or [])
-    if not all(words):
-        raise MethodError("a stop string is empty")
+    if not all(isinstance(word, str) and word for word in words):
+        raise MethodError(f"stop={stop!r}; a stop string is a string that is not empty")
     return words
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
+import re
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.errors import EmptyDocumentError, SpanError
+from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -62,8 +65,8 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[Span]) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is their separator (and, from its last line break on, a header of the next
-        document, if the gaps differ). So that the set of document segments does not depend on their order, every
+        The text between two documents is their separator and, where the gaps differ, a header of the document behind it
+        (``Document [2](Title: ...) ``). So that the set of document segments does not depend on their order, every
         document carries one separator: behind it if one stands behind the last document as well, else in front of it.
         Where the template has none before the first document either, one is added there; only then does ``.text``
         differ from ``text``.
@@ -74,6 +77,7 @@ class Prompt:
 
         Raises:
             SpanError: spans overlap or lie outside the text.
+            AmbiguousSegmentsError: documents carry footers, or headers whose first one cannot be told from the prefix.
             EmptyDocumentError: a span holds no text.
         """
         ordered = check_spans(spans, len(text))
@@ -83,14 +87,9 @@ class Prompt:
         gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(ordered)]
         prefix, suffix = text[: ordered[0][0]], text[ordered[-1][1] :]
 
-        separator = _common_separator(gaps)
-        headers = [gap[len(separator) :] for gap in gaps]
-        first_header = ""
-        if any(
-            headers
-        ):  # "Document [2](Title: ...) ": the first document's header is the end of the prefix's last line
-            first_header = prefix[prefix.rfind("\n") + 1 :]
-            prefix = prefix[: len(prefix) - len(first_header)]
+        separator, headers = _separator_and_headers(gaps)
+        first_header = _last_header(prefix, headers)
+        prefix = prefix[: len(prefix) - len(first_header)]
         documents = [header + body for header, body in zip([first_header, *headers], bodies, strict=True)]
 
         if separator and suffix.startswith(separator):
@@ -98,22 +97,55 @@ class Prompt:
         return cls(prefix.removesuffix(separator), [separator + document for document in documents], suffix)
 
 
-def _common_separator(gaps: Sequence[str]) -> str:
-    """What all gaps begin with, up to and including its last line break if the gaps go on differently."""
-    common = os.path.commonprefix(list(gaps))  # noqa: RUF071 - by character is meant
-    if all(gap == common for gap in gaps):
-        return common
-    return common[: common.rfind("\n") + 1]
+def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
+    """What stands between all documents, and what each gap holds for the document behind it."""
+    if len(set(gaps)) == 1 and (len(gaps) > 1 or not gaps[0].strip(string.whitespace + string.punctuation)):
+        return gaps[0], [""] * len(gaps)
+    separators, headers = [], []
+    for gap in gaps:  # its longest break is the separator
+        blank = max(re.finditer(r"\s+", gap), key=lambda run: (run[0].count("\n"), len(run[0])), default=None)
+        if blank is None or blank.start():
+            raise AmbiguousSegmentsError(
+                "the documents are followed by text of their own (a footer of the document template?), which cannot be "
+                "told from the prompt behind the last one; put it in front of the text, or into the documents"
+            )
+        separators.append(blank[0])
+        headers.append(gap[blank.end() :])
+    if len(set(separators)) > 1:
+        raise AmbiguousSegmentsError("the documents are separated in different ways; join them all with one separator")
+    return (separators or [""])[0], headers
 
 
-def check_spans(spans: Sequence[Span], length: int) -> list[Span]:
-    """Sorted spans, each inside ``[0, length)``, none empty, none overlapping another."""
-    ordered = sorted((int(begin), int(end)) for begin, end in spans)
+def _last_header(prefix: str, headers: Sequence[str]) -> str:
+    """The end of the prefix that is the first document's header: as many lines, beginning as the others do."""
+    if not any(headers):
+        return ""
+    lines = prefix.split("\n")
+    header = "\n".join(lines[-1 - headers[0].count("\n") :])
+    shared = os.path.commonprefix([header, *headers])  # noqa: RUF071 - by character is meant
+    if len(shared.strip()) < 2:
+        raise AmbiguousSegmentsError(
+            "the documents have headers, but the first one cannot be told from the text before it; "
+            "let each header begin on a line of its own, all in the same way"
+        )
+    return header
+
+
+def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
+    """Sorted spans, each inside ``[0, length)`` where a length is known, none empty, none overlapping another."""
+    try:
+        ordered = sorted((operator.index(begin), operator.index(end)) for begin, end in spans)
+    except (TypeError, ValueError) as error:
+        raise SpanError(
+            f"spans={spans!r}; expected pairs (begin, end) of whole numbers, e.g. [(9, 22), (22, 51)]"
+        ) from error
     for begin, end in ordered:
         if begin >= end:
             raise EmptyDocumentError(f"span ({begin}, {end}) is empty; a span is (begin, end) with begin < end")
-        if begin < 0 or end > length:
-            raise SpanError(f"span ({begin}, {end}) lies outside the prompt of length {length}")
+        if begin < 0 or (length is not None and end > length):
+            raise SpanError(
+                f"span ({begin}, {end}) lies outside the prompt" + (f" of length {length}" if length else "")
+            )
     for left, right in itertools.pairwise(ordered):
         if right[0] < left[1]:
             raise SpanError(f"spans {left} and {right} overlap; every token belongs to one document at most")

@@ -151,6 +151,11 @@ def test_sampling_follows_the_distribution_of_the_model(lm):
         {"max_new_tokens": 0},
         {"stop": [""]},
         {"eos_token_id": 5},
+        {"num_beams": 2},
+        {"max_new_tokens": 2.5},
+        {"temperature": "0.5"},
+        {"top_k": 2.5, "temperature": 1},
+        {"stop": [1]},
     ],
     ids=str,
 )
@@ -175,6 +180,32 @@ def test_documents_at_the_very_end_run_plain_and_the_report_says_so(lm):
     answer = lm.generate(Prompt("Context:\n", DOCUMENTS, ""), max_new_tokens=3)
     assert answer.report.method_ran == "none"
     assert "ends with the documents" in answer.report.reason
+
+
+def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
+    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
+    answer = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=4)
+    assert (answer.report.method_ran, answer.report.n_found) == ("none", 4)
+    assert "footer" in answer.report.reason
+    assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
+
+
+def test_batch_takes_lists(lm):
+    with pytest.raises(MethodError, match="list of prompts"):
+        lm.batch("abc")
+    with pytest.raises(MethodError, match="one entry"):
+        lm.batch([PROMPT, PROMPT], documents=[None])
+
+
+def test_a_finished_stream_ends_for_every_reader(lm):
+    stream = lm.stream(PROMPT, max_new_tokens=6)
+    pieces: list[str] = []
+    readers = [threading.Thread(target=lambda: pieces.extend(stream), daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(timeout=20)
+    assert not any(reader.is_alive() for reader in readers)
 
 
 def test_errors_have_their_own_class(lm):
@@ -212,6 +243,8 @@ def test_nan_logits_raise_instead_of_an_answer(byte_tokenizer):
         lm.generate(PROMPT)
     with pytest.raises(NonFiniteLogitsError):
         list(lm.stream(PROMPT))
+    with pytest.raises(NonFiniteLogitsError):
+        lm.score(PROMPT, "abc")
 
 
 # streams

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.errors import EmptyDocumentError, SpanError
+from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError
 from ragbias.prompt import tokenise
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
@@ -56,6 +56,28 @@ def test_headers_belong_to_their_document():
     assert prompt.text == text
     assert prompt.documents == tuple(f"{header}{body}\n" for header, body in zip(headers, TEXTS, strict=True))
     assert (prompt.prefix, prompt.suffix) == ("Read.\n\n", "\nQuestion")
+
+
+@given(order=st.permutations(range(3)))
+def test_headers_of_several_lines_belong_to_their_document(order):
+    def prompt(indices):
+        blocks = [f"<doc>\nTitle: T{index}\n{TEXTS[index]}" for index in indices]
+        text = "Read these.\n\n" + "\n\n".join(blocks) + "\nQuestion"
+        spans = [(text.index(TEXTS[index]), text.index(TEXTS[index]) + len(TEXTS[index])) for index in indices]
+        return text, Prompt.from_text(text, spans)
+
+    (text, plain), (_, moved) = prompt(range(3)), prompt(order)
+    assert plain.text == text
+    assert moved == plain.reordered(order)
+
+
+@pytest.mark.parametrize("footer", ["\nSource: {}", " [Source: {}]"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_footers_are_refused_since_the_last_one_cannot_be_told_from_the_prompt(footer, count):
+    text = "Context:\n" + "\n\n".join(TEXTS[i] + footer.format(f"S{i}") for i in range(count)) + "\n\nQuestion"
+    spans = [(text.index(body), text.index(body) + len(body)) for body in TEXTS[:count]]
+    with pytest.raises(AmbiguousSegmentsError, match="footer"):
+        Prompt.from_text(text, spans)
 
 
 @pytest.mark.parametrize(

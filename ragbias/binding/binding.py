@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,14 @@ from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
 from ragbias.prompt import Span
 
 _active: ContextVar[tuple[Binding | _Plain, ...]] = ContextVar("ragbias_active", default=())
+
+
+class _Pass(threading.local):
+    """The forward pass that a thread is in; threads may share a binding through a copied context."""
+
+    session: Session | None = None
+    prefill: bool = True
+    noted: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
 
 
 class Binding:
@@ -48,9 +57,8 @@ class Binding:
         self._spans = spans
         self._rotary = Rotary(self.decoder.get_submodule("rotary_emb"))
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
-        self._session: Session | None = None
-        self._prefill = True
-        self._noted: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+        self._now = _Pass()
+        self.is_open = True
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -63,7 +71,10 @@ class Binding:
                 stack.callback(sites.release, module)
             token = _active.set((*_active.get(), self))
             stack.callback(_active.reset, token)
-            yield
+            try:
+                yield
+            finally:
+                self.is_open = False  # first of all: from here on it cannot act, even if an interrupt stops the rest
 
     # one forward pass of the decoder
 
@@ -81,29 +92,29 @@ class Binding:
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
         seen = 0 if cache is None else int(cache.get_seq_length())
-        self._prefill = seen == 0
-        if self._prefill:
-            self._session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
-            if self._session.permutation is not None:
-                tokens = _gathered(tokens, self._session.permutation)
+        self._now.prefill = seen == 0
+        if self._now.prefill:
+            self._now.session = open_session(self.method, self._spans, tokens, kwargs.get("attention_mask"))
+            if self._now.session.permutation is not None:
+                tokens = _gathered(tokens, self._now.session.permutation)
         else:
-            self._session = self._sessions.get(cache)
-            if self._session is None or self._session.seen != seen:
+            self._now.session = self._sessions.get(cache)
+            if self._now.session is None or self._now.session.seen != seen:
                 raise BindingError(
                     f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in "
                     "one forward pass, without a filled cache and without chunked prefill"
                 )
-        self._session.seen = seen + tokens.shape[1]
+        self._now.session.seen = seen + tokens.shape[1]
         return args[1:], {**kwargs, name: tokens}
 
     def _leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if _binding_of(decoder) is not self or self._session is None:
+        if _binding_of(decoder) is not self or self._now.session is None:
             return None
-        session, self._session, self._noted = self._session, None, None
+        session, self._now.session, self._now.noted = self._now.session, None, None
         cache = output.past_key_values
         if cache is not None:
             self._sessions[cache] = session
-        if self._prefill and session.permutation is not None:
+        if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)
             if output.get("hidden_states") is not None:
@@ -113,10 +124,10 @@ class Binding:
     # one attention layer of it
 
     def note(self, module: nn.Module, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> None:
-        self._noted = (hidden, rotation)
+        self._now.noted = (hidden, rotation)
 
     def query_input(self, hidden: Tensor) -> Tensor:
-        return self.method.query_input(hidden, self._prefill)
+        return self.method.query_input(hidden, self._now.prefill)
 
     def key_input(self, hidden: Tensor) -> Tensor:
         return self.method.key_input(hidden)
@@ -131,14 +142,14 @@ class Binding:
         scale: float,
         window: int | None,
     ) -> Tensor:
-        if self._session is None or self._noted is None:
+        if self._now.session is None or self._now.noted is None:
             raise BindingError("an attention layer was called outside its model; call the model")
-        if window is not None and self._session.seen > window:
+        if window is not None and self._now.session.seen > window:
             raise UnsupportedModelError(
-                f"the prompt and answer have {self._session.seen} tokens, more than the sliding window of {window} in "
-                f"layer {self.layers[module]}; {self.method.name} must see all of them"
+                f"the prompt and answer have {self._now.session.seen} tokens, more than the sliding window of "
+                f"{window} in layer {self.layers[module]}; {self.method.name} must see all of them"
             )
-        hidden, rotation = self._noted
+        hidden, rotation = self._now.noted
         call = AttentionCall(
             module=module,
             layer=self.layers[module],
@@ -148,8 +159,8 @@ class Binding:
             hidden=hidden,
             rotation=rotation,
             scale=scale,
-            prefill=self._prefill,
-            session=self._session,
+            prefill=self._now.prefill,
+            session=self._now.session,
             rotary=self._rotary,
             architecture=self.architecture,
             plain=plain,
@@ -160,7 +171,11 @@ class Binding:
 class _Plain:
     """The model as it is, also inside another binding."""
 
+    is_open = True
+
     def __init__(self, model: PreTrainedModel) -> None:
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         self.decoder = model.get_decoder()
         self.modules = set(self.decoder.modules())
 
@@ -176,14 +191,16 @@ class _Plain:
 def _find_guest(module: nn.Module) -> Binding | None:
     """The innermost binding of this thread (or task) on the module's model, if it acts on this module."""
     for binding in reversed(_active.get()):
-        if module in binding.modules:
+        if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
     return None
 
 
 def _binding_of(decoder: nn.Module) -> Binding | _Plain | None:
     """The innermost binding of this thread (or task) on this decoder."""
-    return next((binding for binding in reversed(_active.get()) if binding.decoder is decoder), None)
+    return next(
+        (binding for binding in reversed(_active.get()) if binding.decoder is decoder and binding.is_open), None
+    )
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Tensor]:

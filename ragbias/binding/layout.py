@@ -50,11 +50,12 @@ Spans = Sequence[Span] | Sequence[Sequence[Span]]
 
 def spans_by_row(spans: Spans | None) -> list[list[Span]]:
     """One list of spans for each row; a single list stands for all rows."""
-    if not spans:
+    if spans is None or len(spans) == 0:
         return []
-    per_row = not spans[0] or isinstance(spans[0][0], Sequence)
+    first = spans[0]
+    per_row = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
     rows = spans if per_row else [spans]
-    return [check_spans(row, 2**62) for row in rows]  # type: ignore[arg-type]
+    return [check_spans(row) for row in rows]  # type: ignore[arg-type]
 
 
 def open_session(

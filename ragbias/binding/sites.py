@@ -54,7 +54,15 @@ class _Site:
     def __init__(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
         self.users = 0
         self._config = module.config
-        self._handles = [
+        self._handles: list[Any] = []
+        try:
+            self._attach(module, architecture, find)
+        except BaseException:
+            self.remove(module)
+            raise
+
+    def _attach(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
+        self._handles += [
             module.register_forward_pre_hook(_before_attention(find), with_kwargs=True),
             module.get_submodule(architecture.query).register_forward_pre_hook(
                 _before_projection(module, find, lambda guest, hidden: guest.query_input(hidden))

@@ -61,7 +61,11 @@ class AttentionMethod(Method):
 
     def layer_indices(self, n_layers: int) -> range:
         """The layers it acts in, for a model of ``n_layers``."""
-        first, last = self.layers or (0, None)
+        try:
+            first, last = self.layers or (0, None)
+            hash(self.layers)
+        except (TypeError, ValueError) as error:
+            raise MethodError(f"{self.name}: layers={self.layers!r}; expected a tuple (first, last)") from error
         last = n_layers - 1 if last is None else last
         if not 0 <= first <= last < n_layers:
             raise MethodError(

@@ -172,6 +172,28 @@ def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
     assert torch.equal(in_thread(lambda: logits(model)), logits(model))
 
 
+def test_threads_that_share_a_copied_context_do_not_mix_their_prompts(model):
+    rows = [Segments([8, 5, 11, 7], seed=seed).plain[0] for seed in range(4)]
+    with ragbias.debias(model, Pine(), SPANS):
+        expected = [logits(model, ids) for ids in rows]
+        results = [[] for _ in rows]
+
+        def run(index):
+            for _ in range(6):
+                results[index].append(logits(model, rows[index]))
+
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(run, index)) for index in range(len(rows))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for given, wanted in zip(results, expected, strict=True):
+        assert len(given) == 6
+        assert all(torch.equal(one, wanted) for one in given)
+
+
 # what is refused
 
 
@@ -187,6 +209,9 @@ def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
         ([(5, 9), (10, 12)], SpanError, "9 to 10"),
         ([(5, 9), (9, 47)], SpanError, "after the documents"),
         ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 rows"),
+        ([(5.5, 9), (9, 12)], SpanError, "whole numbers"),
+        ([(5, 9, 3)], SpanError, "pairs"),
+        ([5, 9], SpanError, "pairs"),
     ],
 )
 def test_spans_that_make_no_sense(model, spans, error, words):
