@@ -22,7 +22,16 @@ app = typer.Typer(
 )
 console = Console()
 
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the results to this file as well.")]
+
+def _in_a_folder(path: Path | None) -> Path | None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"{path.parent} is no folder; create it first")
+    return path
+
+
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=_in_a_folder)
+]
 
 
 def main() -> None:
@@ -31,8 +40,8 @@ def main() -> None:
         _quiet()
         app()
     except (RagBiasError, OSError, ImportError, ValueError, TypeError) as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-        print(f"ragbias: {first_line}", file=sys.stderr)
+        message = " ".join(str(error).split()) or type(error).__name__
+        print(f"ragbias: {message[:600]}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("ragbias: interrupted", file=sys.stderr)
@@ -54,6 +63,8 @@ def demo(
     with console.status("Loading the model, embedding the corpus ..."):
         prepared = evaluation.Demo(settings)
     methods = evaluation.demo_methods(model)
+    if not any(method.name == "channel-scaling" for method in methods):
+        console.print(f"channel-scaling is left out: it has no profile for {model!r}")
     with _progress() as progress:
         task = progress.add_task("", total=len(methods) * len(settings.documents) * settings.positions * questions)
         outcome = evaluation.run(prepared, lambda name, count: progress.update(task, advance=count, description=name))
@@ -84,6 +95,8 @@ def ask(
     from ragbias.evaluation.ask import read_chunks
     from ragbias.lm import DebiasedLM
 
+    if not question.strip():
+        raise typer.BadParameter("the question is empty")
     chunks = read_chunks(documents)
     with console.status("Loading the model, embedding the documents ..."):
         lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")

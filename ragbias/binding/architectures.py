@@ -43,7 +43,8 @@ class Architecture:
         heads = getattr(module, projection).forward(hidden).unflatten(-1, (-1, module.head_dim))
         if norm is not None:
             heads = getattr(module, norm)(heads)
-        return heads.transpose(1, 2)
+        swapped: Tensor = heads.transpose(1, 2)
+        return swapped
 
 
 ARCHITECTURES: dict[str, Architecture] = {

@@ -53,7 +53,7 @@ _sites: WeakKeyDictionary[nn.Module, _Site] = WeakKeyDictionary()
 class _Site:
     def __init__(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
         self.users = 0
-        self._config = module.config
+        self._config: Any = module.config
         self._handles: list[Any] = []
         try:
             self._attach(module, architecture, find)
@@ -62,16 +62,13 @@ class _Site:
             raise
 
     def _attach(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
-        self._handles += [
-            module.register_forward_pre_hook(_before_attention(find), with_kwargs=True),
-            module.get_submodule(architecture.query).register_forward_pre_hook(
-                _before_projection(module, find, lambda guest, hidden: guest.query_input(hidden))
-            ),
-            module.get_submodule(architecture.key).register_forward_pre_hook(
-                _before_projection(module, find, lambda guest, hidden: guest.key_input(hidden))
-            ),
-        ]
-        config = copy.copy(self._config)
+        query = _before_projection(module, find, lambda guest, hidden: guest.query_input(hidden))
+        key = _before_projection(module, find, lambda guest, hidden: guest.key_input(hidden))
+        # one by one, so that an interrupt in between loses no handle
+        self._handles.append(module.register_forward_pre_hook(_before_attention(find), with_kwargs=True))
+        self._handles.append(module.get_submodule(architecture.query).register_forward_pre_hook(query))
+        self._handles.append(module.get_submodule(architecture.key).register_forward_pre_hook(key))
+        config: Any = copy.copy(self._config)
         config.ragbias_original = self._config
         config._attn_implementation = _register(self._config._attn_implementation, find)
         module.config = config
@@ -148,7 +145,7 @@ def _register(implementation: str, find: FindGuest) -> str:
     def attention(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
+        eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
         own = _Original(module)
         guest = find(module)

@@ -29,7 +29,8 @@ class Boundaries:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping.
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry, the number found.
+        n_expected: number of documents that this source named; for the registry, the number found; where nothing was
+            found, the number that the first source named.
         n_found: number of documents found, the length of ``spans``.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
     """

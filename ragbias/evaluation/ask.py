@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragbias.evaluation.retrieval import Index, minilm
-from ragbias.lm import DebiasedLM, Generation
+from ragbias.lm import DebiasedLM
+from ragbias.report import Generation
 
 ENDINGS = (".txt", ".md", ".rst")
 TEMPLATE = "Answer the question with the help of these documents.\n\n{context}\n\nQuestion: {question}\nAnswer:"
@@ -21,10 +22,17 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS) if path.is_dir() else [path]
-    chunks = [chunk for file in files for chunk in _chunks(file.read_text(encoding="utf-8"), size)]
+    chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
     if not chunks:
         raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
     return list(dict.fromkeys(chunks))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 
 
 def _chunks(text: str, size: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,10 +16,11 @@ from typing import Any
 import torch
 import transformers
 
+from ragbias.errors import MethodError
 from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionSorting, CanonicalOrder, LongContextReorder, Method, NoMethod, Pine, get
+from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
 
 SYSTEM = (
@@ -47,15 +49,11 @@ class Settings:
 
 
 def demo_methods(model: str) -> list[Method]:
-    """Every method of the demo, ``none`` first."""
-    return [
-        NoMethod(),
-        Pine(),
-        get("channel-scaling", model),
-        AttentionSorting(),
-        LongContextReorder(),
-        CanonicalOrder(),
-    ]
+    """Every method of the demo, ``none`` first; channel scaling only where it has a profile for the model."""
+    scaling: list[Method] = []
+    with suppress(MethodError):
+        scaling.append(ChannelScaling.from_profile(model))
+    return [NoMethod(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
 
 
 def as_text(passage: Passage) -> str:

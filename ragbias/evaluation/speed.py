@@ -43,7 +43,8 @@ def random_llama(layers: int = 2, vocabulary: int = 4096, **shape: Any) -> PreTr
         vocab_size=vocabulary, num_hidden_layers=layers, max_position_embeddings=131072, **{**LLAMA_1B, **shape}
     )
     model: PreTrainedModel = LlamaForCausalLM(config)
-    return model.eval()
+    model.eval()
+    return model
 
 
 @torch.no_grad()

@@ -44,7 +44,7 @@ def test_the_first_source_that_stands_in_the_prompt_wins():
 
 def test_nothing_found_says_so_without_any_text():
     found = locate(prompt(A), documents=["a secret text"], run=["another secret text"], registry=Registry())
-    assert (found.spans, found.source, found.n_expected, found.n_found) == ((), "none", 0, 0)
+    assert (found.spans, found.source, found.n_expected, found.n_found) == ((), "none", 1, 0)
     assert found.reason
     assert "secret" not in found.reason
 
