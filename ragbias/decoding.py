@@ -87,6 +87,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def stop_strings(stop: Sequence[str] | str | None) -> list[str]:
+    """The stop strings as a list; ``MethodError`` if one is empty or no string."""
+    words = [stop] if isinstance(stop, str) else list(stop or [])
+    if not all(isinstance(word, str) and word for word in words):
+        raise MethodError(f"stop={stop!r}; a stop string is a string that is not empty")
+    return words
+
+
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop string, and whether there was one."""
     found = [index for index in (text.find(word) for word in stop) if index >= 0]

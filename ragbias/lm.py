@@ -21,7 +21,7 @@ from transformers import (
 from ragbias import methods, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries, locate
-from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, trimmed
+from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, stop_strings, trimmed
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -147,7 +147,7 @@ class DebiasedLM:
     ) -> Stream:
         """As ``generate``, piece by piece; the pieces add up to the same text."""
         request = self._prepare(prompt, documents, boundaries, method)
-        stops = _stop_strings(stop)
+        stops = stop_strings(stop)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
@@ -317,7 +317,7 @@ class DebiasedLM:
         config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
         config.update(eos_token_id=eos or None, pad_token_id=self._pad_token)
         config.update(max_new_tokens=min(max_new_tokens, self.window - width))
-        stops = _stop_strings(stop)
+        stops = stop_strings(stop)
         watch = Watch(width, self._decode, stops, eos, cancelled or threading.Event(), on_tokens)
         chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
         with attach(self.model, requests[0].method, spans, private=True):
@@ -389,13 +389,6 @@ def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:
         indices = [index for index, request in enumerate(requests) if request.method == method]
         groups += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     return groups
-
-
-def _stop_strings(stop: Sequence[str] | str | None) -> list[str]:
-    words = [stop] if isinstance(stop, str) else list(stop or [])
-    if not all(isinstance(word, str) and word for word in words):
-        raise MethodError(f"stop={stop!r}; a stop string is a string that is not empty")
-    return words
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:
