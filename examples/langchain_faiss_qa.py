@@ -40,13 +40,16 @@ def chat_model(kind: str, model: str, debias: str) -> BaseChatModel:
     return ChatHuggingFace(llm=HuggingFacePipeline.from_model_id(path, "text-generation", pipeline_kwargs=settings))
 
 
+TEXT = (".txt", ".md", ".rst")
+
+
 def load_documents(path: Path) -> list[Document]:
     """The paragraphs of a text file, or of all text files of a folder."""
-    files = sorted(path.glob("**/*.txt")) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
     paragraphs = [(file, part.strip()) for file in files for part in file.read_text(encoding="utf-8").split("\n\n")]
     documents = [Document(part, metadata={"source": str(file)}) for file, part in paragraphs if part]
     if not documents:
-        raise SystemExit(f"no text found in {path}; expected a text file or a folder with .txt files")
+        raise SystemExit(f"no text found in {path}; expected a text file or a folder with {', '.join(TEXT)} files")
     return documents
 
 
@@ -59,6 +62,8 @@ def main() -> None:
     parser.add_argument("--question", action="append", help="default: questions about the embedded corpus")
     parser.add_argument("--k", type=int, default=10, help="number of documents to retrieve")
     arguments = parser.parse_args()
+    if arguments.documents and not arguments.documents.exists():
+        parser.error(f"{arguments.documents} does not exist")
 
     if arguments.documents:
         if not arguments.question:
@@ -83,7 +88,7 @@ def main() -> None:
             chain = create_retrieval_chain((lambda value: value["input"]) | search, answer)
             print(f"  {order:16} {chain.invoke({'input': question})['answer'].strip()}")
         if isinstance(llm, ChatRagBias) and (report := llm.last_report):
-            print(f"  {report['method_ran']} on {report['n_found']} documents {report['reason']}")
+            print(f"  {report['method_ran']} on {report['n_found']} documents {report['reason']}".rstrip())
 
 
 if __name__ == "__main__":

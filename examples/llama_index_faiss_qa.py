@@ -82,6 +82,8 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")
     parser.add_argument("--questions", type=int, default=5, help="number of questions about the built-in corpus")
     arguments = parser.parse_args()
+    if arguments.documents and not arguments.documents.exists():
+        parser.error(f"{arguments.documents} does not exist")
     if (arguments.documents is None) != (arguments.question is None):
         parser.error("--documents and --question go together")
 
@@ -107,6 +109,8 @@ def main() -> None:
         changed += answers[0] != answers[1]
         print(f"\n{question}" + (f"  (right: {expected})" if expected else ""))
         print(f"  retriever's order: {answers[0]}\n  reverse order:     {answers[1]}")
+        if isinstance(llm, RagBiasLLM) and (report := llm.last_report):
+            print(f"  {report['method_ran']} on {report['n_found']} documents {report['reason']}".rstrip())
     print(f"\n{changed} of {len(questions)} answers changed with the order of the documents")
 
 

@@ -1,7 +1,7 @@
 """A method around plain `model.generate`: turn the documents round and see whether the next token's logits move.
 
 python examples/transformers_generate.py
-python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method rotor
+python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine
 """
 
 import argparse
