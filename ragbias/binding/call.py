@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ class RowCall:
     def documents_end(self) -> int:
         return self.spans[-1][1]
 
-    @property
+    @cached_property
     def lengths(self) -> list[int]:
         return [end - begin for begin, end in self.spans]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 
@@ -86,9 +87,4 @@ def _find_all(text: str, form: str, document: str) -> list[Hit]:
 
 def common_prefix(left: str, right: str) -> str:
     """What both begin with."""
-    length = 0
-    for ours, theirs in zip(left, right, strict=False):
-        if ours != theirs:
-            break
-        length += 1
-    return left[:length]
+    return os.path.commonprefix([left, right])  # noqa: RUF071 - by character is meant
