@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,13 +20,15 @@ from transformers import (
 
 from ragbias import methods, tiny
 from ragbias.binding import attach
-from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries import Boundaries
 from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, stop_strings, trimmed
-from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError, PromptTooLongError
-from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.errors import MethodError, PromptTooLongError
+from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod, RoToR
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
+from ragbias.request import Request, groups, in_parts, obstacle_in
+from ragbias.voting import elect
 
 RESERVED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
     "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff", "generation_config",
@@ -35,15 +37,6 @@ RESERVED = {  # arguments of ``model.generate`` that are settled here, or would 
     "prefill_chunk_size", "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h",
     "typical_p", "use_cache",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _Request:
-    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
-
-    tokens: TokenisedPrompt
-    method: Method
-    report: Report
 
 
 class DebiasedLM:
@@ -132,8 +125,7 @@ class DebiasedLM:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, UnknownMethodError, MethodError,
             UnsupportedModelError, NonFiniteLogitsError.
         """
-        request = self._prepare(prompt, documents, boundaries, method)
-        return self._run([request], **settings)[0]
+        return self._answers([self._prepare(prompt, documents, boundaries, method)], **settings)[0]
 
     def stream(
         self,
@@ -145,7 +137,7 @@ class DebiasedLM:
         stop: Sequence[str] | None = None,
         **settings: Any,
     ) -> Stream:
-        """As ``generate``, piece by piece; the pieces add up to the same text."""
+        """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
         request = self._prepare(prompt, documents, boundaries, method)
         stops = stop_strings(stop)
 
@@ -154,7 +146,8 @@ class DebiasedLM:
                 text, _ = trimmed(self._decode(ids), stops)
                 emit(text[: safe_length(text, stops)])
 
-            return self._run([request], stop=stops, cancelled=cancelled, on_tokens=show, **settings)[0]
+            on_tokens = show if len(request.candidates()) == 1 else None
+            return self._answers([request], stop=stops, cancelled=cancelled, on_tokens=on_tokens, **settings)[0]
 
         return Stream(job)
 
@@ -176,11 +169,7 @@ class DebiasedLM:
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
         requests = [self._prepare(prompt, texts, bounds, method) for prompt, texts, bounds in each]
-        answers: dict[int, Generation] = {}
-        for together in _groups(requests, batch_size):
-            results = self._run([requests[index] for index in together], **settings)
-            answers.update(zip(together, results, strict=True))
-        return [answers[index] for index in range(count)]
+        return self._answers(requests, batch_size, **settings)
 
     @torch.no_grad()
     def score(
@@ -198,23 +187,13 @@ class DebiasedLM:
             MethodError: the continuation has no tokens.
         """
         request = self._prepare(prompt, documents, boundaries, method)
+        if isinstance(request.method, PermutationVote):
+            raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
         target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not target:
             raise MethodError(f"continuation {continuation!r} has no tokens to score")
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        device = self.model.device
-        with attach(self.model, request.method, [request.tokens.spans], private=True):
-            prompt_ids = torch.tensor([request.tokens.ids], device=device)
-            first = self.model(prompt_ids, use_cache=True, logits_to_keep=1)
-            logits = [first.logits[0]]
-            if len(target) > 1:
-                ids = torch.tensor([target[:-1]], device=device)
-                logits.append(self.model(ids, past_key_values=first.past_key_values, use_cache=True).logits[0])
-        scores = torch.cat(logits).float()
-        RequireFinite()(prompt_ids, scores)
-        logprobs = scores.log_softmax(-1)
-        chosen = logprobs.gather(1, torch.tensor(target, device=device)[:, None])[:, 0]
-        return Score(list(target), chosen.tolist(), request.report)
+        return Score(list(target), self._logprobs(request, target), request.report)
 
     # from a prompt to a request
 
@@ -227,35 +206,20 @@ class DebiasedLM:
         documents: Sequence[str] | None,
         boundaries: Boundaries | None,
         method: str | Method | None,
-    ) -> _Request:
-        wanted, obstacle = self._resolve(method), ""
-        if isinstance(prompt, str):
-            if documents is not None:
-                documents = list(documents)
-            if boundaries is None:
-                boundaries = locate(prompt, documents=documents)
-            if documents is not None and boundaries.n_found < len(documents):
-                raise DocumentNotFoundError(
-                    f"{boundaries.n_found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
-                    "pass each text exactly as it stands there"
-                )
-            parts, obstacle = _split(prompt, boundaries)
-        elif not isinstance(prompt, Prompt):
-            raise MethodError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
-        else:
-            if documents is not None or boundaries is not None:
-                raise MethodError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
-            parts = prompt
-            boundaries = Boundaries((), "prompt", len(parts.documents), len(parts.documents), "")
+    ) -> Request:
+        parts, boundaries, obstacle = in_parts(prompt, documents, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
+        wanted = self._resolve(method)
         ran, reason = wanted, boundaries.reason
-        obstacle = obstacle or _obstacle(tokens)
+        obstacle = obstacle or obstacle_in(tokens)
         if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         if isinstance(ran, ReorderingMethod):
             order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
             tokens = tokens.reordered(order)
+        if isinstance(ran, RoToR) and ran.selective:
+            ran, reason = self._more_confident(tokens, ran)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -265,7 +229,8 @@ class DebiasedLM:
             n_found=boundaries.n_found,
             reason=reason,
         )
-        return _Request(tokens, ran if isinstance(ran, AttentionMethod) else NoMethod(), report)
+        inside = isinstance(ran, (AttentionMethod, PermutationVote))
+        return Request(tokens, ran if inside else NoMethod(), report)
 
     def _check_length(self, length: int) -> None:
         if length >= self.window:
@@ -283,11 +248,68 @@ class DebiasedLM:
         scores = dict(zip(order, observer.scores[0], strict=True))
         return [scores[index] for index in range(len(order))]
 
+    @torch.no_grad()
+    def _more_confident(self, tokens: TokenisedPrompt, method: RoToR) -> tuple[Method, str]:
+        """Of the plain model and the method, the one that gives its first token the higher probability, and why."""
+        plain, other = (self._first_logits(tokens, each)[0].softmax(-1).amax().item() for each in (NoMethod(), method))
+        if plain >= other:
+            return (
+                NoMethod(),
+                f"selective: the plain model is as confident of its first token ({plain:.3f}, {other:.3f})",
+            )
+        return method, ""
+
+    def _first_logits(self, tokens: TokenisedPrompt, method: Method) -> Tensor:
+        """Logits float32 ``[1, V]`` of the token after the prompt."""
+        ids = torch.tensor([tokens.ids], device=self.model.device)
+        with attach(self.model, method, [tokens.spans], private=True):
+            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
+        RequireFinite()(ids, logits)
+        return logits
+
+    @torch.no_grad()
+    def _logprobs(self, request: Request, target: Sequence[int]) -> list[float]:
+        """Log-probability of each token of ``target`` after the prompt."""
+        device = self.model.device
+        with attach(self.model, request.method, [request.tokens.spans], private=True):
+            prompt_ids = torch.tensor([request.tokens.ids], device=device)
+            first = self.model(prompt_ids, use_cache=True, logits_to_keep=1)
+            logits = [first.logits[0]]
+            if len(target) > 1:
+                ids = torch.tensor([target[:-1]], device=device)
+                logits.append(self.model(ids, past_key_values=first.past_key_values, use_cache=True).logits[0])
+        scores = torch.cat(logits).float()
+        RequireFinite()(prompt_ids, scores)
+        chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=device)[:, None])[:, 0]
+        values: list[float] = chosen.tolist()
+        return values
+
     # from requests to answers
+
+    def _answers(self, requests: Sequence[Request], batch_size: int = 8, **settings: Any) -> list[Generation]:
+        """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        candidates = [request.candidates() for request in requests]
+        flat = [candidate for each in candidates for candidate in each]
+        answers: dict[int, Generation] = {}
+        for together in groups(flat, batch_size):
+            results = self._run([flat[index] for index in together], **settings)
+            answers.update(zip(together, results, strict=True))
+        given = iter(answers[index] for index in range(len(flat)))
+        return [self._elected(each, [next(given) for _ in each]) for each in candidates]
+
+    def _elected(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
+        if len(answers) == 1:
+            return answers[0]
+
+        def mean_logprob(index: int) -> float:
+            ids = answers[index].token_ids
+            return sum(self._logprobs(candidates[index], ids)) / len(ids) if ids else -math.inf
+
+        return elect(answers, mean_logprob)
 
     def _run(
         self,
-        requests: Sequence[_Request],
+        requests: Sequence[Request],
         *,
         max_new_tokens: int = 256,
         stop: Sequence[str] | None = None,
@@ -353,7 +375,7 @@ class DebiasedLM:
         return 0
 
     def _answer(
-        self, request: _Request, ids: list[int], ended: bool, stop: Sequence[str], eos: Sequence[int]
+        self, request: Request, ids: list[int], ended: bool, stop: Sequence[str], eos: Sequence[int]
     ) -> Generation:
         text, _ = trimmed(self._decode(ids), stop)
         usage = Usage(len(request.tokens.ids), len(ids))
@@ -362,33 +384,6 @@ class DebiasedLM:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-
-def _split(text: str, boundaries: Boundaries) -> tuple[Prompt, str]:
-    """The prompt in parts, or whole with the reason why it cannot be split."""
-    try:
-        return Prompt.from_text(text, boundaries.spans), ""
-    except AmbiguousSegmentsError as error:
-        return Prompt(text, (), ""), str(error)
-
-
-def _obstacle(tokens: TokenisedPrompt) -> str:
-    """Why a method that needs documents has nothing to do here; empty if it has."""
-    if len(tokens.documents) < 2:
-        found = "one document" if tokens.documents else "no documents"
-        return f"{found} found, so there is no order to debias"
-    return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
-
-
-def _groups(requests: Sequence[_Request], size: int) -> list[list[int]]:
-    """Indices of requests that can run in one batch: same method, at most ``size``."""
-    if size < 1:
-        raise MethodError(f"batch_size={size!r}; expected a whole number >= 1")
-    groups: list[list[int]] = []
-    for method in dict.fromkeys(request.method for request in requests):
-        indices = [index for index, request in enumerate(requests) if request.method == method]
-        groups += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
-    return groups
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:

@@ -1,8 +1,12 @@
-"""Golden cases: outputs of the authors' own implementations on tiny random models."""
+"""Golden cases: outputs of the authors' own implementations on tiny random models.
+
+``RAGBIAS_GOLDEN=FOLDER pytest tests/methods/test_golden.py`` runs the cases of another folder of the same layout.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-FOLDER = Path(__file__).parent / "golden"
+FOLDER = Path(os.environ.get("RAGBIAS_GOLDEN") or Path(__file__).parent / "golden")
 
 
 @dataclass

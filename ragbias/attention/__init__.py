@@ -1,6 +1,28 @@
 """Attention over segments of keys at assigned positions; everything else is composed from it."""
 
-from ragbias.attention.primitive import attend, causal_mask, grouped_scores, merge, segment_mass, weigh
-from ragbias.attention.rotary import Rotary, rotate
+from ragbias.attention.encoding import Alibi, Encoding, Rotary, rotate
+from ragbias.attention.primitive import (
+    Scoring,
+    attend,
+    causal_mask,
+    grouped_scores,
+    merge,
+    placed_scores,
+    segment_mass,
+    weigh,
+)
 
-__all__ = ["Rotary", "attend", "causal_mask", "grouped_scores", "merge", "rotate", "segment_mass", "weigh"]
+__all__ = [
+    "Alibi",
+    "Encoding",
+    "Rotary",
+    "Scoring",
+    "attend",
+    "causal_mask",
+    "grouped_scores",
+    "merge",
+    "placed_scores",
+    "rotate",
+    "segment_mass",
+    "weigh",
+]

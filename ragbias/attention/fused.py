@@ -7,18 +7,23 @@ scores. Same results as the reference in ``primitive.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.rotary import Rotary
+from ragbias.attention.encoding import Alibi
+
+if TYPE_CHECKING:
+    from ragbias.attention.primitive import Scoring
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def available(query: Tensor) -> bool:
-    """Whether the fused kernel runs for this tensor."""
-    return query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
+def available(query: Tensor, scoring: Scoring) -> bool:
+    """Whether the fused kernel runs for this tensor and computes these scores."""
+    plain = scoring.softcap is None and scoring.window is None and not isinstance(scoring.encoding, Alibi)
+    return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def attend(
@@ -28,28 +33,28 @@ def attend(
     positions: Tensor,
     starts: Tensor,
     lengths: Sequence[int],
-    rotary: Rotary,
-    scale: float,
+    scoring: Scoring,
     visible: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]``."""
-    heads = query.shape[0]
+    heads, encoding = query.shape[0], scoring.encoding
     sizes = torch.tensor(lengths, device=query.device)
     shifts = starts.repeat_interleave(sizes, dim=-1, output_size=key.shape[1])  # [H or 1, K]
     if starts.shape[0] == 1:  # one place for all heads
-        placed = repeat_heads(rotary(key, shifts), heads)
+        placed = repeat_heads(encoding.moved(key, shifts), heads)
     else:
         group = heads // key.shape[0]
-        placed = rotary(key[:, None], shifts.view(-1, group, shifts.shape[-1])).flatten(0, 1)
+        repeated = key[:, None].expand(-1, group, -1, -1)
+        placed = encoding.moved(repeated, shifts.view(-1, group, shifts.shape[-1])).flatten(0, 1)
     mask = None
     if visible is not None:
         mask = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, -torch.inf)
     output, lse = _flash(
-        rotary(query, positions)[None],
+        encoding.query(query, positions)[None],
         placed[None],
         repeat_heads(value, heads)[None],
         attn_mask=None if mask is None else mask[None, None],
-        scale=scale,
+        scale=scoring.scale,
     )
     return output[0], lse[0].view(heads, -1)
 

@@ -1,58 +1,144 @@
-"""What is known of each architecture: declared here, never forked.
-
-A family listed here keeps rotary attention in ``decoder.layers[i].self_attn`` with separate projections, rotates the
-pairs ``(x[i], x[i + d/2])``, and calls the attention interface of transformers with unscaled queries.
-"""
+"""What is known of each architecture: declared here, never forked."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from ragbias.attention import Alibi, Encoding, Rotary
 from ragbias.errors import UnsupportedModelError
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # fixed at the length of the prompt
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Names inside one family's attention module.
+    """How one family computes attention.
 
     Attributes:
-        query_norm, key_norm: norms over the head dimension after the projections, if the family has them.
+        attention: name of the attention module inside a decoder layer.
+        layers: name of the list of layers inside the decoder.
+        fused: name of the one projection for queries, keys and values; None: ``q_proj`` and ``k_proj``.
+        per_head: whether the fused projection holds (query, key, value) head by head, and not one after another.
+        norm: over what ``q_norm`` and ``k_norm`` run after the projections, where the module has them.
+        positions: how the family encodes positions.
+        interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
+        repeated: whether the model's cos and sin hold each angle twice in a row, and not all angles twice.
     """
 
-    query: str = "q_proj"
-    key: str = "k_proj"
-    query_norm: str | None = None
-    key_norm: str | None = None
+    attention: str = "self_attn"
+    layers: str = "layers"
+    fused: str | None = None
+    per_head: bool = False
+    norm: Literal["head", "whole"] | None = None
+    positions: Literal["rotary", "alibi"] = "rotary"
+    interleaved: bool = False
+    repeated: bool = False
 
     def project_query(self, module: nn.Module, hidden: Tensor) -> Tensor:
         """Queries without position, ``[batch, heads, T, d]``."""
-        return self._project(module, hidden, self.query, self.query_norm)
+        return self._project(module, hidden, 0, "q")
 
     def project_key(self, module: nn.Module, hidden: Tensor) -> Tensor:
         """Keys without position, ``[batch, key heads, T, d]``."""
-        return self._project(module, hidden, self.key, self.key_norm)
+        return self._project(module, hidden, 1, "k")
 
-    @staticmethod
-    def _project(module: nn.Module, hidden: Tensor, projection: str, norm: str | None) -> Tensor:
+    def _project(self, module: nn.Module, hidden: Tensor, index: int, letter: str) -> Tensor:
         # .forward, not a call: the binding's own hook on the projection must not act here
-        heads = getattr(module, projection).forward(hidden).unflatten(-1, (-1, module.head_dim))
-        if norm is not None:
-            heads = getattr(module, norm)(heads)
+        if self.fused is not None:
+            output = module.get_submodule(self.fused).forward(hidden)
+            return self.split(module, self.clipped(module, output))[index].transpose(1, 2)
+        projected = module.get_submodule(f"{letter}_proj").forward(hidden)
+        norm = getattr(module, f"{letter}_norm", None) if self.norm else None
+        if norm is not None and self.norm == "whole":
+            projected = norm(projected)
+        heads = projected.unflatten(-1, (-1, head_dim(module)))
+        if norm is not None and self.norm == "head":
+            heads = norm(heads)
         swapped: Tensor = heads.transpose(1, 2)
         return swapped
+
+    def split(self, module: nn.Module, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Views ``[..., heads, d]`` of queries, keys and values in the output of the fused projection."""
+        heads = output.unflatten(-1, (-1, head_dim(module)))
+        if self.per_head:
+            query, key, value = heads.unflatten(-2, (-1, 3)).unbind(-2)
+            return query, key, value
+        groups = getattr(module, "num_key_value_heads", None) or heads.shape[-2] // 3
+        query, key, value = heads.split((heads.shape[-2] - 2 * groups, groups, groups), dim=-2)
+        return query, key, value
+
+    @staticmethod
+    def clipped(module: nn.Module, output: Tensor) -> Tensor:
+        """The projection's output as the family limits it (MPT's ``clip_qkv``)."""
+        clip = getattr(module, "clip_qkv", None)
+        return output.clamp(-clip, clip) if clip else output
+
+    def angles(self, table: Tensor) -> Tensor:
+        """The model's cos or sin, ``[batch, Q, r]``, once for each pair: float32 ``[batch, 1, Q, r/2]``."""
+        half = table[..., ::2] if self.repeated else table[..., : table.shape[-1] // 2]
+        return half[:, None].float()
+
+    def encoding_key(self, decoder: nn.Module, module: nn.Module, length: int) -> tuple[object, ...]:
+        """Equal for layers and lengths of prompts that have the same positions."""
+        kind = getattr(module, "layer_type", None)
+        fixed = self.positions == "alibi" or _rope_type(decoder, kind)[0] in STATIC_ROPE
+        return kind, getattr(module, "use_rope", True), 0 if fixed else length
+
+    def encoding(self, decoder: nn.Module, module: nn.Module, length: int) -> Encoding:
+        """The positions of a layer, with the model's own frequencies, for a prompt of ``length`` tokens."""
+        if self.positions == "alibi":
+            two: Tensor = decoder.build_mpt_alibi_tensor(module.n_heads, 2, device="cpu")  # type: ignore[operator]
+            return Alibi(-two[:, 0, 0].float())
+        if not getattr(module, "use_rope", True):
+            return Encoding()
+        rotary: Any = decoder.get_submodule("rotary_emb")
+        rope_type, layer_type = _rope_type(decoder, getattr(module, "layer_type", None))
+        prefix = f"{layer_type}_" if layer_type else ""
+        frequencies = getattr(rotary, f"{prefix}inv_freq")
+        if rope_type in LENGTH_DEPENDENT_ROPE:  # the buffer depends on what ran before
+            options = {"layer_type": layer_type} if layer_type else {}
+            frequencies, _ = ROPE_INIT_FUNCTIONS[rope_type](
+                rotary.config, frequencies.device, seq_len=length, **options
+            )
+        return Rotary(frequencies, getattr(rotary, f"{prefix}attention_scaling"), self.interleaved)
+
+
+def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
+    """The rope type of a layer, and the layer's type if the rope depends on it."""
+    kinds: Any = decoder.get_submodule("rotary_emb").rope_type
+    return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
+
+
+def head_dim(module: nn.Module) -> int:
+    """Dimension of a head of this attention module."""
+    return int(getattr(module, "head_dim", None) or module.head_size)  # type: ignore[arg-type]
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(),
     "mistral": Architecture(),
+    "mixtral": Architecture(),
     "qwen2": Architecture(),
-    "qwen3": Architecture(query_norm="q_norm", key_norm="k_norm"),
+    "qwen3": Architecture(norm="head"),
+    "qwen3_moe": Architecture(norm="head"),
     "gemma": Architecture(),
+    "gemma2": Architecture(),
+    "gemma3": Architecture(norm="head"),
+    "gemma3_text": Architecture(norm="head"),
+    "phi3": Architecture(fused="qkv_proj"),
+    "olmo2": Architecture(norm="whole"),
+    "granite": Architecture(),
+    "smollm3": Architecture(),
+    "gpt_neox": Architecture(attention="attention", fused="query_key_value", per_head=True),
+    "cohere": Architecture(norm="head", interleaved=True, repeated=True),
+    "glm": Architecture(interleaved=True),
+    "mpt": Architecture(attention="attn", layers="blocks", fused="Wqkv", positions="alibi"),
 }
 
 
@@ -64,27 +150,34 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     """
     config = getattr(model, "config", None)
     family = getattr(config, "model_type", type(model).__name__)
-    if family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
+    if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
             f"architecture {family!r} ({type(model).__name__}) is not supported; supported: {', '.join(ARCHITECTURES)}"
         )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in STATIC_ROPE:
-        raise UnsupportedModelError(
-            f"rope type {rope!r} of {type(model).__name__} changes its frequencies with the length and is not "
-            f"supported; supported: {', '.join(STATIC_ROPE)}"
-        )
+    known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
+    for rope in _rope_types(getattr(config.get_text_config(), "rope_parameters", None) or {}):
+        if rope not in known:
+            raise UnsupportedModelError(
+                f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(known)}"
+            )
     return ARCHITECTURES[family]
 
 
-def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The stack of decoder layers inside a model, with ``layers`` and ``rotary_emb``."""
-    decoder = model if hasattr(model, "layers") else model.get_decoder()
-    if not hasattr(decoder, "layers") or not hasattr(decoder, "rotary_emb"):
-        raise UnsupportedModelError(f"{type(model).__name__} has no decoder layers with rotary positions to attach to")
+def _rope_types(parameters: dict[str, Any]) -> list[str]:
+    """The rope types in a config, which may hold one set of parameters for each type of layer."""
+    by_layer = [each for each in parameters.values() if isinstance(each, dict) and "rope_type" in each]
+    return [each.get("rope_type", "default") for each in by_layer or [parameters]]
+
+
+def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:
+    """The stack of decoder layers inside a model."""
+    decoder: nn.Module = model if hasattr(model, architecture.layers) else model.get_decoder()
+    if not hasattr(decoder, architecture.layers):
+        raise UnsupportedModelError(f"{type(model).__name__} has no {architecture.layers!r} to attach to")
     return decoder
 
 
-def attention_sites(decoder: nn.Module) -> list[nn.Module]:
+def attention_sites(decoder: nn.Module, architecture: Architecture) -> list[nn.Module]:
     """The attention module of each layer, in order."""
-    return [layer.get_submodule("self_attn") for layer in decoder.get_submodule("layers").children()]
+    layers = decoder.get_submodule(architecture.layers).children()
+    return [layer.get_submodule(architecture.attention) for layer in layers]

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention import Rotary
+from ragbias.attention import Encoding, Scoring
 from ragbias.binding import sites
+from ragbias.binding.active import binding_of, opened
 from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of
 from ragbias.binding.call import AttentionCall
-from ragbias.binding.layout import Session, Spans, open_session, spans_by_row
-from ragbias.errors import BindingError, MethodError, NoDocumentsError, UnsupportedModelError
+from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
+from ragbias.errors import BindingError, MethodError, UnsupportedModelError
 from ragbias.methods import get
 from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
 from ragbias.prompt import Span
 
-_active: ContextVar[tuple[Binding | _Plain, ...]] = ContextVar("ragbias_active", default=())
+Rotation = tuple[Tensor, Tensor] | None
 
 
 class _Pass(threading.local):
@@ -30,7 +31,7 @@ class _Pass(threading.local):
 
     session: Session | None = None
     prefill: bool = True
-    noted: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+    noted: tuple[Tensor, Rotation] | None = None
 
 
 class Binding:
@@ -47,15 +48,23 @@ class Binding:
     ) -> None:
         self.method = method
         self.architecture = architecture_of(model)
-        self.decoder = decoder_of(model)
-        modules = attention_sites(self.decoder)
+        self.decoder = decoder_of(model, self.architecture)
+        modules = attention_sites(self.decoder, self.architecture)
         self.modules = set(modules)
-        method.validate(model.config.get_text_config().hidden_size, len(modules))
+        config = model.config.get_text_config()
+        method.validate(config.hidden_size, len(modules))
+        if method.needs_rotary and self.architecture.positions != "rotary":
+            raise UnsupportedModelError(
+                f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
+            )
+        # a sliding layer's cache forgets keys that a method may place near again
+        self._slides = getattr(config, "sliding_window", None) is not None
+        self._use_cache = config.use_cache
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.wants_positions = method.positions == "model"
         self._private = private
         self._spans = spans
-        self._rotary = Rotary(self.decoder.get_submodule("rotary_emb"))
+        self._encodings: dict[tuple[object, ...], Encoding] = {}
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
         self._now = _Pass()
         self.is_open = True
@@ -67,10 +76,10 @@ class Binding:
             stack.callback(self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             stack.callback(self.decoder.register_forward_hook(self._leave).remove)
             for module in self.layers:
-                sites.acquire(module, self.architecture, _find_guest)
+                sites.acquire(module, self.architecture)
                 stack.callback(sites.release, module)
-            token = _active.set((*_active.get(), self))
-            stack.callback(_active.reset, token)
+            token = opened.set((*opened.get(), self))
+            stack.callback(opened.reset, token)
             try:
                 yield
             finally:
@@ -79,7 +88,7 @@ class Binding:
     # one forward pass of the decoder
 
     def _enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        current = _binding_of(decoder)
+        current = binding_of(decoder)
         if current is None and not self._private:
             raise BindingError(
                 "this thread runs a model that another thread opened debias() on; open debias() in this thread too "
@@ -91,6 +100,9 @@ class Binding:
         cache = kwargs.get("past_key_values")
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
+        if self._slides:
+            cache = self._with_full_layers(cache, kwargs)
+            kwargs = {**kwargs, "past_key_values": cache}
         seen = 0 if cache is None else int(cache.get_seq_length())
         self._now.prefill = seen == 0
         if self._now.prefill:
@@ -107,8 +119,17 @@ class Binding:
         self._now.session.seen = seen + tokens.shape[1]
         return args[1:], {**kwargs, name: tokens}
 
+    def _with_full_layers(self, cache: Any, kwargs: dict[str, Any]) -> Any:
+        """The cache of this pass, with layers that keep every key."""
+        if cache is None:
+            use = kwargs.get("use_cache")
+            return DynamicCache() if (self._use_cache if use is None else use) else None
+        if cache.get_seq_length() == 0:
+            cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
+        return cache
+
     def _leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        if _binding_of(decoder) is not self or self._now.session is None:
+        if binding_of(decoder) is not self or self._now.session is None:
             return None
         session, self._now.session, self._now.noted = self._now.session, None, None
         cache = output.past_key_values
@@ -123,14 +144,14 @@ class Binding:
 
     # one attention layer of it
 
-    def note(self, module: nn.Module, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> None:
+    def note(self, hidden: Tensor, rotation: Rotation) -> None:
         self._now.noted = (hidden, rotation)
 
-    def query_input(self, hidden: Tensor) -> Tensor:
-        return self.method.query_input(hidden, self._now.prefill)
+    def query_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
+        return self.method.query_input(hidden, self.layers[module], self._now.prefill)
 
-    def key_input(self, hidden: Tensor) -> Tensor:
-        return self.method.key_input(hidden)
+    def key_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
+        return self.method.key_input(hidden, self.layers[module])
 
     def attention(
         self,
@@ -140,38 +161,48 @@ class Binding:
         value: Tensor,
         plain: Callable[[Tensor, Tensor], Tensor],
         scale: float,
-        window: int | None,
+        softcap: float | None = None,
+        window: int | None = None,
     ) -> Tensor:
-        if self._now.session is None or self._now.noted is None:
+        session = self._now.session
+        if session is None or self._now.noted is None:
             raise BindingError("an attention layer was called outside its model; call the model")
-        if window is not None and self._now.session.seen > window:
-            raise UnsupportedModelError(
-                f"the prompt and answer have {self._now.session.seen} tokens, more than the sliding window of "
-                f"{window} in layer {self.layers[module]}; {self.method.name} must see all of them"
-            )
+        if window is not None and session.seen <= window:
+            window = None
         hidden, rotation = self._now.noted
+        encodings = [self._encoding(module, row.length) for row in session.rows]
         call = AttentionCall(
             module=module,
             layer=self.layers[module],
+            n_layers=len(self.modules),
             query=query,
             key=key,
             value=value,
             hidden=hidden,
-            rotation=rotation,
-            scale=scale,
+            rotation=rotation if getattr(module, "use_rope", True) else None,
             prefill=self._now.prefill,
-            session=self._now.session,
-            rotary=self._rotary,
+            session=session,
+            scorings=[Scoring(encoding, scale, softcap, window) for encoding in encodings],
             architecture=self.architecture,
             plain=plain,
         )
         return self.method.attention(call)
 
+    def _encoding(self, module: nn.Module, length: int) -> Encoding:
+        """Positions that the queries and keys of this layer do not carry yet."""
+        if self.wants_positions and self.architecture.positions == "rotary":
+            return Encoding()
+        key = self.architecture.encoding_key(self.decoder, module, length)
+        if key not in self._encodings:
+            self._encodings[key] = self.architecture.encoding(self.decoder, module, length)
+        return self._encodings[key]
 
-class _Plain:
+
+class Plain:
     """The model as it is, also inside another binding."""
 
     is_open = True
+    layers: Mapping[nn.Module, int] = {}
 
     def __init__(self, model: PreTrainedModel) -> None:
         if not isinstance(model, PreTrainedModel):
@@ -181,26 +212,11 @@ class _Plain:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        token = _active.set((*_active.get(), self))
+        token = opened.set((*opened.get(), self))
         try:
             yield
         finally:
-            _active.reset(token)
-
-
-def _find_guest(module: nn.Module) -> Binding | None:
-    """The innermost binding of this thread (or task) on the module's model, if it acts on this module."""
-    for binding in reversed(_active.get()):
-        if module in binding.modules and binding.is_open:
-            return binding if isinstance(binding, Binding) and module in binding.layers else None
-    return None
-
-
-def _binding_of(decoder: nn.Module) -> Binding | _Plain | None:
-    """The innermost binding of this thread (or task) on this decoder."""
-    return next(
-        (binding for binding in reversed(_active.get()) if binding.decoder is decoder and binding.is_open), None
-    )
+            opened.reset(token)
 
 
 def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Tensor]:
@@ -227,11 +243,9 @@ def attach(
             "use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
     if not isinstance(method, AttentionMethod):
-        return _Plain(model).attached()
+        return Plain(model).attached()
     if method.needs_documents and not spans:
-        raise NoDocumentsError(
-            f"{method.name} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
-        )
+        raise missing_documents(method.name)
     return Binding(model, method, spans, private).attached()
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
-from ragbias.attention import Rotary
+from ragbias.attention import Scoring, rotate
 from ragbias.binding.architectures import Architecture
 from ragbias.binding.layout import Session
 from ragbias.prompt import Span
@@ -26,7 +26,7 @@ class RowCall:
         memory: what the method keeps of this row in this layer, from the prefill to the last token.
         spans, lengths: the documents; ``prefix`` tokens stand before them, ``documents_end`` is ``E``.
         new_tail: number of queries of this call that stand after the documents.
-        scale: factor of the scores.
+        scoring: how the layer scores; its encoding is one that queries and keys do not carry yet.
     """
 
     index: int
@@ -37,8 +37,7 @@ class RowCall:
     memory: dict[str, Tensor]
     spans: tuple[Span, ...]
     new_tail: int
-    rotary: Rotary
-    scale: float
+    scoring: Scoring
 
     @property
     def prefix(self) -> int:
@@ -58,27 +57,28 @@ class AttentionCall:
     """One attention layer, called with a batch.
 
     Attributes:
-        module: the model's attention module; ``layer`` is its index.
+        module: the model's attention module; ``layer`` is its index among ``n_layers``.
         query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as they stand in the cache.
         hidden: ``[batch, Q, hidden_size]``, what the layer read.
-        rotation: the model's ``(cos, sin)`` for the queries of this call, each ``[batch or 1, 1, Q, d/2]``.
-        scale: factor of the scores.
+        rotation: the model's ``(cos, sin)`` for the queries of this call, each ``[batch or 1, 1, Q, r/2]``; None: the
+            layer rotates nothing.
         prefill: whether this pass holds the whole prompt.
+        scorings: how the layer scores, for each row.
         plain: the attention the model would have called, mask and all, for other queries and keys; it returns
             ``[batch, Q, H, d]``.
     """
 
     module: nn.Module
     layer: int
+    n_layers: int
     query: Tensor
     key: Tensor
     value: Tensor
     hidden: Tensor
-    rotation: tuple[Tensor, Tensor]
-    scale: float
+    rotation: tuple[Tensor, Tensor] | None
     prefill: bool
     session: Session
-    rotary: Rotary
+    scorings: list[Scoring]
     architecture: Architecture
     plain: Callable[[Tensor, Tensor], Tensor]
 
@@ -89,6 +89,13 @@ class AttentionCall:
     def project_key(self, hidden: Tensor) -> Tensor:
         """Keys of ``hidden`` without position, ``[batch, G, T, d]``."""
         return self.architecture.project_key(self.module, hidden.to(self.query.device))
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """The model's own rotation of the last ``T`` tokens of this call, for ``x`` ``[batch, heads, T, d]``."""
+        if self.rotation is None:
+            return x
+        cos, sin = (part[..., -x.shape[2] :, :] for part in self.rotation)
+        return rotate(x, cos, sin, self.architecture.interleaved)
 
     def rows(self) -> Iterator[RowCall]:
         """The sequences of the batch, one by one."""
@@ -104,6 +111,5 @@ class AttentionCall:
                 memory=self.session.memory.setdefault((self.layer, index), {}),
                 spans=row.spans,
                 new_tail=query.shape[1] - (row.spans[-1][1] if self.prefill and row.spans else 0),
-                rotary=self.rotary,
-                scale=self.scale,
+                scoring=self.scorings[index],
             )

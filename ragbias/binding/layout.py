@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ragbias.errors import BindingError, NoDocumentsError, SpanError
 from ragbias.methods.base import AttentionMethod
-from ragbias.methods.canonical_order import canonical_order
 from ragbias.prompt import Span, check_spans
 
 
@@ -21,10 +20,12 @@ class Row:
 
     Attributes:
         pad: number of padding columns on the left.
+        length: number of tokens of the prompt, without padding.
         spans: the documents as they stand inside the model, which is the canonical order for invariant methods.
     """
 
     pad: int
+    length: int
     spans: tuple[Span, ...]
 
 
@@ -80,8 +81,8 @@ def open_session(
             _check_row(method, columns, pads[index], length)
         order = list(range(len(columns)))
         if method.invariant:
-            order = canonical_order([tokens[index, begin:end].tolist() for begin, end in columns])
-        rows.append(Row(pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
+            order = method.document_order([tokens[index, begin:end].tolist() for begin, end in columns])
+        rows.append(Row(pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
         orders.append([columns[i] for i in order])
     moved = any(row != sorted(row) for row in orders)
     permutation = None
@@ -110,9 +111,7 @@ def _permutation(ordered: list[Span], length: int) -> Tensor:
 
 def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
     if not spans:
-        raise NoDocumentsError(
-            f"{method.name} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
-        )
+        raise missing_documents(method.name)
     for left, right in itertools.pairwise(spans):
         if left[1] != right[0]:
             raise SpanError(
@@ -123,6 +122,13 @@ def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int
         raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, columns {pad} to {length}")
     if spans[-1][1] == length:
         raise SpanError(f"the last span {spans[-1]} ends the prompt; {method.name} needs a token after the documents")
+
+
+def missing_documents(method: str) -> NoDocumentsError:
+    """The error for a method that was not told where the documents stand."""
+    return NoDocumentsError(
+        f"{method} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
+    )
 
 
 def _padding(attention_mask: Tensor | None, batch: int, length: int) -> list[int]:

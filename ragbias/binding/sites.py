@@ -1,8 +1,9 @@
 """One attention module, hooked: what it reads, which positions it applies, and which attention it calls.
 
-While at least one binding uses a site, the module carries three pre-hooks and a copy of its config that names an
-attention function of ours. Who is asked is looked up at each call, so threads with different bindings (or none) share
-a model without mixing. When the last binding leaves, the module is as it was.
+While at least one binding uses a site, the module carries hooks and, where transformers lets an attention function be
+named, a copy of its config that names one of ours; MPT's module, which calls none, carries a forward of ours. Who is
+asked is looked up at each call, so threads with different bindings (or none) share a model without mixing. When the
+last binding leaves, the module is as it was.
 """
 
 from __future__ import annotations
@@ -11,79 +12,68 @@ import copy
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ragbias.binding.active import guest_of
 from ragbias.binding.architectures import Architecture
+from ragbias.binding.mpt import forward_of
 
 PREFIX = "ragbias-over-"
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
-
-
-class Guest(Protocol):
-    """What a binding answers for a site."""
-
-    wants_positions: bool
-
-    def note(self, module: nn.Module, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> None: ...
-    def query_input(self, hidden: Tensor) -> Tensor: ...
-    def key_input(self, hidden: Tensor) -> Tensor: ...
-    def attention(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        plain: Callable[[Tensor, Tensor], Tensor],
-        scale: float,
-        window: int | None,
-    ) -> Tensor: ...
-
-
-FindGuest = Callable[[nn.Module], Guest | None]
 
 _lock = threading.Lock()
 _sites: WeakKeyDictionary[nn.Module, _Site] = WeakKeyDictionary()
 
 
 class _Site:
-    def __init__(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
+    def __init__(self, module: nn.Module, architecture: Architecture) -> None:
         self.users = 0
-        self._config: Any = module.config
+        self._before = {name: value for name, value in vars(module).items() if name in ("config", "forward")}
         self._handles: list[Any] = []
         try:
-            self._attach(module, architecture, find)
+            self._attach(module, architecture)
         except BaseException:
             self.remove(module)
             raise
 
-    def _attach(self, module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
-        query = _before_projection(module, find, lambda guest, hidden: guest.query_input(hidden))
-        key = _before_projection(module, find, lambda guest, hidden: guest.key_input(hidden))
-        # one by one, so that an interrupt in between loses no handle
-        self._handles.append(module.register_forward_pre_hook(_before_attention(find), with_kwargs=True))
-        self._handles.append(module.get_submodule(architecture.query).register_forward_pre_hook(query))
-        self._handles.append(module.get_submodule(architecture.key).register_forward_pre_hook(key))
-        config: Any = copy.copy(self._config)
-        config.ragbias_original = self._config
-        config._attn_implementation = _register(self._config._attn_implementation, find)
+    def _attach(self, module: nn.Module, architecture: Architecture) -> None:
+        # handles one by one, so that an interrupt in between loses none
+        if architecture.fused is not None:
+            fused = module.get_submodule(architecture.fused)
+            self._handles.append(fused.register_forward_hook(_after_fused_projection(module, architecture)))
+        else:
+            for name, read in (("q_proj", _query_input), ("k_proj", _key_input)):
+                projection = module.get_submodule(name)
+                self._handles.append(projection.register_forward_pre_hook(_before_projection(module, read)))
+        if architecture.positions == "alibi":
+            module.forward = forward_of(module, architecture)
+            return
+        self._handles.append(module.register_forward_pre_hook(_before_attention(architecture), with_kwargs=True))
+        config: Any = copy.copy(self._before["config"])
+        config.ragbias_original = self._before["config"]
+        config._attn_implementation = _register(config._attn_implementation)
         module.config = config
 
     def remove(self, module: nn.Module) -> None:
-        module.config = self._config
+        for name in ("config", "forward"):
+            if name in self._before:
+                setattr(module, name, self._before[name])
+            else:
+                vars(module).pop(name, None)
         for handle in self._handles:
             handle.remove()
 
 
-def acquire(module: nn.Module, architecture: Architecture, find: FindGuest) -> None:
+def acquire(module: nn.Module, architecture: Architecture) -> None:
     """Hook an attention module, or share it if it is hooked already."""
     with _lock:
         if module not in _sites:
-            _sites[module] = _Site(module, architecture, find)
+            _sites[module] = _Site(module, architecture)
         _sites[module].users += 1
 
 
@@ -97,16 +87,15 @@ def release(module: nn.Module) -> None:
             site.remove(module)
 
 
-def _before_attention(find: FindGuest) -> Callable[..., Any]:
+def _before_attention(architecture: Architecture) -> Callable[..., Any]:
     # torch omits kwargs if another thread takes the hook away while it runs; then there is no guest either
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        guest = find(module)
+        guest = guest_of(module)
         if guest is None or kwargs is None:
             return None
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
-        half = cos.shape[-1] // 2
-        guest.note(module, hidden, (cos[:, None, :, :half].float(), sin[:, None, :, :half].float()))
+        guest.note(hidden, (architecture.angles(cos), architecture.angles(sin)))
         if guest.wants_positions:
             return None
         identity = torch.ones_like(cos[:, :1]), torch.zeros_like(sin[:, :1])
@@ -115,12 +104,40 @@ def _before_attention(find: FindGuest) -> Callable[..., Any]:
     return hook
 
 
-def _before_projection(
-    attention: nn.Module, find: FindGuest, read: Callable[[Guest, Tensor], Tensor]
-) -> Callable[..., Any]:
+def _query_input(guest: Any, attention: nn.Module, hidden: Tensor) -> Tensor:
+    changed: Tensor = guest.query_input(attention, hidden)
+    return changed
+
+
+def _key_input(guest: Any, attention: nn.Module, hidden: Tensor) -> Tensor:
+    changed: Tensor = guest.key_input(attention, hidden)
+    return changed
+
+
+def _before_projection(attention: nn.Module, read: Callable[[Any, nn.Module, Tensor], Tensor]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
-        guest = find(attention)
-        return None if guest is None else (read(guest, args[0]), *args[1:])
+        guest = guest_of(attention)
+        return None if guest is None else (read(guest, attention, args[0]), *args[1:])
+
+    return hook
+
+
+def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
+    """Queries and keys of changed inputs take their places in the output."""
+
+    def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
+        guest = guest_of(attention)
+        if guest is None:
+            return None
+        inputs = [read(guest, attention, args[0]) for read in (_query_input, _key_input)]
+        if all(changed is args[0] for changed in inputs):
+            return None
+        output = output.clone()
+        for index, changed in enumerate(inputs):
+            if changed is not args[0]:
+                other = architecture.split(attention, module.forward(changed))
+                architecture.split(attention, output)[index].copy_(other[index])
+        return output
 
     return hook
 
@@ -136,7 +153,7 @@ class _Original:
         return getattr(self._module, name)
 
 
-def _register(implementation: str, find: FindGuest) -> str:
+def _register(implementation: str) -> str:
     """Register our attention function over the model's own implementation, and return its name."""
     name = PREFIX + implementation
     if name in ALL_ATTENTION_FUNCTIONS:
@@ -148,14 +165,24 @@ def _register(implementation: str, find: FindGuest) -> str:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
         own = _Original(module)
-        guest = find(module)
+        guest = guest_of(module)
         if guest is None:
             return original(own, query, key, value, mask, **kwargs)
 
         def plain(query: Tensor, key: Tensor) -> Tensor:
             return original(own, query, key, value, mask, **kwargs)[0]
 
-        return guest.attention(module, query, key, value, plain, kwargs["scaling"], kwargs.get("sliding_window")), None
+        output = guest.attention(
+            module,
+            query,
+            key,
+            value,
+            plain,
+            scale=kwargs["scaling"],
+            softcap=kwargs.get("softcap"),
+            window=kwargs.get("sliding_window"),
+        )
+        return output, None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     return name

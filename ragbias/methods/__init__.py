@@ -7,13 +7,39 @@ from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
 from ragbias.methods.canonical_order import CanonicalOrder
 from ragbias.methods.channel_scaling import ChannelScaling
+from ragbias.methods.compose import Compose
 from ragbias.methods.long_context_reorder import LongContextReorder
+from ragbias.methods.ms_poe import MsPoE
+from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
 from ragbias.methods.none import NoMethod
+from ragbias.methods.parallel_context_windows import ParallelContextWindows
+from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
+from ragbias.methods.position_interpolation import PositionInterpolation
+from ragbias.methods.rotor import RoToR
+from ragbias.methods.self_extend import SelfExtend
+from ragbias.methods.siw import SIW
+from ragbias.methods.structured_prompting import StructuredPrompting
 
 METHODS: dict[str, type[Method]] = {
     method.name: method
-    for method in (NoMethod, Pine, ChannelScaling, AttentionSorting, LongContextReorder, CanonicalOrder)
+    for method in (
+        NoMethod,
+        Pine,
+        RoToR,
+        ChannelScaling,
+        MsPoE,
+        SIW,
+        SelfExtend,
+        PositionInterpolation,
+        ParallelContextWindows,
+        NoInterDocumentAttention,
+        StructuredPrompting,
+        AttentionSorting,
+        LongContextReorder,
+        CanonicalOrder,
+        PermutationVote,
+    )
 }
 
 
@@ -39,14 +65,24 @@ def get(method: str | Method, model_name: str | None = None) -> Method:
 
 __all__ = [
     "METHODS",
+    "SIW",
     "AttentionMethod",
     "AttentionSorting",
     "CanonicalOrder",
     "ChannelScaling",
+    "Compose",
     "LongContextReorder",
     "Method",
+    "MsPoE",
+    "NoInterDocumentAttention",
     "NoMethod",
+    "ParallelContextWindows",
+    "PermutationVote",
     "Pine",
+    "PositionInterpolation",
     "ReorderingMethod",
+    "RoToR",
+    "SelfExtend",
+    "StructuredPrompting",
     "get",
 ]

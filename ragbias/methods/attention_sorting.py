@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.attention import segment_mass
-from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
+from ragbias.attention import placed_scores
+from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod, check_whole
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall
@@ -32,10 +31,11 @@ class AttentionSorting(ReorderingMethod):
     rounds: int = 1
 
     name = "attention-sorting"
+    cost = "one more prefill for each round"
+    source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __post_init__(self) -> None:
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 1:
-            raise MethodError(f"attention-sorting: rounds={self.rounds!r}; expected a whole number >= 1")
+        check_whole("attention-sorting: rounds", self.rounds, 1)
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
         order = list(range(len(documents)))
@@ -53,9 +53,9 @@ class DocumentAttention(AttentionMethod):
 
     name = "document-attention"
     needs_documents = True
-    invariant = False
     positions = "model"
-    layers = None
+    cost = "one row of scores"
+    source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
@@ -68,8 +68,18 @@ class DocumentAttention(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         self._layers += 1
         for row in call.rows():
-            segments = [row.prefix, *row.lengths, row.key.shape[1] - row.documents_end]
-            mass = segment_mass(row.query[:, -1:], row.key, segments, row.scale)[:, 0, 1:-1].mean(0)
+            count = row.key.shape[1]
+            last = torch.tensor([count - 1], device=row.query.device)
+            scores = placed_scores(
+                row.query[:, -1:],
+                row.key,
+                positions=last,
+                starts=last.new_zeros(1, 1, 1),
+                lengths=[count],
+                scoring=row.scoring,
+            )
+            weights = scores.softmax(-1).mean((0, 1))
+            mass = torch.stack([weights[begin:end].sum() for begin, end in row.spans])
             per_token = mass.cpu() / torch.tensor(row.lengths)
             self._sums[row.index] = self._sums.get(row.index, 0) + per_token
         return call.plain(call.query, call.key)

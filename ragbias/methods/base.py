@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall
+    from ragbias.binding.call import AttentionCall, RowCall
 
 LayerRange = tuple[int, int | None]
 
@@ -22,44 +23,62 @@ class Method:
     Attributes:
         name: the string that users type.
         needs_documents: whether it must know where the documents stand.
+        invariant: whether the answer does not depend on the documents' order at all.
+        cost: what it costs beside the plain model, in words.
+        source: the paper, or where the method comes from.
     """
 
     name: ClassVar[str]
     needs_documents: ClassVar[bool]
+    invariant: ClassVar[bool] = False
+    cost: ClassVar[str]
+    source: ClassVar[str]
 
 
 class AttentionMethod(Method):
     """A method that replaces the attention of some layers.
 
+    If it is invariant, the binding runs the documents in a canonical order inside the model.
+
     Attributes:
-        invariant: whether the answer must not depend on the documents' order at all; the binding then runs the
-            documents in a canonical order inside the model.
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
+        needs_rotary: whether it makes sense for rotary positions only.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
     """
 
-    invariant: ClassVar[bool]
-    positions: ClassVar[Literal["none", "model"]]
-    layers: LayerRange | None
+    positions: ClassVar[Literal["none", "model"]] = "none"
+    needs_rotary: ClassVar[bool] = False
+    layers: LayerRange | None = None
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
+        output = torch.zeros_like(call.query).transpose(1, 2)
+        for row in call.rows():
+            output[row.index, row.pad :] = self.attend_row(row, call.prefill)[0].transpose(0, 1)
+        return output
+
+    def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
+        """Attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 
-    def query_input(self, hidden: Tensor, prefill: bool) -> Tensor:
+    def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
         """What the query projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
-    def key_input(self, hidden: Tensor) -> Tensor:
+    def key_input(self, hidden: Tensor, layer: int) -> Tensor:
         """What the key projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
+
+    def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
+        """For an invariant method, the order in which documents of these token ids run inside the model."""
+        return canonical_order(documents)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         """Raise ``MethodError`` if the parameters do not fit a model of this size."""
         self.layer_indices(n_layers)
 
-    def layer_indices(self, n_layers: int) -> range:
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
         """The layers it acts in, for a model of ``n_layers``."""
         try:
             first, last = self.layers or (0, None)
@@ -73,6 +92,11 @@ class AttentionMethod(Method):
                 f"expected 0 <= first <= last <= {n_layers - 1}, both included"
             )
         return range(first, last + 1)
+
+
+def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
+    """Indices that sort documents by token ids; equal documents keep their order."""
+    return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))
 
 
 DocumentScorer = Callable[[Sequence[int]], list[float]]
@@ -97,7 +121,21 @@ class ReorderingMethod(Method):
         raise NotImplementedError
 
 
-def check_finite(name: str, value: float) -> None:
-    """Raise ``MethodError`` unless ``value`` is a finite number."""
+def check_finite(name: str, value: float, above: float = -math.inf) -> None:
+    """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise MethodError(f"{name}={value!r} is not a finite number")
+    if value <= above:
+        raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
+
+
+def check_whole(name: str, value: int, least: int) -> None:
+    """Raise ``MethodError`` unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise MethodError(f"{name}={value!r}; expected a whole number >= {least}")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")

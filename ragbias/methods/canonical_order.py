@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.methods.base import DocumentScorer, ReorderingMethod
+from ragbias.methods.base import DocumentScorer, ReorderingMethod, canonical_order
 
 
 @dataclass(frozen=True)
@@ -13,11 +13,9 @@ class CanonicalOrder(ReorderingMethod):
     """Sort the documents by their token ids: perfect consistency, and no bias removed at all."""
 
     name = "canonical-order"
+    invariant = True
+    cost = "none"
+    source = "sorting, as a baseline"
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
         return canonical_order(documents)
-
-
-def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
-    """Indices that sort documents by token ids; equal documents keep their order."""
-    return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ragbias.attention import causal_mask, grouped_scores, rotate, weigh
+from ragbias.attention import attend, causal_mask
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange, check_finite
+from ragbias.methods.base import AttentionMethod, LayerRange, check_finite, check_whole
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall
@@ -44,15 +44,15 @@ class ChannelScaling(AttentionMethod):
 
     name = "channel-scaling"
     needs_documents = False
-    invariant = False
     positions = "model"
+    cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
+    source = "Yu et al., arXiv 2406.02536"
 
     def __post_init__(self) -> None:
-        if isinstance(self.channel, bool) or not isinstance(self.channel, int) or self.channel < 0:
-            raise MethodError(f"channel-scaling: channel={self.channel!r}; expected an index of the hidden state, >= 0")
+        check_whole("channel-scaling: channel", self.channel, 0)
         check_finite("channel-scaling: factor", self.factor)
-        if self.last != "all" and (isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1):
-            raise MethodError(f"channel-scaling: last={self.last!r}; expected a number of rows >= 1, or 'all'")
+        if self.last != "all":
+            check_whole("channel-scaling: last", self.last, 1)
 
     @classmethod
     def from_profile(cls, name: str) -> ChannelScaling:
@@ -82,26 +82,39 @@ class ChannelScaling(AttentionMethod):
                 f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
             )
 
-    def key_input(self, hidden: Tensor) -> Tensor:
-        return self._scaled(hidden)
+    def key_input(self, hidden: Tensor, layer: int) -> Tensor:
+        return self._scaled(hidden) if self._acts_in(layer) else hidden
 
-    def query_input(self, hidden: Tensor, prefill: bool) -> Tensor:
-        return hidden if prefill and self.last != "all" else self._scaled(hidden)
+    def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
+        plain = (prefill and self.last != "all") or not self._acts_in(layer)
+        return hidden if plain else self._scaled(hidden)
 
     def attention(self, call: AttentionCall) -> Tensor:
-        if not call.prefill or self.last == "all":
+        if not call.prefill or self.last == "all" or not self._acts_in(call.layer):
             return call.plain(call.query, call.key)
-        output = call.plain(call.query, rotate(call.project_key(call.hidden), *call.rotation))
+        output = call.plain(call.query, call.rotate(call.project_key(call.hidden)))
         last = min(self.last, call.query.shape[2])
-        cos, sin = (part[..., -last:, :] for part in call.rotation)
-        query = rotate(call.project_query(self._scaled(call.hidden[:, -last:])), cos, sin)
+        query = call.rotate(call.project_query(self._scaled(call.hidden[:, -last:])))
         for row in call.rows():
-            rows = min(last, row.key.shape[1])
-            scores = grouped_scores(query[row.index, :, -rows:], row.key, row.scale)
-            scores.masked_fill_(~causal_mask(rows, row.key.shape[1], scores.device), -torch.inf)
-            replaced, _ = weigh(scores, row.value)
+            count = row.key.shape[1]
+            rows = min(last, count)
+            positions = torch.arange(count - rows, count, device=query.device)
+            replaced, _ = attend(
+                query[row.index, :, -rows:],
+                row.key,
+                row.value,
+                positions=positions,
+                starts=positions.new_zeros(1, 1, 1),
+                lengths=[count],
+                scoring=row.scoring,
+                visible=causal_mask(rows, count, query.device),
+            )
             output[row.index, -rows:] = replaced.transpose(0, 1)
         return output
+
+    def _acts_in(self, layer: int) -> bool:
+        first, last = self.layers or (0, None)
+        return first <= layer and (last is None or layer <= last)
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scaled = hidden.clone()

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ragbias.errors import MethodError
-from ragbias.methods.base import DocumentScorer, ReorderingMethod
+from ragbias.methods.base import DocumentScorer, ReorderingMethod, check_choice
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,11 @@ class LongContextReorder(ReorderingMethod):
     style: Literal["langchain", "haystack"] = "langchain"
 
     name = "long-context-reorder"
+    cost = "none"
+    source = "LangChain, Haystack"
 
     def __post_init__(self) -> None:
-        if self.style not in ("langchain", "haystack"):
-            raise MethodError(f"long-context-reorder: style={self.style!r}; expected 'langchain' or 'haystack'")
+        check_choice("long-context-reorder: style", self.style, ("langchain", "haystack"))
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
         count = len(documents)

@@ -13,3 +13,5 @@ class NoMethod(Method):
 
     name = "none"
     needs_documents = False
+    cost = "none"
+    source = ""

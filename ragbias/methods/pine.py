@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ragbias.attention import attend, causal_mask, merge, segment_mass
-from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange
+from ragbias.attention import segment_mass
+from ragbias.methods.base import LayerRange, check_choice
+from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall, RowCall
+    from ragbias.binding.call import RowCall
 
 
 @dataclass(frozen=True)
-class Pine(AttentionMethod):
+class Pine(SegmentMethod):
     """Documents see each other in both directions, and stand the nearer to a query the more it attends to them.
 
     With ``P`` tokens before the documents, lengths ``L_j`` and ``E = P + sum L_j``, in each layer and query head:
@@ -41,125 +41,41 @@ class Pine(AttentionMethod):
     layers: LayerRange | None = None
 
     name = "pine"
-    needs_documents = True
     invariant = True
-    positions = "none"
+    sees_others = True
+    cost = "one more score product and twice the causal scores in the prefill; a second score product in decoding"
+    source = "Wang et al., arXiv 2407.01100"
 
     def __post_init__(self) -> None:
-        if self.order not in ("importance", "reverse", "none"):
-            raise MethodError(f"pine: order={self.order!r} is unknown; expected 'importance', 'reverse' or 'none'")
+        check_choice("pine: order", self.order, ("importance", "reverse", "none"))
 
-    def attention(self, call: AttentionCall) -> Tensor:
-        output = torch.zeros_like(call.query).transpose(1, 2)  # [batch, queries, heads, d]
-        for row in call.rows():
-            if call.prefill:
-                row.memory["placed"] = self._rotated_by_offset(row)
-                parts = [self._prefix(row), *self._documents(row), self._tail(row)]
-            else:
-                parts = [self._tail(row)]
-            output[row.index, row.pad :] = torch.cat(parts, dim=1).transpose(0, 1)
-        return output
+    def document_starts(self, row: RowCall, i: int) -> Tensor:
+        begin, stop = row.spans[i]
+        query, end = row.query[:, begin:stop], row.documents_end - (stop - begin)
+        others = [j for j in range(len(row.spans)) if j != i]
+        starts = torch.full((query.shape[0], 1, len(row.spans)), end, device=query.device)
+        if others:
+            lengths = [row.lengths[j] for j in others]
+            raw = torch.cat((row.key[:, row.prefix : begin], row.key[:, stop : row.documents_end]), dim=1)
+            mass = segment_mass(query, raw, lengths, row.scoring).sum(1, keepdim=True)
+            starts[..., others] = self._place(mass, lengths, end)
+        return starts
 
-    @staticmethod
-    def _rotated_by_offset(row: RowCall) -> Tensor:
-        """Keys up to the last document ``[G, E, d]``, rotated by their offset in their segment (prefix or document)."""
-        offsets = torch.cat([torch.arange(length) for length in (row.prefix, *row.lengths)])
-        return row.rotary(row.key[:, : row.documents_end], offsets.to(row.key.device))
+    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
+        mass = segment_mass(query, row.key[:, row.prefix : row.documents_end], row.lengths, row.scoring)
+        return self._place(mass, row.lengths, row.documents_end)
 
-    def _prefix(self, row: RowCall) -> Tensor:
-        """Plain causal attention of the tokens before the documents."""
-        end, device = row.prefix, row.query.device
-        if end == 0:
-            return row.query[:, :0]
-        output, _ = attend(
-            row.query[:, :end],
-            row.memory["placed"][:, :end],
-            row.value[:, :end],
-            positions=torch.arange(end, device=device),
-            starts=torch.zeros(1, 1, 1, dtype=torch.long, device=device),
-            lengths=[end],
-            rotary=row.rotary,
-            scale=row.scale,
-            visible=causal_mask(end, end, device),
-        )
-        return output
-
-    def _documents(self, row: RowCall) -> list[Tensor]:
-        """Attention of each document's tokens."""
-        device, end = row.query.device, row.documents_end
-        lengths = torch.tensor(row.lengths, device=device)
-        value = row.value[:, :end].repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
-        outputs = []
-        for i, (begin, stop) in enumerate(row.spans):
-            own = stop - begin
-            others = [j for j in range(len(row.spans)) if j != i]
-            query = row.query[:, begin:stop]
-            starts = torch.empty(query.shape[0], 1, len(lengths), dtype=torch.long, device=device)
-            starts[..., i] = end - own
-            if others:
-                raw = torch.cat((row.key[:, row.prefix : begin], row.key[:, stop:end]), dim=1)
-                mass = segment_mass(query, raw, [row.lengths[j] for j in others], row.scale).sum(1, keepdim=True)
-                starts[..., others] = self._place(mass, lengths[others], end - own)
-            visible = torch.ones(own, end, dtype=torch.bool, device=device)
-            visible[:, begin:stop] = causal_mask(own, own, device)
-            output, _ = attend(
-                query,
-                row.memory["placed"],
-                value,
-                positions=torch.arange(end - own, end, device=device),
-                starts=torch.nn.functional.pad(starts, (1, 0)),  # the prefix starts at 0
-                lengths=[row.prefix, *row.lengths],
-                rotary=row.rotary,
-                scale=row.scale,
-                visible=visible,
-            )
-            outputs.append(output)
-        return outputs
-
-    def _tail(self, row: RowCall) -> Tensor:
-        """Attention of the suffix, or of newly generated tokens."""
-        device, end, total = row.query.device, row.documents_end, row.key.shape[1]
-        query = row.query[:, -row.new_tail :]
-        positions = torch.arange(total - row.new_tail, total, device=device)
-        mass = segment_mass(query, row.key[:, row.prefix : end], row.lengths, row.scale)
-        starts = self._place(mass, torch.tensor(row.lengths, device=device), end)
-        over_prompt = attend(
-            query,
-            row.memory["placed"],
-            row.value[:, :end],
-            positions=positions,
-            starts=torch.nn.functional.pad(starts, (1, 0)),
-            lengths=[row.prefix, *row.lengths],
-            rotary=row.rotary,
-            scale=row.scale,
-        )
-        over_tail = attend(
-            query,
-            row.rotary(row.key[:, end:], torch.arange(total - end, device=device)),
-            row.value[:, end:],
-            positions=positions,
-            starts=torch.full((1, 1, 1), end, device=device),
-            lengths=[total - end],
-            rotary=row.rotary,
-            scale=row.scale,
-            visible=causal_mask(row.new_tail, total - end, device),
-        )
-        output, _ = merge([over_prompt, over_tail])
-        return output
-
-    def _place(self, mass: Tensor, lengths: Tensor, end: int) -> Tensor:
+    def _place(self, mass: Tensor, lengths: list[int], end: int) -> Tensor:
         """Start of each document when they are laid out up to ``end``, the most important last.
 
         Args:
             mass: attention to each document ``[H, Q, n]``; divided by ``lengths`` it is the importance.
-            lengths: int64 ``[n]``.
 
         Returns:
             int64 ``[H, Q, n]``. Equal importances keep their canonical order.
         """
-        importance = mass / lengths
+        sizes = torch.tensor(lengths, device=mass.device)
+        importance = mass / sizes
         if self.order == "none":
             importance = torch.arange(len(lengths), device=mass.device).expand_as(mass)
-        order = importance.argsort(dim=-1, descending=self.order != "reverse", stable=True)
-        starts = end - lengths[order].cumsum(-1)
-        return torch.empty_like(order).scatter_(-1, order, starts)
+        return ending_at(end, sizes, importance.argsort(dim=-1, descending=self.order != "reverse", stable=True))

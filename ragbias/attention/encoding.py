@@ -1,0 +1,125 @@
+"""Positions of queries and keys, applied at places of our choice: none, rotary, ALiBi.
+
+All of them depend on differences of positions only. For a query at position ``p`` and a segment of keys that starts at
+``s``, everything follows from ``p - s`` and the offsets of the keys inside their segment: a key is rotated once, by its
+offset, and moving the segment rotates the query instead.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Encoding:
+    """No position at all, or one that queries and keys carry already; the base of the others."""
+
+    def query(self, x: Tensor, relative: Tensor) -> Tensor:
+        """Queries ``[..., d]`` as they stand ``relative`` positions behind the start of a segment of keys."""
+        return x
+
+    def key(self, x: Tensor, offsets: Tensor) -> Tensor:
+        """Keys ``[..., d]`` at ``offsets`` inside their segment."""
+        return x
+
+    def moved(self, x: Tensor, by: Tensor) -> Tensor:
+        """Keys that ``key`` has encoded, moved on by ``by`` positions."""
+        return x
+
+    def bias(self, relative: Tensor, offsets: Tensor) -> Tensor | None:
+        """What is added to the scores, ``[H, Q, K]``, for ``relative`` ``[H or 1, Q]`` and ``offsets`` ``[K]``."""
+        return None
+
+
+class Rotary(Encoding):
+    """Rotary position embedding: ``<R(p) q, R(s + t) k> = <R(p - s) q, R(t) k>``.
+
+    Args:
+        frequencies: float32 ``[r/2]``, angle per position; the first ``r`` of the ``d`` dimensions are rotated.
+        scaling: factor of cos and sin (yarn, longrope).
+        interleaved: whether the pairs are ``(x[2i], x[2i + 1])`` instead of ``(x[i], x[i + r/2])``.
+
+    Source: Su et al., RoFormer, arXiv 2104.09864.
+    """
+
+    def __init__(self, frequencies: Tensor, scaling: float = 1.0, interleaved: bool = False) -> None:
+        self.frequencies = frequencies.float()
+        self.scaling = scaling
+        self.interleaved = interleaved
+        self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """``R(positions) x``.
+
+        Args:
+            x: ``[..., d]``.
+            positions: broadcast against ``x.shape[:-1]``; int64 and non-negative, or float.
+        """
+        if positions.numel() == 0:
+            return x
+        if positions.is_floating_point():
+            cos, sin = self._cos_sin(positions)
+        else:
+            table = self._table(int(positions.max()) + 1, x.device)
+            cos, sin = table[0][positions], table[1][positions]
+        return rotate(x, cos, sin, self.interleaved)
+
+    def query(self, x: Tensor, relative: Tensor) -> Tensor:
+        return self(x, relative)
+
+    def key(self, x: Tensor, offsets: Tensor) -> Tensor:
+        return self(x, offsets)
+
+    def moved(self, x: Tensor, by: Tensor) -> Tensor:
+        turned = self(x, by)
+        if self.scaling == 1:
+            return turned
+        size = 2 * len(self.frequencies)  # the scaling is in ``x`` already
+        return torch.cat((turned[..., :size] / self.scaling, turned[..., size:]), dim=-1)
+
+    def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``, grown on demand."""
+        known = self._tables.get(device)
+        if known is None or known[0].shape[0] < length:
+            size = max(length, 256 if known is None else 2 * known[0].shape[0])
+            known = self._tables[device] = self._cos_sin(torch.arange(size, device=device))
+        return known
+
+    def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions[..., None].float() * self.frequencies.to(positions.device)
+        return angles.cos() * self.scaling, angles.sin() * self.scaling
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first ``r`` dimensions of ``x`` pair by pair, in float32, and return ``x.dtype``.
+
+    Args:
+        x: ``[..., d]``.
+        cos, sin: ``[..., r/2]``, broadcast over the leading dimensions of ``x``.
+        interleaved: whether the pairs are ``(x[2i], x[2i + 1])`` instead of ``(x[i], x[i + r/2])``.
+    """
+    size = 2 * cos.shape[-1]
+    rotary = x[..., :size].float()
+    left, right = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, dim=-1)
+    turned = (left * cos - right * sin, right * cos + left * sin)
+    result = (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).to(x.dtype)
+    if size == x.shape[-1]:
+        return result
+    return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
+
+
+class Alibi(Encoding):
+    """Attention with linear biases: ``-slope`` per position of distance, in each head.
+
+    Args:
+        slopes: float32 ``[H]``.
+
+    Source: Press et al., Train Short, Test Long, arXiv 2108.12409.
+    """
+
+    def __init__(self, slopes: Tensor) -> None:
+        self.slopes = slopes
+
+    def bias(self, relative: Tensor, offsets: Tensor) -> Tensor:
+        distance = relative[..., None] - offsets
+        return -self.slopes.to(distance.device)[:, None, None] * distance

@@ -1,0 +1,34 @@
+"""Attention without links between documents.
+
+Source: Wang et al., Eliminating Position Bias of Language Models, arXiv 2407.01100, where it is a baseline.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ragbias.methods.segments import SegmentMethod
+
+if TYPE_CHECKING:
+    from ragbias.binding.call import RowCall
+
+
+@dataclass(frozen=True)
+class NoInterDocumentAttention(SegmentMethod):
+    """Documents do not see each other; all positions are the model's."""
+
+    name = "nia"
+    cost = "less than the plain model in the prefill; a few rotations in decoding"
+    source = "baseline in Wang et al., arXiv 2407.01100"
+
+    def document_starts(self, row: RowCall, i: int) -> Tensor:
+        begins = list(itertools.accumulate(row.lengths[:-1], initial=row.prefix))
+        return torch.tensor(begins, device=row.query.device)[None, None]
+
+    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
+        return self.document_starts(row, 0)

@@ -1,0 +1,42 @@
+"""Position interpolation.
+
+Source: Chen et al., Extending Context Window of Large Language Models via Positional Interpolation, arXiv 2306.15595.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ragbias.methods.base import AttentionMethod, check_finite
+from ragbias.methods.rescaled import rescaled
+
+if TYPE_CHECKING:
+    from ragbias.binding.call import AttentionCall
+
+
+@dataclass(frozen=True)
+class PositionInterpolation(AttentionMethod):
+    """Position ``t`` becomes ``t / ratio``, in all layers and heads.
+
+    Args:
+        ratio: greater than 0; 1 changes nothing.
+    """
+
+    ratio: float = 1.5
+
+    name = "position-interpolation"
+    needs_documents = False
+    needs_rotary = True
+    cost = "one rotation of queries and keys"
+    source = "Chen et al., arXiv 2306.15595"
+
+    def __post_init__(self) -> None:
+        check_finite("position-interpolation: ratio", self.ratio, above=0)
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        ratio = torch.tensor([self.ratio], device=call.query.device)
+        return rescaled(call, lambda _: (ratio, ratio))

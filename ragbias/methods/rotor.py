@@ -1,0 +1,60 @@
+"""RoToR, a global circular order of the documents.
+
+Source: Yoon et al., RoToR: Towards More Reliable Responses for Order-Invariant Inputs, arXiv 2502.08662.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ragbias.methods.base import canonical_order
+from ragbias.methods.segments import SegmentMethod, ending_at
+
+if TYPE_CHECKING:
+    from ragbias.binding.call import RowCall
+
+
+@dataclass(frozen=True)
+class RoToR(SegmentMethod):
+    """As PINE, but with one order of the documents for all layers, heads and tokens, so nothing is measured.
+
+    The documents ``1..n`` are in a canonical order. Document ``i`` stands last, ending at ``E - 1``; before it its
+    successor ``i + 1``, then ``i + 2``, around the circle. For the tokens after the documents, the first document of
+    the order ends at ``E - 1``, the second stands before it, and so on.
+
+    Args:
+        key: sorts the documents by ``key(token ids)``; equal keys, and all without a key, by the token ids themselves.
+        selective: generate by the plain model where its first token is more confident than RoToR's; needs
+            ``DebiasedLM``, costs a second prefill, and is not order-invariant.
+    """
+
+    key: Callable[[Sequence[int]], Any] | None = None
+    selective: bool = False
+
+    name = "rotor"
+    invariant = True
+    sees_others = True
+    cost = "twice the causal scores in the prefill; a few rotations in decoding"
+    source = "Yoon et al., arXiv 2502.08662"
+
+    def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
+        order = canonical_order(documents)
+        key = self.key
+        return order if key is None else sorted(order, key=lambda index: key(documents[index]))
+
+    def document_starts(self, row: RowCall, i: int) -> Tensor:
+        return self._starts(row, i)
+
+    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
+        return self._starts(row, 0)
+
+    @staticmethod
+    def _starts(row: RowCall, nearest: int) -> Tensor:
+        lengths = torch.tensor(row.lengths, device=row.query.device)
+        circle = torch.arange(len(lengths), device=lengths.device).roll(-nearest)
+        return ending_at(row.documents_end, lengths, circle)[None, None]

@@ -1,0 +1,110 @@
+"""SIW, scaling of the initial token's weight.
+
+Source: Qiang et al., arXiv 2512.13109.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ragbias.attention import attend, causal_mask, placed_scores
+from ragbias.methods.base import AttentionMethod, LayerRange, check_finite
+
+if TYPE_CHECKING:
+    from ragbias.binding.call import AttentionCall, RowCall
+
+HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose place decides what is dense
+
+# (query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
+Scores = Callable[[Tensor, Tensor, int], Tensor]
+
+
+@dataclass(frozen=True)
+class SIW(AttentionMethod):
+    """The weight of token ``i`` on token 0 is multiplied by ``alpha_i`` after the softmax, without renormalising.
+
+    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0``. In each layer the weights of the prompt's last token,
+    averaged over heads, are taken; the highest 30% of the prompt's tokens are counted in each document. Documents with
+    more than ``sigma`` times the mean count are dense. ``alpha`` is ``dense`` for their tokens, ``sparse`` for those of
+    the other documents, and 1 outside of documents and for generated tokens.
+
+    Args:
+        dense, sparse: ``alpha``, greater than 0; usually below and above 1.
+        sigma: greater than 0.
+        layers: first and last layer, both included; ``None``: the middle half.
+    """
+
+    dense: float = 0.9
+    sparse: float = 1.1
+    sigma: float = 1.0
+    layers: LayerRange | None = None
+
+    name = "siw"
+    needs_documents = True
+    positions = "model"
+    cost = "one row and one column of scores in the prefill; none in decoding"
+    source = "Qiang et al., arXiv 2512.13109"
+
+    def __post_init__(self) -> None:
+        for name in ("dense", "sparse", "sigma"):
+            check_finite(f"siw: {name}", getattr(self, name), above=0)
+
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
+        if self.layers is None:
+            return range(n_layers // 4, n_layers - n_layers // 4)
+        return super().layer_indices(n_layers)
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        return self.reweighted(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
+
+    def reweighted(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
+        """Attention of a prompt with other queries and keys, positions included: ``[batch, Q, H, d]``."""
+        output = torch.zeros_like(query).transpose(1, 2)
+        for row in replace(call, query=query, key=key).rows():
+            count = row.key.shape[1]
+            positions = torch.arange(count, device=query.device)
+            starts = positions.new_zeros(1, 1, 1)
+            plain = attend(
+                row.query,
+                row.key,
+                row.value,
+                positions=positions,
+                starts=starts,
+                lengths=[count],
+                scoring=row.scoring,
+                visible=causal_mask(count, count, query.device),
+            )
+
+            def scores(query: Tensor, at: Tensor, keys: int, row: RowCall = row, starts: Tensor = starts) -> Tensor:
+                return placed_scores(
+                    query, row.key[:, :keys], positions=at, starts=starts, lengths=[keys], scoring=row.scoring
+                )
+
+            output[row.index, row.pad :] = self.corrected(row, *plain, scores).transpose(0, 1)
+        return output
+
+    def corrected(self, row: RowCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
+        """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed."""
+        count = row.key.shape[1]
+        positions = torch.arange(count, device=output.device)
+        weights = scores(row.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
+        alpha = self._alpha(row, weights)
+        share = (scores(row.query, positions, 1)[..., 0] - lse).exp()  # weight of each token on token 0, [H, T]
+        first = row.value[:, 0].repeat_interleave(output.shape[0] // row.value.shape[0], dim=0)
+        return output + (((alpha - 1) * share)[..., None] * first[:, None]).to(output.dtype)
+
+    def _alpha(self, row: RowCall, weights: Tensor) -> Tensor:
+        """``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
+        count = len(weights)
+        highest = torch.zeros_like(weights)
+        highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
+        held = torch.stack([highest[begin:end].sum() for begin, end in row.spans])
+        alpha = torch.ones_like(weights)
+        for (begin, end), dense in zip(row.spans, held > self.sigma * held.mean(), strict=True):
+            alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
+        return alpha

@@ -1,0 +1,56 @@
+"""Structured prompting.
+
+Source: Hao et al., Structured Prompting: Scaling In-Context Learning to 1,000 Examples, arXiv 2212.06713.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ragbias.attention import attend
+from ragbias.methods.parallel_context_windows import ParallelContextWindows
+
+if TYPE_CHECKING:
+    from ragbias.binding.call import RowCall
+
+
+@dataclass(frozen=True)
+class StructuredPrompting(ParallelContextWindows):
+    """As parallel context windows, with the attention of later tokens to the ``n`` documents scaled by ``1/n``.
+
+    The scale is a bias of ``-log n`` on the scores, so the weights still sum to one.
+    """
+
+    name = "structured-prompting"
+    source = "Hao et al., arXiv 2212.06713"
+
+    def over_prompt(self, row: RowCall, query: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
+        placed, value, prefix = row.memory["placed"], row.value[:, : row.documents_end], row.prefix
+        starts = self.tail_starts(row, query)
+        scoring, n = row.scoring, len(row.lengths)
+        output, lse = attend(
+            query,
+            placed[:, prefix:],
+            value[:, prefix:],
+            positions=positions,
+            starts=starts,
+            lengths=row.lengths,
+            scoring=scoring,
+        )
+        documents = [(output, lse - math.log(n))]
+        if prefix == 0:
+            return documents
+        before = attend(
+            query,
+            placed[:, :prefix],
+            value[:, :prefix],
+            positions=positions,
+            starts=starts.new_zeros(1, 1, 1),
+            lengths=[prefix],
+            scoring=scoring,
+        )
+        return [before, *documents]

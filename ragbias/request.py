@@ -1,0 +1,80 @@
+"""A prompt made ready to run: its parts, its tokens, and the method that can run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ragbias.boundaries import Boundaries, locate
+from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError
+from ragbias.methods import Method, NoMethod, PermutationVote
+from ragbias.prompt import Prompt, TokenisedPrompt
+from ragbias.report import Report
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
+
+    tokens: TokenisedPrompt
+    method: Method
+    report: Report
+
+    def candidates(self) -> list[Request]:
+        """The requests that are generated to answer this one: itself, or one for each order that is voted over."""
+        if not isinstance(self.method, PermutationVote):
+            return [self]
+        arranged = [self.tokens.reordered(order) for order in self.method.orders(self.tokens.documents)]
+        return [
+            replace(self, tokens=each, method=NoMethod(), report=replace(self.report, spans=tuple(each.spans)))
+            for each in arranged
+        ]
+
+
+def in_parts(
+    prompt: str | Prompt, documents: Sequence[str] | None, boundaries: Boundaries | None
+) -> tuple[Prompt, Boundaries, str]:
+    """A prompt in parts, where its documents were found, and why it cannot be split, if so.
+
+    Raises:
+        DocumentNotFoundError: not all ``documents`` stand in a flat prompt.
+        MethodError: the prompt is neither, or has parts and documents as well.
+    """
+    if isinstance(prompt, Prompt):
+        if documents is not None or boundaries is not None:
+            raise MethodError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+        return prompt, Boundaries((), "prompt", len(prompt.documents), len(prompt.documents), ""), ""
+    if not isinstance(prompt, str):
+        raise MethodError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
+    if documents is not None:
+        documents = list(documents)
+    if boundaries is None:
+        boundaries = locate(prompt, documents=documents)
+    if documents is not None and boundaries.n_found < len(documents):
+        raise DocumentNotFoundError(
+            f"{boundaries.n_found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
+            "pass each text exactly as it stands there"
+        )
+    try:
+        return Prompt.from_text(prompt, boundaries.spans), boundaries, ""
+    except AmbiguousSegmentsError as error:
+        return Prompt(prompt, (), ""), boundaries, str(error)
+
+
+def obstacle_in(tokens: TokenisedPrompt) -> str:
+    """Why a method that needs documents has nothing to do here; empty if it has."""
+    if len(tokens.documents) < 2:
+        found = "one document" if tokens.documents else "no documents"
+        return f"{found} found, so there is no order to debias"
+    return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
+
+
+def groups(requests: Sequence[Request], size: int) -> list[list[int]]:
+    """Indices of requests that can run in one batch: same method, at most ``size``."""
+    if size < 1:
+        raise MethodError(f"batch_size={size!r}; expected a whole number >= 1")
+    together: list[list[int]] = []
+    for method in dict.fromkeys(request.method for request in requests):
+        indices = [index for index, request in enumerate(requests) if request.method == method]
+        together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+    return together

@@ -1,0 +1,328 @@
+"""The methods' formulas restated: slow, dense, in float64, and without a line of the package they are compared with.
+
+A full sequence (a prompt and the tokens generated after it) runs through a Llama or Qwen2 model. Every attention layer
+gets its weights from a *rule*; most rules come from a *view*: for a query, which keys it sees and at which positions.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Decision:
+    """What a rule decided from the attention of one layer, and how far, relatively, the nearest tie was."""
+
+    outcome: tuple
+    margin: float
+
+
+@dataclass
+class Sequence:
+    """Token ids, of which the first ``prompt_length`` are the prompt, with the spans of its documents."""
+
+    ids: list[int]
+    prompt_length: int
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def document(self, token: int) -> int | None:
+        for index, (begin, end) in enumerate(self.spans):
+            if begin <= token < end:
+                return index
+        return None
+
+    @property
+    def lengths(self) -> list[int]:
+        return [end - begin for begin, end in self.spans]
+
+    @property
+    def begin(self) -> int:
+        return self.spans[0][0]
+
+    @property
+    def end(self) -> int:
+        return self.spans[-1][1]
+
+
+# By the key's index: position of the query, position of the key, what is added to the score.
+Seen = dict[int, tuple[float, float, float]]
+View = Callable[[int], Seen]  # of the query's index
+
+
+@dataclass
+class Site:
+    """One attention layer with the normed states it is given."""
+
+    layer: int
+    layers: int
+    heads: int
+    key_heads: int
+    module: torch.nn.Module
+    hidden: Tensor
+    frequencies: Tensor
+
+    def key_head(self, head: int) -> int:
+        return head // (self.heads // self.key_heads)
+
+    def split(self, projected: Tensor, heads: int) -> Tensor:
+        return projected.view(projected.shape[0], heads, -1).transpose(0, 1)
+
+    def query_key(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Without position, both ``[heads, T, d]``: each key head stands once for every query head that uses it."""
+        query = self.split(linear(self.module.q_proj, hidden), self.heads)
+        key = self.split(linear(self.module.k_proj, hidden), self.key_heads)
+        return query, torch.stack([key[self.key_head(head)] for head in range(self.heads)])
+
+    def value(self) -> Tensor:
+        value = self.split(linear(self.module.v_proj, self.hidden), self.key_heads)
+        return torch.stack([value[self.key_head(head)] for head in range(self.heads)])
+
+
+Rule = Callable[[Site], Tensor]  # the weights [heads, T, T]
+
+
+# the model
+
+
+def linear(module: torch.nn.Module, x: Tensor) -> Tensor:
+    y = x @ module.weight.double().T
+    return y if module.bias is None else y + module.bias.double()
+
+
+def rms_norm(module: torch.nn.Module, x: Tensor) -> Tensor:
+    return module.weight.double() * x / torch.sqrt((x * x).mean(-1, keepdim=True) + module.variance_epsilon)
+
+
+def rotate(x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
+    """RoPE of the rows of ``x``: component c of the first half turns with component c of the second half."""
+    angle = positions[:, None] * frequencies
+    cos, sin = angle.cos(), angle.sin()
+    first, second = x[:, : x.shape[1] // 2], x[:, x.shape[1] // 2 :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=1)
+
+
+@torch.no_grad()
+def restated_logits(model: torch.nn.Module, sequence: Sequence, rule: Rule) -> Tensor:
+    """Logits ``[T, V]`` of all tokens, prompt and generated, in float64."""
+    config, core = model.config, model.model
+    heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+    width = core.layers[0].self_attn.head_dim
+    theta = config.rope_parameters["rope_theta"]
+    frequencies = torch.tensor([theta ** (-2 * c / width) for c in range(width // 2)], dtype=torch.float64)
+    x = core.embed_tokens.weight.double()[torch.tensor(sequence.ids)]
+    for index, layer in enumerate(core.layers):
+        h = rms_norm(layer.input_layernorm, x)
+        site = Site(index, len(core.layers), heads, key_heads, layer.self_attn, h, frequencies)
+        weights, value = rule(site), site.value()
+        mixed = torch.cat([weights[head] @ value[head] for head in range(heads)], dim=1)
+        x = x + linear(layer.self_attn.o_proj, mixed)
+        h = rms_norm(layer.post_attention_layernorm, x)
+        gate = linear(layer.mlp.gate_proj, h)
+        x = x + linear(layer.mlp.down_proj, gate / (1 + torch.exp(-gate)) * linear(layer.mlp.up_proj, h))
+    return linear(model.lm_head, rms_norm(core.norm, x))
+
+
+def attention(site: Site, query: Tensor, key: Tensor, views: list[View], rows: list[int] | None = None) -> Tensor:
+    """Weights ``[heads, T, T]`` with one view per head; rows that are not asked for stay zero."""
+    tokens = query.shape[1]
+    weights = torch.zeros(site.heads, tokens, tokens, dtype=torch.float64)
+    for head in range(site.heads):
+        for i in range(tokens) if rows is None else rows:
+            seen = views[head](i)
+            keys = list(seen)
+            at_query, at_key, bias = torch.tensor([seen[j] for j in keys], dtype=torch.float64).T
+            q = rotate(query[head, i].expand(len(keys), -1), at_query, site.frequencies)
+            k = rotate(key[head, keys], at_key, site.frequencies)
+            scores = (q * k).sum(1) / math.sqrt(q.shape[1]) + bias
+            exponentials = torch.exp(scores - scores.max())
+            weights[head, i, keys] = exponentials / exponentials.sum()
+    return weights
+
+
+def by_view(view: View) -> Rule:
+    view = cache(view)  # it is asked for every layer and head
+
+    def rule(site: Site) -> Tensor:
+        return attention(site, *site.query_key(site.hidden), [view] * site.heads)
+
+    return rule
+
+
+# views: the same in all layers
+
+
+def vanilla(i: int) -> Seen:
+    return {j: (i, j, 0.0) for j in range(i + 1)}
+
+
+def position_interpolation(ratio: float) -> View:
+    return lambda i: {j: (i / ratio, j / ratio, 0.0) for j in range(i + 1)}
+
+
+def self_extend(group: int, window: int) -> View:
+    def pair(i: int, j: int) -> tuple[float, float, float]:
+        return (i, j, 0.0) if i - j < window else (i // group + window - window // group, j // group, 0.0)
+
+    return lambda i: {j: pair(i, j) for j in range(i + 1)}
+
+
+def alone(sequence: Sequence, i: int, j: int) -> bool:
+    """Whether i sees j where documents do not see each other."""
+    if j > i:
+        return False
+    if sequence.document(i) is None or j < sequence.begin:
+        return True
+    return sequence.document(i) == sequence.document(j)
+
+
+def no_inter_document_attention(sequence: Sequence) -> View:
+    return lambda i: {j: (i, j, 0.0) for j in range(i + 1) if alone(sequence, i, j)}
+
+
+def parallel_windows(sequence: Sequence, document_bias: float = 0.0) -> View:
+    """``document_bias`` is added where tokens behind the documents look at document tokens."""
+
+    def position(token: int) -> int:
+        document = sequence.document(token)
+        if document is not None:
+            return sequence.begin + token - sequence.spans[document][0]
+        if token < sequence.begin:
+            return token
+        return sequence.begin + max(sequence.lengths) + token - sequence.end
+
+    def view(i: int) -> Seen:
+        seen: Seen = {}
+        for j in [j for j in range(i + 1) if alone(sequence, i, j)]:
+            biased = i >= sequence.end and sequence.document(j) is not None
+            seen[j] = (position(i), position(j), document_bias if biased else 0.0)
+        return seen
+
+    return view
+
+
+def structured_prompting(sequence: Sequence) -> View:
+    return parallel_windows(sequence, -math.log(len(sequence.spans)))
+
+
+def rotor(sequence: Sequence, key: Callable | None = None) -> View:
+    texts = [tuple(sequence.ids[begin:end]) for begin, end in sequence.spans]
+    count = len(texts)
+    canonical = sorted(range(count), key=lambda m: (0 if key is None else key(texts[m]), texts[m]))
+
+    def starts(nearest_first: list[int]) -> dict[int, int]:
+        result, end = {}, sequence.end
+        for document in nearest_first:
+            end -= sequence.lengths[document]
+            result[document] = end
+        return result
+
+    def position(token: int, start: dict[int, int]) -> int:
+        document = sequence.document(token)
+        return token if document is None else start[document] + token - sequence.spans[document][0]
+
+    def view(i: int) -> Seen:
+        own = sequence.document(i)
+        if own is None:
+            start = starts(canonical)
+            return {j: (i, position(j, start), 0.0) for j in range(i + 1)}
+        rank = canonical.index(own)
+        start = starts([canonical[(rank + step) % count] for step in range(count)])
+        visible = [j for j in range(sequence.end) if sequence.document(j) != own or j <= i]
+        return {j: (position(i, start), position(j, start), 0.0) for j in visible}
+
+    return view
+
+
+# rules: some layers only, or decided from a layer's attention
+
+
+def ms_poe(
+    sequence: Sequence,
+    min_ratio: float = 1.2,
+    max_ratio: float = 1.8,
+    layers: tuple[int, int | None] = (2, None),
+    heads: str = "by-awareness",
+) -> Rule:
+    prompt, last = sequence.prompt_length, sequence.prompt_length - 1
+
+    def by_awareness(site: Site) -> list[int]:
+        """Key heads, the most position-aware first."""
+        weights = attention(site, *site.query_key(site.hidden), [vanilla] * site.heads, [last])[:, last, :prompt]
+        threshold = 3 * (1 / prompt)
+        scores = []
+        for key_head in range(site.key_heads):
+            rows = [weights[head] for head in range(site.heads) if site.key_head(head) == key_head]
+            scores.append(int((torch.cat(rows) > threshold).sum()) / (prompt * len(rows)))
+        sequence.decisions.append(Decision(tuple(scores), float(((weights - threshold).abs() / threshold).min())))
+        return sorted(range(site.key_heads), key=lambda key_head: (-scores[key_head], key_head))
+
+    def rule(site: Site) -> Tensor:
+        query, key = site.query_key(site.hidden)
+        if not layers[0] <= site.layer <= (site.layers - 1 if layers[1] is None else layers[1]):
+            return attention(site, query, key, [vanilla] * site.heads)
+        smallest_first = by_awareness(site) if heads == "by-awareness" else list(reversed(range(site.key_heads)))
+        views = []
+        for head in range(site.heads):
+            rank = smallest_first.index(site.key_head(head))
+            ratio = min_ratio + (max_ratio - min_ratio) * rank / (site.key_heads - 1)
+            views.append(position_interpolation(ratio))
+        return attention(site, query, key, views)
+
+    return rule
+
+
+def siw(
+    sequence: Sequence,
+    dense: float = 0.9,
+    sparse: float = 1.1,
+    sigma: float = 1.0,
+    layers: tuple[int, int] | None = None,
+    view: View = vanilla,
+) -> Rule:
+    prompt = sequence.prompt_length
+
+    def is_dense(last_row: list[float]) -> tuple[bool, ...]:
+        best_first, kept = sorted(range(prompt), key=lambda token: -last_row[token]), max(1, int(0.3 * prompt))
+        counts = [sum(1 for t in best_first[:kept] if sequence.document(t) == m) for m in range(len(sequence.spans))]
+        mean = sum(counts) / len(counts)
+        result = tuple(count > sigma * mean for count in counts)
+        edge, beyond = last_row[best_first[kept - 1]], last_row[best_first[kept]]
+        sequence.decisions.append(Decision(result, (edge - beyond) / edge))
+        return result
+
+    def rule(site: Site) -> Tensor:
+        weights = by_view(view)(site)
+        first, last = layers or (site.layers // 4, site.layers - site.layers // 4 - 1)
+        if not first <= site.layer <= last:
+            return weights
+        areas = is_dense(weights[:, prompt - 1, :prompt].mean(0).tolist())
+        for i in range(len(sequence.ids)):
+            document = sequence.document(i)
+            if document is not None:
+                weights[:, i, 0] *= dense if areas[document] else sparse
+        return weights
+
+    return rule
+
+
+def channel_scaling(
+    sequence: Sequence, channel: int, factor: float, layers: tuple[int, int], last: int = 1, plain: Rule | None = None
+) -> Rule:
+    """``plain`` gives the rows that are not replaced: those of the prompt except its last ones."""
+
+    def rule(site: Site) -> Tensor:
+        weights = (plain or by_view(vanilla))(site)
+        if layers[0] <= site.layer <= layers[1]:
+            scaled = site.hidden.clone()
+            scaled[:, channel] *= factor
+            rows = list(range(sequence.prompt_length - last, len(sequence.ids)))
+            replaced = attention(site, *site.query_key(scaled), [vanilla] * site.heads, rows)
+            weights[:, rows] = replaced[:, rows]
+        return weights
+
+    return rule

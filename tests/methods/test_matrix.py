@@ -1,0 +1,138 @@
+"""Every method on every family: neutral parameters, cache, order, batch."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+
+import ragbias
+from conftest import FAMILIES, random_model
+from ragbias.errors import UnsupportedModelError
+from ragbias.methods import (
+    METHODS,
+    SIW,
+    AttentionMethod,
+    ChannelScaling,
+    Compose,
+    MsPoE,
+    NoInterDocumentAttention,
+    ParallelContextWindows,
+    Pine,
+    PositionInterpolation,
+    RoToR,
+    SelfExtend,
+    StructuredPrompting,
+)
+from segments import Segments, padded
+
+# method: as it acts; neutral: with parameters that change nothing, None where one document alone is the neutral case;
+# cached: whether generation without a cache gives the same, which it does unless the definition looks at the last token
+Entry = namedtuple("Entry", "method neutral cached")
+
+ENTRIES = {
+    "pine": Entry(Pine(), None, True),
+    "rotor": Entry(RoToR(), None, True),
+    "pcw": Entry(ParallelContextWindows(), None, True),
+    "nia": Entry(NoInterDocumentAttention(), None, True),
+    "structured-prompting": Entry(StructuredPrompting(), None, True),
+    "channel-scaling": Entry(ChannelScaling(5, -0.5, (1, 2)), ChannelScaling(5, 1.0, (1, 2)), False),
+    "channel-scaling, 3 rows": Entry(ChannelScaling(5, 0.0, (0, 2), 3), ChannelScaling(5, 1.0, None, 3), False),
+    "channel-scaling, all rows": Entry(ChannelScaling(5, 0, (1, 2), "all"), ChannelScaling(5, 1, None, "all"), True),
+    "siw": Entry(SIW(0.3, 3.0, layers=(0, None)), SIW(1.0, 1.0, layers=(0, None)), False),
+    "ms-poe": Entry(MsPoE(layers=(1, None)), MsPoE(1.0, 1.0, layers=(0, None)), False),
+    "ms-poe, released": Entry(MsPoE(variant="released"), MsPoE(1.0, 1.0, variant="released"), False),
+    "ms-poe, reversed": Entry(MsPoE(heads="reversed"), MsPoE(1.0, 1.0, heads="reversed"), True),
+    "position-interpolation": Entry(PositionInterpolation(2.5), PositionInterpolation(1.0), True),
+    "self-extend": Entry(SelfExtend(3, 8), SelfExtend(1, 8), True),
+    "siw with channel scaling": Entry(
+        Compose(SIW(0.3, 3.0), ChannelScaling(5, 0.0, (2, 3))), Compose(SIW(1, 1), ChannelScaling(5, 1, (2, 3))), False
+    ),
+    "siw with self-extend": Entry(
+        Compose(SIW(0.3, 3.0), SelfExtend(3, 8)), Compose(SIW(1.0, 1.0), SelfExtend(1, 8)), False
+    ),
+}
+ROPE_ONLY = {name for name, entry in ENTRIES.items() if entry.method.needs_rotary}
+PAIRS = [(family, name) for family in FAMILIES for name in ENTRIES if family != "mpt" or name not in ROPE_ONLY]
+ORDERS = [(0, 1, 2), (2, 1, 0), (1, 2, 0)]
+CACHED = [(family, name) for family, name in PAIRS if ENTRIES[name].cached]
+OPTIONS = dict(max_new_tokens=3, do_sample=False, eos_token_id=None, pad_token_id=0)
+OPTIONS |= dict(return_dict_in_generate=True, output_logits=True)
+
+every_pair = pytest.mark.parametrize(("family", "name"), PAIRS)
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {family: random_model(family) for family in FAMILIES}
+
+
+def assert_close(left, right):
+    scale = max(1.0, float(right.abs().max()))
+    torch.testing.assert_close(left, right, atol=1e-5 * scale, rtol=0)
+
+
+@torch.no_grad()
+def generated(model, method, ids, spans, mask=None, use_cache=True):
+    """Generated ids ``[batch, steps]`` and their logits ``[steps, batch, V]``."""
+    mask = torch.ones_like(ids) if mask is None else mask
+    with ragbias.debias(model, method, spans):
+        output = model.generate(ids, attention_mask=mask, use_cache=use_cache, **OPTIONS)
+    return output.sequences[:, ids.shape[1] :], torch.stack(output.logits)
+
+
+@every_pair
+def test_neutral_parameters_give_the_plain_model_and_others_do_not(models, family, name):
+    model, (method, neutral, _) = models[family], ENTRIES[name]
+    ids, spans = Segments([9, 6, 12], seed=1).plain
+    plain, changed = generated(model, "none", ids, None), generated(model, method, ids, spans)
+    assert (plain[1][0] - changed[1][0]).abs().max() > 1e-3
+    if neutral is None:
+        neutral, spans = method, [(spans[0][0], spans[-1][1])]
+    with torch.no_grad(), ragbias.debias(model, neutral, spans):
+        prefill = model(ids, use_cache=True).logits
+    with torch.no_grad():
+        assert_close(prefill, model(ids, use_cache=True).logits)
+    same = generated(model, neutral, ids, spans)
+    assert torch.equal(plain[0], same[0])
+    assert_close(same[1], plain[1])
+
+
+@pytest.mark.parametrize(("family", "name"), CACHED)
+def test_generation_without_a_cache_gives_the_same(models, family, name):
+    ids, spans = Segments([9, 6, 12], seed=2).plain
+    cached, uncached = (
+        generated(models[family], ENTRIES[name].method, ids, spans, use_cache=use) for use in (True, False)
+    )
+    assert torch.equal(cached[0], uncached[0])
+    assert_close(cached[1], uncached[1])
+
+
+@every_pair
+def test_it_is_invariant_to_the_bit_if_it_claims_so_and_only_then(models, family, name):
+    segments, method = Segments([9, 6, 12], seed=3), ENTRIES[name].method
+    first, *others = (generated(models[family], method, *segments.arranged(order)) for order in ORDERS)
+    same = all(torch.equal(one, other) for each in others for one, other in zip(each, first, strict=True))
+    assert same == method.invariant
+
+
+@every_pair
+def test_a_row_of_a_batch_equals_its_single_run(models, family, name):
+    rows = [Segments([6, 9, 4], seed=4).plain, Segments([12, 3, 8, 5], seed=5).plain]
+    ids, mask, spans = padded(rows)
+    together = generated(models[family], ENTRIES[name].method, ids, spans, mask)
+    for index, (row, own) in enumerate(rows):
+        alone = generated(models[family], ENTRIES[name].method, row, own)
+        assert torch.equal(together[0][index], alone[0][0])
+        assert_close(together[1][:, index], alone[1][:, 0])
+
+
+@pytest.mark.parametrize("name", sorted(ROPE_ONLY))
+def test_methods_for_rotary_positions_are_refused_on_alibi(models, name):
+    ids, spans = Segments([9, 6], seed=1).plain
+    with pytest.raises(UnsupportedModelError, match="alibi"):
+        generated(models["mpt"], ENTRIES[name].method, ids, spans)
+
+
+def test_every_method_inside_the_model_is_here():
+    inside = {name for name, method in METHODS.items() if issubclass(method, AttentionMethod)}
+    assert inside == {entry.method.name for entry in ENTRIES.values()} - {Compose.name}
