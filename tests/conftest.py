@@ -67,11 +67,6 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     return model.eval()
 
 
-@pytest.fixture(scope="session", params=FAMILIES)
-def family_model(request: pytest.FixtureRequest) -> PreTrainedModel:
-    return random_model(request.param)
-
-
 @pytest.fixture(scope="session")
 def llama() -> PreTrainedModel:
     return random_model("llama")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -60,14 +60,18 @@ def spans_by_row(spans: Spans | None) -> list[list[Span]]:
 
 
 def open_session(
-    method: AttentionMethod, spans: list[list[Span]], tokens: Tensor, attention_mask: Tensor | None
+    method: AttentionMethod,
+    spans: list[list[Span]],
+    tokens: Tensor,
+    attention_mask: Tensor | Mapping[str, Tensor | None] | None,
 ) -> Session:
     """Lay out a prompt that enters the model whole.
 
     Args:
         spans: by row, in columns of ``tokens``; ``[]`` if there are none.
         tokens: ``[batch, T]`` token ids, or ``[batch, T, hidden]`` embeddings.
-        attention_mask: ``[batch, T]``, zeros on the left for padding; None: no padding.
+        attention_mask: ``[batch, T]``, zeros on the left for padding; or masks ``[batch, 1, T, T]`` by type of layer;
+            None: no padding.
     """
     batch, length = tokens.shape[:2]
     if spans and batch % len(spans):
@@ -131,8 +135,18 @@ def missing_documents(method: str) -> NoDocumentsError:
     )
 
 
-def _padding(attention_mask: Tensor | None, batch: int, length: int) -> list[int]:
+def _seen_by_the_last(mask: Tensor | None) -> Tensor | None:
+    """bool ``[batch, K]``, the keys that the last query sees, from a mask ``[batch, 1, Q, K]``."""
+    if mask is None:
+        return None
+    row = mask[:, 0, -1]
+    return row if row.dtype == torch.bool else row >= 0
+
+
+def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
     """Padding columns at the left of each row."""
+    if isinstance(attention_mask, Mapping):  # masks by type of layer, which models with images make beforehand
+        attention_mask = _seen_by_the_last(attention_mask.get("full_attention"))
     if attention_mask is None:
         return [0] * batch
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
