@@ -145,23 +145,30 @@ def speed(
 
 
 @app.command("methods")
-def list_methods(json_path: JsonPath = None) -> None:
-    """List the methods."""
-    from ragbias.methods import METHODS, AttentionMethod
+def list_methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the docs.")] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """List the methods: what each needs, promises, touches and costs."""
+    from ragbias.binding.architectures import ARCHITECTURES
+    from ragbias.matrix import HEADINGS, as_markdown, matrix
 
-    rows: dict[str, dict[str, Any]] = {}
-    for name, method in METHODS.items():
-        attention = issubclass(method, AttentionMethod)
-        rows[name] = {
-            "summary": (method.__doc__ or "").strip().splitlines()[0],
-            "needs_documents": method.needs_documents,
-            "acts_on": "attention" if attention else "document order" if method.needs_documents else "nothing",
-        }
-    table = Table("method", "acts on", "needs documents", "what it does")
-    for name, row in rows.items():
-        table.add_row(name, row["acts_on"], "yes" if row["needs_documents"] else "no", row["summary"])
-    console.print(table)
-    _write_json(rows, json_path)
+    rows = matrix()
+    if markdown:
+        print(as_markdown(), end="")
+    else:
+        table, details = (Table(box=None, padding=(0, 1, 0, 0), header_style="bold underline") for _ in range(2))
+        for heading in HEADINGS[:6]:
+            table.add_column(heading, no_wrap=True)
+        for heading in (HEADINGS[0], *HEADINGS[6:]):
+            details.add_column(heading, no_wrap=heading == "method")
+        for row in rows:
+            cells = row.cells()
+            table.add_row(*cells[:6])
+            details.add_row(cells[0], *cells[6:])
+        console.print(table, "", details, "", sep="\n")
+        console.print(f"families: all = {', '.join(ARCHITECTURES)}; rotary = all but mpt; any = every causal model")
+    _write_json({row.name: row.as_dict() for row in rows}, json_path)
 
 
 def _quiet() -> None:

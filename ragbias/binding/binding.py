@@ -19,8 +19,8 @@ from ragbias.binding.architectures import architecture_of, attention_sites, deco
 from ragbias.binding.call import AttentionCall
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import get
-from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
+from ragbias.methods import NoMethod, RoToR, get
+from ragbias.methods.base import AttentionMethod, Method
 from ragbias.prompt import Span
 
 Rotation = tuple[Tensor, Tensor] | None
@@ -237,13 +237,13 @@ def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False
 ) -> AbstractContextManager[None]:
     """As ``debias``, for a method instance and checked spans by row; see ``Binding`` for ``private``."""
-    if isinstance(method, ReorderingMethod):
+    if isinstance(method, NoMethod):
+        return Plain(model).attached()
+    if not isinstance(method, AttentionMethod):
         raise MethodError(
-            f"{method.name} changes the order of the documents in the prompt, not the model; "
+            f"{method.name} works on whole prompts, not inside the model; "
             "use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    if not isinstance(method, AttentionMethod):
-        return Plain(model).attached()
     if method.needs_documents and not spans:
         raise missing_documents(method.name)
     return Binding(model, method, spans, private).attached()
@@ -269,5 +269,7 @@ def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = N
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    if isinstance(resolved, RoToR) and resolved.selective:
+        raise MethodError("selective rotor compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)")
     with attach(model, resolved, spans_by_row(spans)):
         yield model

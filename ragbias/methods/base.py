@@ -44,11 +44,13 @@ class AttentionMethod(Method):
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
         needs_rotary: whether it makes sense for rotary positions only.
+        acts_in: the layers it acts in by default, in words.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
     """
 
     positions: ClassVar[Literal["none", "model"]] = "none"
     needs_rotary: ClassVar[bool] = False
+    acts_in: ClassVar[str] = "all"
     layers: LayerRange | None = None
 
     def attention(self, call: AttentionCall) -> Tensor:

@@ -45,6 +45,7 @@ class ChannelScaling(AttentionMethod):
     name = "channel-scaling"
     needs_documents = False
     positions = "model"
+    acts_in = "the profile's"
     cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
     source = "Yu et al., arXiv 2406.02536"
 

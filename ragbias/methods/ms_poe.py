@@ -50,6 +50,7 @@ class MsPoE(AttentionMethod):
     name = "ms-poe"
     needs_documents = False
     needs_rotary = True
+    acts_in = "third to last"
     cost = "one row of scores in the prefill; one rotation of queries and keys"
     source = "Zhang et al., arXiv 2403.04797"
 

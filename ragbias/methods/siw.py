@@ -47,6 +47,7 @@ class SIW(AttentionMethod):
     name = "siw"
     needs_documents = True
     positions = "model"
+    acts_in = "middle half"
     cost = "one row and one column of scores in the prefill; none in decoding"
     source = "Qiang et al., arXiv 2512.13109"
 

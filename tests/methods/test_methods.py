@@ -11,7 +11,20 @@ import ragbias
 from conftest import random_model
 from ragbias import methods
 from ragbias.errors import MethodError, UnknownMethodError
-from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Pine
+from ragbias.methods import (
+    SIW,
+    AttentionSorting,
+    CanonicalOrder,
+    ChannelScaling,
+    Compose,
+    LongContextReorder,
+    MsPoE,
+    PermutationVote,
+    Pine,
+    PositionInterpolation,
+    RoToR,
+    SelfExtend,
+)
 from ragbias.methods.attention_sorting import DocumentAttention
 from segments import Segments
 
@@ -77,6 +90,22 @@ def test_document_attention_equals_the_models_own_attention_weights():
         lambda: AttentionSorting(rounds=0),
         lambda: AttentionSorting(rounds=True),
         lambda: LongContextReorder(style="other"),
+        lambda: PositionInterpolation(0),
+        lambda: PositionInterpolation(-1.5),
+        lambda: PositionInterpolation(float("inf")),
+        lambda: MsPoE(min_ratio=0),
+        lambda: MsPoE(max_ratio="2"),
+        lambda: MsPoE(min_ratio=1.8, max_ratio=1.2),
+        lambda: MsPoE(variant="draft"),
+        lambda: MsPoE(heads="normal"),
+        lambda: SelfExtend(group=0),
+        lambda: SelfExtend(window=0),
+        lambda: SelfExtend(group=2.0),
+        lambda: SIW(dense=0),
+        lambda: SIW(sparse=-1),
+        lambda: SIW(sigma=float("nan")),
+        lambda: PermutationVote(samples=0),
+        lambda: PermutationVote(seed=-1),
         lambda: Pine(order="random"),
         lambda: ChannelScaling(-1, 0.0, layers=None),
         lambda: ChannelScaling(1, float("nan"), layers=None),
@@ -86,6 +115,58 @@ def test_document_attention_equals_the_models_own_attention_weights():
 def test_parameters_out_of_range_are_refused(make):
     with pytest.raises(MethodError):
         make()
+
+
+CHANNEL = ChannelScaling(1, 0.0, layers=(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ((MsPoE(), SelfExtend()), "only one"),
+        ((Pine(), PositionInterpolation()), "only one"),
+        ((SIW(), SIW()), "with itself"),
+        ((SIW(), AttentionSorting()), "before the model runs"),
+        ((SIW(), "pine"), "inside the model"),
+        ((SIW(), Pine()), "no paper"),
+        ((SIW(),), "no paper"),
+        ((SIW(), CHANNEL, SelfExtend()), "no paper"),
+    ],
+)
+def test_contradictory_compositions_are_refused_with_the_reason(given, reason):
+    with pytest.raises(MethodError, match=reason):
+        Compose(*given)
+
+
+def test_a_composition_is_the_same_in_any_order():
+    assert Compose(SIW(), CHANNEL) == Compose(CHANNEL, SIW())
+    assert hash(Compose(SIW(), SelfExtend())) == hash(Compose(SelfExtend(), SIW()))
+    assert Compose(SIW(), SelfExtend()) != Compose(SIW(), CHANNEL)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Pine(layers=(0, 4)),
+        Pine(layers=(-1, 2)),
+        Pine(layers=(3, 1)),
+        SIW(layers=(2, 9)),
+        MsPoE(layers=(5, None)),
+        ChannelScaling(64, 0.0, layers=None),
+        Compose(SIW(layers=(0, 7)), CHANNEL),
+        Compose(SIW(), ChannelScaling(99, 0.0, layers=None)),
+    ],
+)
+def test_parameters_that_do_not_fit_the_model_are_refused(llama, method):
+    with pytest.raises(MethodError, match="layers|channel"), ragbias.debias(llama, method, [(3, 5), (5, 9)]):
+        pass
+
+
+def test_rotors_key_sorts_the_documents():
+    documents = [[5, 1], [3, 9], [4, 9]]
+    assert RoToR().document_order(documents) == [1, 2, 0]
+    assert RoToR(key=lambda ids: ids[-1]).document_order(documents) == [0, 1, 2]
+    assert RoToR(key=lambda ids: -ids[-1]).document_order(documents) == [1, 2, 0]
 
 
 def test_profiles_are_found_by_the_models_name():

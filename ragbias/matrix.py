@@ -1,0 +1,104 @@
+"""What each method needs, promises, touches and costs, read off the methods themselves."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ragbias.binding.architectures import ARCHITECTURES
+from ragbias.methods import METHODS, AttentionMethod, Method, ReorderingMethod
+
+HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One row of the matrix.
+
+    Attributes:
+        constructor: the class with its parameters and their defaults.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` or ``"nothing"``.
+        needs_spans: whether it must know where the documents stand.
+        layers: where it acts by default.
+        families: the architectures it runs on.
+        summary: the first line of its documentation.
+    """
+
+    name: str
+    constructor: str
+    acts_on: str
+    needs_spans: bool
+    invariant: bool
+    layers: str
+    cost: str
+    families: list[str]
+    source: str
+    summary: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def cells(self) -> tuple[str, ...]:
+        """The row in words, in the order of ``HEADINGS``."""
+        families = (
+            "any" if self.acts_on != "attention" else "all" if set(self.families) == set(ARCHITECTURES) else "rotary"
+        )
+        spans, invariant = ("yes" if value else "no" for value in (self.needs_spans, self.invariant))
+        return self.name, self.acts_on, spans, invariant, self.layers, families, self.cost, self.source
+
+
+def matrix() -> list[MethodRow]:
+    """One row for each method."""
+    return [_row(method) for method in METHODS.values()]
+
+
+def _row(method: type[Method]) -> MethodRow:
+    families, layers = list(ARCHITECTURES), "none"
+    if issubclass(method, AttentionMethod):
+        layers = method.acts_in
+        if method.needs_rotary:
+            families = [name for name in families if ARCHITECTURES[name].positions == "rotary"]
+    return MethodRow(
+        name=method.name,
+        constructor=_constructor(method),
+        acts_on=_acts_on(method),
+        needs_spans=method.needs_documents,
+        invariant=method.invariant,
+        layers=layers,
+        cost=method.cost,
+        families=families,
+        source=method.source,
+        summary=(inspect.getdoc(method) or "").splitlines()[0],
+    )
+
+
+def _acts_on(method: type[Method]) -> str:
+    if issubclass(method, AttentionMethod):
+        return "attention"
+    if issubclass(method, ReorderingMethod):
+        return "order"
+    return "answers" if method.needs_documents else "nothing"
+
+
+def _constructor(method: type[Method]) -> str:
+    parameters = [
+        name if parameter.default is parameter.empty else f"{name}={parameter.default!r}"
+        for name, parameter in inspect.signature(method).parameters.items()
+    ]
+    return f"{method.__name__}({', '.join(parameters)})"
+
+
+def as_markdown() -> str:
+    """The matrix as a Markdown table, sources as links."""
+    lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    for row in matrix():
+        name, *middle, source = row.cells()
+        link = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", source)
+        lines.append(_line([f"`{name}`", *middle, link]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: tuple[str, ...] | list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
