@@ -75,6 +75,43 @@ def test_model_is_untouched_after_an_error_inside_a_layer(model, method, error):
     assert torch.equal(logits(model), expected)
 
 
+@pytest.mark.parametrize("family", ["mpt", "phi3", "gpt_neox", "gemma3_text"])
+@pytest.mark.parametrize("method", [Pine(), ChannelScaling(5, 0.0, layers=(1, 2))], ids=str)
+def test_models_with_other_modules_are_untouched_too(family, method):
+    model = random_model(family)
+    before, expected = snapshot(model), logits(model)
+    handle = model.get_output_embeddings().register_forward_pre_hook(Interrupt(KeyboardInterrupt()).forward)
+    with pytest.raises(KeyboardInterrupt), ragbias.debias(model, method, SPANS):
+        logits(model)
+    handle.remove()
+    assert snapshot(model) == before
+    assert torch.equal(logits(model), expected)
+
+
+def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
+    model = random_model("mpt")
+    alone = {}
+    for method in METHODS[:3]:
+        with ragbias.debias(model, method, SPANS):
+            alone[method] = logits(model)
+    results = {method: [] for method in alone}
+    barrier = threading.Barrier(len(alone))
+
+    def run(method):
+        barrier.wait()
+        for _ in range(8):
+            with ragbias.debias(model, method, SPANS):
+                results[method].append(logits(model))
+
+    threads = [threading.Thread(target=run, args=(method,)) for method in alone]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for method, given in results.items():
+        assert len(given) == 8 and all(torch.equal(one, alone[method]) for one in given)
+
+
 def test_model_is_untouched_after_success_and_by_a_refused_method(model):
     before, expected = snapshot(model), logits(model)
     with ragbias.debias(model, Pine(), SPANS):
