@@ -120,12 +120,15 @@ def speed(
 ) -> None:
     """Time prefill and decoding of methods against plain sdpa, interleaved, at the shape of a 1B Llama."""
     from ragbias.evaluation.speed import measure, random_llama
-    from ragbias.methods import ChannelScaling, get
+    from ragbias.methods import SIW, ChannelScaling, MsPoE, get
 
-    chosen = [
-        ChannelScaling(0, 0.0, layers=(0, None)) if name == ChannelScaling.name else get(name)
-        for name in methods.split(",")
-    ]
+    # in every layer, so that the few layers of the model show their cost
+    everywhere = {
+        ChannelScaling.name: ChannelScaling(0, 0.0, layers=(0, None)),
+        MsPoE.name: MsPoE(layers=(0, None)),
+        SIW.name: SIW(layers=(0, None)),
+    }
+    chosen = [everywhere.get(name) or get(name) for name in methods.split(",")]
     with console.status("Building the model ..."):
         model = random_llama(layers)
     with _progress() as progress:
