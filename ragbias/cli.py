@@ -149,15 +149,17 @@ def calibrate(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")],
     out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
     task: Annotated[
-        str | None, typer.Option(help="Calibration set: kv (JSON key-value retrieval) or tiny. [default: by the model]")
+        str | None, typer.Option(help="Calibration set: kv (JSON key-value retrieval) or tiny. Default: by the model.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
     strings: Annotated[int, typer.Option(help="Random token strings; 2000 in the paper.")] = 500,
-    length: Annotated[int | None, typer.Option(help="Their tokens. [default: 1000 or the window]")] = None,
-    questions: Annotated[int | None, typer.Option(help="Of a drawn set. [default: 100, tiny: 40]")] = None,
-    documents: Annotated[int | None, typer.Option(help="Per question of a drawn set. [default: by the task]")] = None,
+    length: Annotated[int | None, typer.Option(help="Their tokens. Default: 1000, or the window if less.")] = None,
+    questions: Annotated[int | None, typer.Option(help="Of a drawn set. Default: 100, tiny 40.")] = None,
+    documents: Annotated[
+        int | None, typer.Option(help="Per question of a drawn set. Default: by task and window.")
+    ] = None,
     depths: Annotated[int, typer.Option(help="Places of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, typer.Option(help="Draws strings and questions.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Sequences that run together.")] = 8,
@@ -181,6 +183,9 @@ def calibrate(
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
+        raise
     report.tell(profile, console)
     console.print(f"Written: {out}")
     _write_json(profile.as_dict(), json_path)

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
+from transformers.utils import logging
 
 from ragbias.calibration.attention import last_token_attention
 from ragbias.calibration.calibrate import load
@@ -30,6 +31,7 @@ from ragbias.calibration.profile import Profile, find
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.calibration.settings import Settings
 from ragbias.calibration.statistics import Windows, layer_outputs
+from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
 
@@ -130,6 +132,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--json", type=Path, help="write the results here")
     arguments = parser.parse_args()
+    logging.disable_progress_bar()
+    try:
+        _run(arguments)
+    except (RagBiasError, OSError, ImportError) as error:
+        parser.exit(2, f"perturb: {' '.join(str(error).split())}\n")
+
+
+def _run(arguments: argparse.Namespace) -> None:
     settings = Settings(
         arguments.model, strings=arguments.strings, length=arguments.length, questions=arguments.questions,
         seed=arguments.seed, batch_size=arguments.batch_size,

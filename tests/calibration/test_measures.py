@@ -1,9 +1,12 @@
 """Losses and attention against what the public interface computes."""
 
+import json
+
 import pytest
 import torch
 
 import ragbias
+from ragbias.calibration import perturb
 from ragbias.calibration.attention import (
     _giving_weights,
     _scaled_projections,
@@ -124,3 +127,16 @@ def test_perturbations_report_every_factor_and_layer(lm, samples):
     constant = next(curve for curve in curves if curve["perturbation"] == "position ids plus 10")
     assert constant["correlation_by_layer"] == pytest.approx([1.0] * len(constant["correlation_by_layer"]), abs=1e-3)
     assert sum(done) == 7 * len(samples) + 5 * 6
+
+
+def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_path):
+    arguments = ["--questions=1", "--strings=4", "--length=40", f"--json={tmp_path / 'p.json'}"]
+    monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", *arguments])
+    perturb.main()
+    assert "Correlation of the channel's curve" in " ".join(capsys.readouterr().out.split())
+    written = json.loads((tmp_path / "p.json").read_text())
+    assert (len(written["attention"]), len(written["curves"])) == (7, 4)
+    monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", "--strings=0"])
+    with pytest.raises(SystemExit) as ended:
+        perturb.main()
+    assert ended.value.code == 2 and "strings=0" in capsys.readouterr().err
