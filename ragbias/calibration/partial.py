@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,9 +59,10 @@ class Partial:
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
         """Keep the sum; at once if ``now``, or else only if the last saving is some time ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
-            buffer = io.BytesIO()
-            np.savez(buffer, sum=total, count=np.array(count))
-            write_atomically(self._sums, buffer.getvalue())
+            temporary = self._sums.with_name(self._sums.name + ".tmp")
+            with temporary.open("wb") as file:  # not by way of memory: a large model's sum takes a gigabyte
+                np.savez(file, sum=total, count=np.array(count))
+            os.replace(temporary, self._sums)
             self._saved = time.monotonic()
 
     def remove(self) -> None:

@@ -7,6 +7,7 @@ import pytest
 from ragbias.calibration import Profile, calibrate, hidden
 from ragbias.calibration.partial import Partial
 from ragbias.calibration.settings import Settings
+from ragbias.calibration.statistics import NoPositionalChannelError
 from ragbias.cli import main
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
@@ -139,6 +140,30 @@ def test_the_command_writes_profile_and_plot(command, tmp_path):
     assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "same.json").read_text()) == json.loads(out.read_text())
     assert ChannelScaling.from_profile(out).channel == profile.channel
+
+
+def test_the_command_ends_with_code_1_if_no_channel_is_found(command, tmp_path, monkeypatch):
+    def nothing(*arguments):
+        raise NoPositionalChannelError("none of the 128 channels is monotone")
+
+    monkeypatch.setattr(calibrate, "search", nothing)
+    code, told, _ = command("--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
+    assert code == 1 and "No profile is written: none of the 128 channels" in " ".join(told.split())
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_the_command_says_that_a_stopped_run_goes_on(command, tmp_path, monkeypatch):
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "losses", stopped)
+    arguments = ("--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
+    code, told, _ = command(*arguments)
+    assert code == 130 and "goes on from here" in told
+    code, _, told = command(*arguments, "--seed=1")
+    assert code == 2 and "seed was 0 and is 1 now" in told
+    monkeypatch.undo()
+    assert (tmp_path / "p.json.partial.npz").exists()
 
 
 @pytest.mark.parametrize(
