@@ -7,13 +7,15 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import PreTrainedModel
 
 import ragbias
+from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of
 from ragbias.calibration.loss import padded
 from ragbias.calibration.samples import Sample
 from ragbias.errors import UnsupportedModelError
-from ragbias.methods import ChannelScaling, NoMethod
+from ragbias.methods import ChannelScaling
 
 
 @torch.no_grad()
@@ -22,17 +24,24 @@ def last_token_attention(
 ) -> list[Tensor]:
     """Attention of each prompt's last token to all its tokens, averaged over heads.
 
-    The prompts run once; then the last token is taken back and run again by itself on their cache, with the
-    implementation that gives out weights. So the weights of one row are held and not of all. With ``scaling`` the cache
-    holds the scaled keys already, and the one token's query and key are scaled here, as the method does it.
+    All but the last token run first; then it runs by itself on their cache, with the implementation that gives out
+    weights. So the weights of one row are held and not of all. With ``scaling`` the whole prompt runs, since its
+    last row must be the one that the method replaces, and that token is taken back. The cache then holds the scaled
+    keys already, and the one token's query and key are scaled here, as the method does it.
 
     Returns:
-        per prompt ``[n_layers, T]`` in float32.
+        per prompt ``[n_layers, T]`` in float32; zero where a sliding layer does not see.
+
+    Raises:
+        UnsupportedModelError: with ``scaling``, a family with a fused projection.
     """
     ids, mask = padded(prompts, model.device)
-    with ragbias.debias(model, scaling or NoMethod()):
-        cache = model(ids, attention_mask=mask, use_cache=True, logits_to_keep=1).past_key_values
-    cache.crop(-1)
+    if scaling is None:
+        cache = model(ids[:, :-1], attention_mask=mask[:, :-1], use_cache=True, logits_to_keep=1).past_key_values
+    else:
+        with ragbias.debias(model, scaling):
+            cache = model(ids, attention_mask=mask, use_cache=True, logits_to_keep=1).past_key_values
+        cache.crop(-1)
     with _giving_weights(model), _scaled_projections(model, scaling):
         output = model(
             ids[:, -1:],
@@ -41,7 +50,8 @@ def last_token_attention(
             use_cache=True,
             output_attentions=True,
         )
-    weights = torch.stack([layer[:, :, 0].float().mean(1) for layer in output.attentions])
+    rows = [layer[:, :, 0].float().mean(1) for layer in output.attentions]
+    weights = torch.stack([pad(row, (ids.shape[1] - row.shape[1], 0)) for row in rows])
     return [weights[:, row, -len(prompt) :] for row, prompt in enumerate(prompts)]
 
 
@@ -110,21 +120,20 @@ def _scaled_projections(model: PreTrainedModel, scaling: ChannelScaling | None) 
     """What the query and key projections of the method's layers read, with the channel scaled; values read the rest."""
     with ExitStack() as stack:
         if scaling is not None:
-            layers = list(model.get_decoder().get_submodule("layers").children())
+            architecture = architecture_of(model)
+            if architecture.fused is not None:
+                raise UnsupportedModelError(
+                    f"{type(model).__name__} projects queries, keys and values at once; attention with a channel "
+                    "scaled is measured on models with separate projections only"
+                )
 
             def scaled(module: torch.nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
                 hidden = args[0].clone()
                 hidden[..., scaling.channel] *= scaling.factor
                 return (hidden, *args[1:])
 
-            for index in scaling.layer_indices(len(layers)):
-                for name in ("self_attn.q_proj", "self_attn.k_proj"):
-                    try:
-                        projection = layers[index].get_submodule(name)
-                    except AttributeError as error:
-                        raise UnsupportedModelError(
-                            f"{type(model).__name__} has no {name} in its layers; attention with a channel scaled is "
-                            "measured on models with separate query and key projections only"
-                        ) from error
-                    stack.callback(projection.register_forward_pre_hook(scaled).remove)
+            modules = attention_sites(decoder_of(model, architecture), architecture)
+            for index in scaling.layer_indices(len(modules)):
+                for name in ("q_proj", "k_proj"):
+                    stack.callback(modules[index].get_submodule(name).register_forward_pre_hook(scaled).remove)
         yield

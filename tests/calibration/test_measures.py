@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ragbias
+from conftest import random_model
 from ragbias.calibration import perturb
 from ragbias.calibration.attention import (
     _giving_weights,
@@ -20,6 +21,7 @@ from ragbias.calibration.loss import losses
 from ragbias.calibration.perturb import attention_by_factor, cropped_mask, curve_correlations
 from ragbias.calibration.profile import Profile
 from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling
 from ragbias.prompt import TokenisedPrompt
 
@@ -62,6 +64,29 @@ def test_last_tokens_attention_is_that_of_eager_attention(lm, samples):
             attentions = lm.model(torch.tensor([prompt]), output_attentions=True).attentions
         expected = torch.stack([layer[0, :, -1].mean(0) for layer in attentions])
         torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "phi3", "mpt"])
+def test_attention_and_losses_are_measured_on_other_families(family):
+    """Sliding layers that have forgotten, a fused projection, ALiBi: rows of a padded batch equal single ones."""
+    model, tokens = random_model(family), torch.arange(3, 63).tolist()
+    prefixes, documents = ([3, 4, 5], [4, 5]), [tokens[9:20], tokens[20:]]
+    samples = [Sample(TokenisedPrompt(prefix, documents, [5]), [7, 8], 0, n) for n, prefix in enumerate(prefixes)]
+    prompts = [sample.prompt.ids for sample in samples]
+    for weights, prompt in zip(last_token_attention(model, prompts), prompts, strict=True):
+        torch.testing.assert_close(weights, last_token_attention(model, [prompt])[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(weights.sum(1), torch.ones(4), atol=1e-5, rtol=0)
+    together = losses(model, samples, (3, 0.0, (1, 2)), 2)
+    assert together == pytest.approx([losses(model, [sample], (3, 0.0, (1, 2)), 1)[0] for sample in samples], abs=1e-3)
+    neutral = ChannelScaling(3, 1.0, layers=(1, 2))
+    if family != "gemma2":
+        with pytest.raises(UnsupportedModelError, match="separate projections only"):
+            last_token_attention(model, prompts, neutral)
+    else:
+        for pair in zip(
+            last_token_attention(model, prompts), last_token_attention(model, prompts, neutral), strict=True
+        ):
+            torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-4)
 
 
 def test_the_scaled_last_token_is_that_of_the_method(lm, samples):

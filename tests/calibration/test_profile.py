@@ -90,14 +90,15 @@ def test_an_unknown_name_or_file_says_what_to_do(tmp_path):
 
 
 def test_a_profile_of_another_shape_is_refused_when_attached(llama):
-    config = llama.config
-    assert (config.hidden_size, config.num_hidden_layers) == (64, 3)
-    with ragbias.debias(llama, ChannelScaling.from_profile(PROFILE)):
+    size, depth = llama.config.hidden_size, llama.config.num_hidden_layers
+    with ragbias.debias(llama, ChannelScaling.from_profile(Profile("m", size, depth, 7, 0.0, (1, 2)))):
         pass
-    for profile in (Profile("m", 128, 3, 7, 0.0, (1, 2)), Profile("m", 64, 4, 7, 0.0, (1, 2))):
-        shape = f"hidden size {profile.hidden_size} with {profile.n_layers} layers"
+    for profile in (Profile("m", 2 * size, depth, 7, 0.0, (1, 2)), Profile("m", size, depth + 1, 7, 0.0, (1, 2))):
+        shapes = (
+            f"hidden size {profile.hidden_size} with {profile.n_layers} layers, but this one has hidden size {size}"
+        )
         with (
-            pytest.raises(MethodError, match=f"for a model of {shape}, but this one has hidden size 64 and 3 layers"),
+            pytest.raises(MethodError, match=f"for a model of {shapes} and {depth} layers"),
             ragbias.debias(llama, ChannelScaling.from_profile(profile)),
         ):
             pass
