@@ -1,1 +1,5 @@
-"""Profiles for channel scaling: which channel carries the position in which model."""
+"""Channel scaling for a model of your own: the search for its positional channel, and profiles of what was found."""
+
+from ragbias.calibration.profile import Profile
+
+__all__ = ["Profile"]

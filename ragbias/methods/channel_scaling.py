@@ -5,15 +5,15 @@ Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from importlib import resources
+import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from ragbias.attention import attend, causal_mask
+from ragbias.calibration.profile import Profile, find
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange, check_finite, check_whole
 
@@ -41,6 +41,8 @@ class ChannelScaling(AttentionMethod):
     factor: float
     layers: LayerRange | None
     last: int | Literal["all"] = 1
+    # hidden size and number of layers of the model that a profile was made for
+    _calibrated_for: tuple[int, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     name = "channel-scaling"
     needs_documents = False
@@ -56,27 +58,30 @@ class ChannelScaling(AttentionMethod):
             check_whole("channel-scaling: last", self.last, 1)
 
     @classmethod
-    def from_profile(cls, name: str) -> ChannelScaling:
-        """The channel, factor and layers that the paper found for a model.
+    def from_profile(cls, profile: str | os.PathLike[str] | Profile) -> ChannelScaling:
+        """The channel, factor and layers that were found for a model, by the paper or by ``ragbias calibrate``.
 
         Args:
-            name: a hub name, e.g. ``"mistralai/Mistral-7B-Instruct-v0.2"``; matched without the organisation and
-                regardless of case.
+            profile: a hub name, e.g. ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without the organisation and
+                regardless of case; a file that ``ragbias calibrate`` wrote (a path that exists or ends with ``.json``);
+                or a ``Profile``.
 
         Raises:
-            MethodError: there is no profile for this model.
+            MethodError: there is no profile for this model, or the file is not valid. Attaching the method to a model
+                of another hidden size or number of layers raises it too.
         """
-        profiles = json.loads(resources.files("ragbias.calibration").joinpath("profiles.json").read_text())
-        wanted = name.rstrip("/").rsplit("/", 1)[-1].lower()
-        for known, profile in profiles.items():
-            if known.rsplit("/", 1)[-1].lower() == wanted:
-                return cls(profile["channel"], profile["factor"], layers=(profile["layers"][0], profile["layers"][1]))
-        raise MethodError(
-            f"no channel-scaling profile for {name!r}; known: {', '.join(profiles)}. Give channel, factor and layers "
-            "yourself: ChannelScaling(channel, factor, layers=(first, last)), as found by `ragbias calibrate`"
-        )
+        found = find(profile)
+        method = cls(found.channel, found.factor, layers=found.layers)
+        object.__setattr__(method, "_calibrated_for", (found.hidden_size, found.n_layers))
+        return method
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
+        if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):
+            size, layers = self._calibrated_for
+            raise MethodError(
+                f"channel-scaling: the profile is for a model of hidden size {size} with {layers} layers, but this one "
+                f"has hidden size {hidden_size} and {n_layers} layers; find its own channel with `ragbias calibrate`"
+            )
         super().validate(hidden_size, n_layers)
         if self.channel >= hidden_size:
             raise MethodError(

@@ -1,0 +1,70 @@
+"""How well a model answers with a channel scaled: the teacher-forced loss of the right answers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+import ragbias
+from ragbias.calibration.samples import Sample
+from ragbias.methods import ChannelScaling, Method, NoMethod
+
+Scaling = tuple[int, float, tuple[int, int]]  # channel, factor, first and last layer
+
+
+@torch.no_grad()
+def losses(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    scaling: Scaling | None,
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[float]:
+    """Mean negative log-likelihood per answer token, for each sample.
+
+    The answer follows the prompt in one pass, and the ``len(answer) + 1`` rows from the prompt's last token on are
+    scaled, as generation would scale them one by one (``eval_on_valid_set`` of the authors).
+
+    Args:
+        scaling: None runs the model as it is.
+    """
+    result = [0.0] * len(samples)
+    for together in _batches(samples, batch_size):
+        part = [samples[index] for index in together]
+        answers = torch.tensor([sample.answer for sample in part], device=model.device)
+        length = answers.shape[1]
+        method: Method = NoMethod()
+        if scaling is not None:
+            channel, factor, layers = scaling
+            method = ChannelScaling(channel, factor, layers=layers, last=length + 1)
+        ids, mask = padded([sample.prompt.ids + sample.answer for sample in part], model.device)
+        with ragbias.debias(model, method):
+            logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1).logits
+        found = cross_entropy(logits[:, :-1].float().transpose(1, 2), answers, reduction="none").mean(1)
+        for index, value in zip(together, found.tolist(), strict=True):
+            result[index] = value
+        progress(len(together))
+    return result
+
+
+def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and mask ``[batch, T]``, padded on the left with token 0, which the mask hides."""
+    width = max(map(len, sequences))
+    ids = [[0] * (width - len(sequence)) + list(sequence) for sequence in sequences]
+    mask = [[0] * (width - len(sequence)) + [1] * len(sequence) for sequence in sequences]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
+    """Indices of samples with equally long answers (one number of rows is scaled in a batch), long prompts together."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt.ids)):
+        groups[len(samples[index].answer)].append(index)
+    for group in groups.values():
+        for begin in range(0, len(group), size):
+            yield group[begin : begin + size]

@@ -1,0 +1,179 @@
+"""Calibration sets: questions with one gold document among others, to be asked with the gold one at several depths."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from ragbias.errors import MethodError
+from ragbias.evaluation.positions import Example, evenly_spread, split
+from ragbias.lm import DebiasedLM
+from ragbias.prompt import TokenisedPrompt, tokenise
+from ragbias.tiny import evaluate as tiny_evaluation
+from ragbias.tiny.world import ask, sample_entries
+
+Task = Literal["kv", "tiny", "data"]
+TASKS: tuple[Task, ...] = get_args(Task)
+MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
+ROOM = 200  # tokens kept free for instruction, question and answer
+DATA_FIELDS = "question (text), documents (list of texts), answer (text), gold (index of the document that holds it)"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt of the calibration set: its tokens, those of the right answer, and where the gold document stands.
+
+    Attributes:
+        gold: index into ``prompt.documents``.
+        question: index of the question; it is the same for all depths of the gold document.
+    """
+
+    prompt: TokenisedPrompt
+    answer: list[int]
+    gold: int
+    question: int
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """The samples to choose by, and others to check the choice on; each holds every question at every depth."""
+
+    choose: list[Sample]
+    check: list[Sample]
+
+
+def calibration_set(
+    lm: DebiasedLM, task: Task, questions: int, documents: int | None, depths: int, seed: int, data: Path | None
+) -> CalibrationSet:
+    """Draw or read a calibration set and tokenise it for a model.
+
+    Generated sets hold ``questions`` to choose by and twice as many for the check, which is run with two settings only;
+    of a file every third is for the check.
+
+    Raises:
+        MethodError: a file that does not fit, or a prompt longer than the model's window.
+    """
+    if data is not None:
+        examples = read_examples(data)
+        kept, held = [e for i, e in enumerate(examples) if i % 3 != 2], examples[2::3]
+    else:
+        rng = random.Random(f"calibration {task} {seed}")
+        count = documents or default_documents(lm, task)
+        make = _kv_example if task == "kv" else _tiny_example
+        examples = [make(rng, count) for _ in range(3 * questions)]
+        kept, held = examples[:questions], examples[questions:]
+    made = CalibrationSet(*(_samples(lm, task, part, depths) for part in (kept, held)))
+    longest = max(len(sample.prompt.ids) + len(sample.answer) for sample in (*made.choose, *made.check))
+    if longest > lm.window:
+        raise MethodError(
+            f"a prompt of the calibration set has {longest} tokens with its answer, but the model's window is "
+            f"{lm.window}; use fewer documents"
+        )
+    return made
+
+
+def default_documents(lm: DebiasedLM, task: Task) -> int:
+    """20 passages for ``tiny``; for ``kv`` the 75 pairs of the benchmark, or as many as the window holds."""
+    if task != "kv":
+        return 20
+    pair = _kv_example(random.Random(0), 1).gold
+    tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
+    return max(2, min(MAX_PAIRS, (lm.window - ROOM) // tokens))
+
+
+def read_examples(path: Path) -> list[Example]:
+    """Examples from a JSON-lines file.
+
+    Raises:
+        MethodError: names file, line and field.
+    """
+    examples = []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if line.strip():
+            examples.append(_example(line, f"{path}, line {number}"))
+    if len(examples) < 3:
+        raise MethodError(f"{path} holds {len(examples)} questions; a calibration set needs 3 at least, better 100")
+    return examples
+
+
+def _example(line: str, place: str) -> Example:
+    try:
+        data: Any = json.loads(line)
+        question, documents, answer, gold = (data[name] for name in ("question", "documents", "answer", "gold"))
+    except (ValueError, TypeError, KeyError) as error:
+        raise MethodError(f"{place}: {type(error).__name__} {error}; expected an object with {DATA_FIELDS}") from error
+    texts = (question, answer, *documents) if isinstance(documents, list) else (None,)
+    if not all(isinstance(text, str) and text.strip() for text in texts):
+        raise MethodError(f"{place}: a text is empty or no text; expected {DATA_FIELDS}")
+    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(documents) or len(documents) < 2:
+        raise MethodError(
+            f"{place}: gold={gold!r} with {len(documents)} documents; expected {DATA_FIELDS}, two or more"
+        )
+    return Example(question, answer, documents[gold], (*documents[:gold], *documents[gold + 1 :]))
+
+
+def _samples(lm: DebiasedLM, task: Task, examples: Sequence[Example], depths: int) -> list[Sample]:
+    samples = []
+    for question, example in enumerate(examples):
+        for place in _places(1 + len(example.distractors), depths):
+            documents = example.arranged(place)
+            text, answer = _FORMATS[task](lm, documents, example)
+            prompt = tokenise(split(text, documents), lm.tokenizer)
+            ids = lm.tokenizer(answer, add_special_tokens=False)["input_ids"]
+            samples.append(Sample(prompt, list(ids), place, question))
+    return samples
+
+
+def _places(documents: int, depths: int) -> list[int]:
+    return [documents // 2] if depths == 1 else evenly_spread(documents, min(depths, documents))
+
+
+def _kv_example(rng: random.Random, pairs: int) -> Example:
+    """JSON key-value retrieval of Liu et al.: random identifiers, one of which is asked for."""
+    drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
+    texts = [f'"{key}": "{value}"' for key, value in drawn]
+    return Example(drawn[0][0], drawn[0][1], texts[0], tuple(texts[1:]))
+
+
+def _kv_text(lm: DebiasedLM, documents: Sequence[str], example: Example) -> tuple[str, str]:
+    text = (
+        "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n{\n"
+        + ",\n".join(documents)
+        + f'\n}}\n\nKey: "{example.question}"\nCorresponding value:'
+    )
+    return _asked(lm, text, f'"{example.answer}"')
+
+
+def _tiny_example(rng: random.Random, documents: int) -> Example:
+    """A question as ``tiny`` was trained on: names of the training split, which no evaluation uses."""
+    entries = sample_entries(rng, documents, held_out=False)
+    asked = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
+    texts = [tiny_evaluation.LAYOUT.document(0, entry.passage) for entry in entries]
+    return Example(asked.question, asked.answer, texts[0], tuple(texts[1:]))
+
+
+def _tiny_text(lm: DebiasedLM, documents: Sequence[str], example: Example) -> tuple[str, str]:
+    layout = tiny_evaluation.LAYOUT
+    text = layout.prefix + layout.separator.join(documents) + layout.suffix.format(q=example.question)
+    return text, example.answer
+
+
+def _data_text(lm: DebiasedLM, documents: Sequence[str], example: Example) -> tuple[str, str]:
+    context = "\n\n".join(documents)
+    text = f"Answer the question using the documents.\n\n{context}\n\nQuestion: {example.question}\nAnswer:"
+    return _asked(lm, text, example.answer)
+
+
+def _asked(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
+    """As one user message where the model has a chat template; without one the answer follows after a space."""
+    if lm.tokenizer.chat_template is None:
+        return text, " " + answer
+    return lm.chat_text([{"role": "user", "content": text}]), answer
+
+
+_FORMATS = {"kv": _kv_text, "tiny": _tiny_text, "data": _data_text}

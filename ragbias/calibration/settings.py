@@ -1,0 +1,103 @@
+"""What a calibration runs on, and how much of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from ragbias.calibration.samples import TASKS, Task
+from ragbias.calibration.statistics import MIN_LENGTH
+from ragbias.errors import MethodError
+
+STRINGS = 500
+QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer where one CPU core shall do in minutes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for.
+
+    Attributes:
+        model: a hub name, a path or ``"tiny"``.
+        task: where the calibration set comes from; None: ``data`` if there is a file, ``tiny`` for the embedded model,
+            else ``kv``.
+        data: JSON-lines file of ``{question, documents, answer, gold}``.
+        strings, length: random token strings and their length; the paper has 2000 of 1000. No length means 1000 or the
+            model's window, whichever is less.
+        questions: of a generated calibration set, each asked at ``depths`` places of the gold document.
+        documents: per question of a generated set; None: what suits task and window.
+        batch_size: sequences that run together; changes speed and memory only.
+    """
+
+    model: str
+    task: str | None = None
+    data: Path | None = None
+    strings: int = STRINGS
+    length: int | None = None
+    questions: int | None = None
+    documents: int | None = None
+    depths: int = 5
+    seed: int = 0
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        least = {"strings": 1, "length": MIN_LENGTH, "questions": 1, "documents": 2, "depths": 1, "seed": 0}
+        for name, minimum in {**least, "batch_size": 1}.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
+                raise MethodError(f"calibrate: {name}={value!r}; expected a whole number >= {minimum}")
+        if self.task is not None and self.task not in TASKS:
+            raise MethodError(f"calibrate: task={self.task!r}; expected one of {', '.join(TASKS)}")
+        if self.task == "data" and self.data is None:
+            raise MethodError("calibrate: task='data' needs a file; give its path as data (--data FILE)")
+        if self.data is not None and self.task not in (None, "data"):
+            raise MethodError(
+                f"calibrate: task={self.task!r} draws its own questions; leave out data={str(self.data)!r}"
+            )
+        if self.data is not None and not self.data.is_file():
+            raise MethodError(f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each")
+
+    def plan(self, window: int) -> Plan:
+        """The settings with nothing left open that the model decides.
+
+        Raises:
+            MethodError: the strings are longer than the model's window.
+        """
+        if self.length is not None and self.length > window:
+            raise MethodError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
+        task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
+        return Plan(
+            model=self.model,
+            task=cast(Task, task),  # checked above
+            data=self.data,
+            strings=self.strings,
+            length=self.length or min(1000, window),
+            questions=self.questions or QUESTIONS[task],
+            documents=self.documents,
+            depths=self.depths,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is run; as ``Settings``. Results of equal plans are equal, up to the order of floating-point sums."""
+
+    model: str
+    task: Task
+    data: Path | None
+    strings: int
+    length: int
+    questions: int
+    documents: int | None
+    depths: int
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain data; of a data file its name and the SHA-256 of what it holds."""
+        data = None
+        if self.data is not None:
+            data = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
+        return {**asdict(self), "data": data}

@@ -1,0 +1,156 @@
+"""Which channels of the hidden state carry the position: the statistics of Algorithm 1.
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
+and the authors' ``seach_dim_by_statistic.py``, which ``tests/golden/channel_search`` fixes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragbias.errors import MethodError
+
+try:
+    from scipy.signal import savgol_filter
+except ImportError as error:
+    raise ImportError("calibration needs scipy, which is not installed: pip install 'ragbias[calibrate]'") from error
+
+Array = NDArray[np.float64]
+
+FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
+PAPER_LENGTH, PAPER_SKIP_FIT, PAPER_SKIP_SMOOTH = 1000, 300, 200
+MIN_LENGTH = 20  # leaves more points for the fit and the smoothing than a cubic has coefficients
+SHALLOW = 8  # layers; below, the authors' range 2..n-2 is too short for any channel to pass the count n // 4
+
+
+class NoPositionalChannelError(MethodError):
+    """Not one channel is monotone in any layer, so there is nothing to calibrate."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Where the tests begin and which layers they look at.
+
+    Attributes:
+        skip_fit, skip_smooth: positions dropped before the monotone test and before the smoothness.
+        savgol: window of the Savitzky-Golay filter.
+        first, last: layers of the test, both included.
+    """
+
+    skip_fit: int
+    skip_smooth: int
+    savgol: int
+    first: int
+    last: int
+
+    @classmethod
+    def for_shape(cls, n_layers: int, length: int) -> Windows:
+        """The authors' numbers (300, 200, 10, layers 2 to n-2), scaled down where strings or model are short.
+
+        Below 1000 positions the skips shrink in proportion. Below 8 layers all but the last are tested; what the last
+        one puts out no attention reads.
+        """
+        if length < MIN_LENGTH:
+            raise MethodError(f"random strings of {length} tokens are too short for a cubic fit; use {MIN_LENGTH} up")
+        return cls(
+            skip_fit=min(PAPER_SKIP_FIT, PAPER_SKIP_FIT * length // PAPER_LENGTH),
+            skip_smooth=min(PAPER_SKIP_SMOOTH, PAPER_SKIP_SMOOTH * length // PAPER_LENGTH),
+            savgol=SAVGOL_WINDOW,
+            first=2 if n_layers >= SHALLOW else 0,
+            last=max(n_layers - 2, 0),
+        )
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What the search found.
+
+    Attributes:
+        monotone: by channel, the layers where the cubic fit is monotone, all in one direction.
+        smoothness: by ranked channel, the smallest sum of squared second differences; less is smoother.
+        ranked: the channels to try, best first.
+        passed: the channels that passed the count, in order of index.
+        fallback: whether no channel passed, so that ``ranked`` goes by the number of monotone layers instead.
+        windows: the settings.
+    """
+
+    monotone: dict[int, list[int]]
+    smoothness: dict[int, float]
+    ranked: list[int]
+    passed: list[int]
+    fallback: bool
+    windows: Windows
+
+
+def layer_outputs(states: Array) -> Array:
+    """Hidden states ``[n_hs, T, D]`` without the embeddings where the authors drop them: where ``n_hs`` is odd."""
+    return states[1:] if len(states) % 2 else states
+
+
+def search(states: Array, top: int = 10, windows: Windows | None = None) -> Ranking:
+    """Rank channels by how well their mean value follows the position.
+
+    Args:
+        states: mean hidden states ``[n_hs, T, D]`` as transformers gives them, the embeddings first.
+        top: how many channels to keep.
+        windows: default: the authors' ones, scaled to the shape.
+
+    Raises:
+        NoPositionalChannelError: no channel is monotone in any layer.
+    """
+    outputs = layer_outputs(states)
+    n_layers, length, channels = outputs.shape
+    windows = windows or Windows.for_shape(n_layers, length)
+    layers = range(windows.first, windows.last + 1)
+    directions = np.stack([_directions(outputs[layer, windows.skip_fit :]) for layer in layers])
+    monotone = {channel: _one_direction(directions[:, channel], windows.first) for channel in range(channels)}
+    passed = [channel for channel, found in monotone.items() if len(found) > n_layers // 4]
+    tried = passed or [channel for channel, found in monotone.items() if found]
+    if not tried:
+        raise NoPositionalChannelError(
+            f"none of the {channels} channels is monotone in any of the layers {windows.first} to {windows.last}; the "
+            "model seems to keep no position in a single channel, or the mean is too noisy: try more random strings"
+        )
+    roughness = {
+        channel: min(_roughness(outputs[layer, windows.skip_smooth :, channel], windows) for layer in monotone[channel])
+        for channel in tried
+    }
+    order = sorted(tried, key=lambda c: (0 if passed else -len(monotone[c]), roughness[c], c))
+    ranked = order[:top]
+    kept = passed or ranked
+    return Ranking(monotone, {channel: roughness[channel] for channel in kept}, ranked, passed, not passed, windows)
+
+
+def _directions(curves: Array) -> NDArray[np.int64]:
+    """For curves ``[T, D]``: 1 where the cubic fit rises everywhere, -1 where it falls, 0 where neither."""
+    scaled = _min_max(curves)
+    usable = np.isfinite(scaled).all(0)
+    positions = np.linspace(-1, 1, len(scaled))
+    basis = np.polynomial.legendre.legvander(positions, FIT_DEGREE)
+    coefficients, *_ = np.linalg.lstsq(basis, np.where(usable, scaled, 0), rcond=None)
+    steps = np.diff(basis @ coefficients, axis=0)
+    directions = np.where((steps >= 0).all(0), 1, np.where((steps < 0).all(0), -1, 0))
+    return np.where(usable, directions, 0)
+
+
+def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
+    """The layers that rise or those that fall, whichever are more; those that fall if equal."""
+    rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
+    return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
+
+
+def _roughness(curve: Array, windows: Windows) -> float:
+    """Sum of squared second differences of the smoothed curve ``[T]``."""
+    smooth = savgol_filter(_min_max(curve), windows.savgol, SAVGOL_DEGREE)
+    return float((np.diff(smooth, n=2) ** 2).sum())
+
+
+def _min_max(curves: Array) -> Array:
+    """Scaled to [0, 1] along the first axis; NaN where a curve is constant."""
+    low, high = curves.min(0), curves.max(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled: Array = (curves - low) / (high - low)
+    return scaled

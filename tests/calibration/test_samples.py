@@ -1,0 +1,103 @@
+"""Calibration sets: what they ask, where the gold document stands, and files that do not fit."""
+
+import json
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.calibration.samples import calibration_set, default_documents
+from ragbias.errors import MethodError
+from ragbias.tiny.world import is_held_out
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+def decode(lm, ids):
+    return lm.tokenizer.decode(ids)
+
+
+def test_key_value_sets_hold_the_asked_pair_at_every_depth(lm):
+    made = calibration_set(lm, "kv", 2, 9, 3, 0, None)
+    assert (len(made.choose), len(made.check)) == (6, 12)
+    assert [(sample.question, sample.gold) for sample in made.choose] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
+    for sample in made.choose:
+        key, value = json.loads(
+            "[" + decode(lm, sample.prompt.documents[sample.gold]).strip(" ,\n").replace(":", ",") + "]"
+        )
+        assert f'Key: "{key}"' in decode(lm, sample.prompt.suffix)
+        assert decode(lm, sample.answer).strip() == f'"{value}"'
+        assert len(sample.prompt.documents) == 9
+    again = calibration_set(lm, "kv", 2, 9, 3, 0, None)
+    other = calibration_set(lm, "kv", 2, 9, 3, 1, None)
+    assert again == made and other != made
+
+
+def test_key_value_sets_fit_the_window_by_default(lm):
+    count = default_documents(lm, "kv")
+    assert 2 <= count < 75  # the byte tokenizer needs 80 tokens for a pair, and the window is 4096
+    calibration_set(lm, "kv", 1, None, 2, 0, None)
+    with pytest.raises(MethodError, match="window is 4096; use fewer documents"):
+        calibration_set(lm, "kv", 1, 75, 2, 0, None)
+
+
+def test_the_set_of_tiny_uses_training_names_only(tiny):
+    made = calibration_set(tiny, "tiny", 3, 6, 2, 0, None)
+    for sample in (*made.choose, *made.check):
+        for document in sample.prompt.documents:
+            assert not is_held_out(decode(tiny, document).strip().splitlines()[0])
+        assert decode(tiny, sample.answer).strip() in decode(tiny, sample.prompt.documents[sample.gold])
+
+
+def rows(count):
+    return [
+        {
+            "question": f"Who is {n}?",
+            "documents": [f"{n} is a cat.", f"{n}{n} is a dog.", "A cow."],
+            "answer": "cat",
+            "gold": 0,
+        }
+        for n in range(10, 10 + count)
+    ]
+
+
+def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows(6)) + "\n\n")
+    made = calibration_set(lm, "data", 100, None, 3, 0, path)
+    assert (len(made.choose), len(made.check)) == (12, 6)
+    assert "12 is a cat." in decode(lm, made.check[0].prompt.documents[0])
+    assert "10 is a cat." in decode(lm, made.choose[2].prompt.documents[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gold": 3}, "gold=3 with 3 documents"),
+        ({"gold": True}, "gold=True"),
+        ({"documents": "one"}, "expected question"),
+        ({"documents": ["x", " "]}, "a text is empty"),
+        ({"answer": ""}, "a text is empty"),
+        ({"documents": ["x"]}, "1 documents"),
+        ({"question": None}, "a text is empty"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
+    path = tmp_path / "set.jsonl"
+    data = rows(3)
+    data[1].update(change)
+    path.write_text("\n".join(map(json.dumps, data)))
+    with pytest.raises(MethodError, match=f"line 2: .*{message}"):
+        calibration_set(lm, "data", 1, None, 3, 0, path)
+
+
+def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(MethodError, match="line 1: KeyError 'question'"):
+        calibration_set(lm, "data", 1, None, 3, 0, path)
+    path.write_text(json.dumps(rows(1)[0]))
+    with pytest.raises(MethodError, match="holds 1 questions"):
+        calibration_set(lm, "data", 1, None, 3, 0, path)

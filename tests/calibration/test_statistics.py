@@ -1,0 +1,85 @@
+"""The channel search against the authors' code, and on hidden states with a planted channel."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from ragbias.calibration.statistics import NoPositionalChannelError, Windows, layer_outputs, search
+from ragbias.errors import MethodError
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "channel_search"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(GOLDEN.glob("*.json"))])
+def test_search_equals_the_reference(name):
+    info = json.loads((GOLDEN / f"{name}.json").read_text())
+    states = load_file(GOLDEN / f"{name}.safetensors")["golden.hidden_states_mean"].astype(np.float64)
+    n_layers = info["num_hidden_states"] - info["embedding_dropped"]
+    windows = replace(
+        Windows.for_shape(n_layers, states.shape[1]), skip_fit=info["skip_mono"], skip_smooth=info["skip_smooth"]
+    )
+    found = search(states, info["topk"], windows)
+    assert found.monotone == {int(channel): layers for channel, layers in info["mono_layers"].items()}
+    assert found.passed == info["candidates_stage1"]
+    assert found.ranked == info["candidates"]
+    assert found.smoothness == pytest.approx({int(c): value for c, value in info["smoothness"].items()}, rel=1e-4)
+    assert not found.fallback
+
+
+def planted(n_hs: int, length: int, channels: dict[int, range], seed: int = 0) -> np.ndarray:
+    """Waves in 16 channels, of whole periods where the test looks, so that no cubic fit is monotone by chance; the
+    planted channels follow the position in the given layers (counted without the embeddings)."""
+    rng = np.random.default_rng(seed)
+    wave = np.cos(np.linspace(0, 12 * np.pi, length))
+    states = wave[None, :, None] * rng.uniform(0.5, 1, (n_hs, 1, 16))
+    for channel, layers in channels.items():
+        for layer in layers:
+            states[layer + 1, :, channel] = np.linspace(5, -5, length) + 0.01 * rng.standard_normal(length)
+    return states
+
+
+@pytest.mark.parametrize("length", [64, 300, 1000])
+def test_a_planted_channel_is_found_at_any_length(length):
+    found = search(planted(13, length, {5: range(3, 9), 9: range(2, 5)}))
+    assert found.passed == [5] == found.ranked  # 9 is monotone in 3 of 12 layers, and more than 3 are asked for
+    assert set(range(3, 9)) <= set(found.monotone[5])
+
+
+def test_smoother_channels_come_first_and_only_the_top_is_kept():
+    states = planted(13, 1000, {2: range(2, 11), 3: range(2, 11), 4: range(2, 11)})
+    states[:, :, 2] += 0.5 * np.random.default_rng(1).standard_normal(states.shape[:2])
+    found = search(states, top=2)
+    assert found.passed == [2, 3, 4]
+    assert set(found.ranked) == {3, 4}
+    assert found.smoothness[2] > max(found.smoothness[3], found.smoothness[4])
+
+
+def test_without_a_candidate_the_channels_with_the_most_monotone_layers_are_ranked():
+    found = search(planted(13, 400, {5: range(4, 7), 9: range(4, 6)}))
+    assert found.fallback and found.passed == []
+    assert found.ranked[0] == 5
+
+
+def test_no_monotone_channel_at_all_is_an_error():
+    with pytest.raises(NoPositionalChannelError, match="none of the 16 channels"):
+        search(planted(13, 400, {}))
+    with pytest.raises(NoPositionalChannelError):
+        search(np.ones((5, 100, 3)))
+
+
+def test_embeddings_are_dropped_where_the_number_of_states_is_odd():
+    assert layer_outputs(np.zeros((13, 4, 2))).shape[0] == 12
+    assert layer_outputs(np.zeros((12, 4, 2))).shape[0] == 12
+
+
+def test_windows_are_the_papers_and_shrink_with_short_strings_and_shallow_models():
+    assert Windows.for_shape(32, 1000) == Windows(300, 200, 10, 2, 30) == Windows.for_shape(32, 4000)
+    assert Windows.for_shape(4, 100) == Windows(30, 20, 10, 0, 2)
+    with pytest.raises(MethodError, match="19 tokens are too short"):
+        Windows.for_shape(32, 19)
+    found = search(planted(5, 20, {5: range(3)}))
+    assert 5 in found.ranked
