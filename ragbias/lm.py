@@ -86,7 +86,8 @@ class DebiasedLM:
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
-        return int(self.model.config.get_text_config().max_position_embeddings)
+        config = self.model.config.get_text_config()
+        return int(config.max_seq_len if config.model_type == "mpt" else config.max_position_embeddings)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from conftest import random_model
+from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, debias, documents, methods
 from ragbias.errors import (
     DocumentNotFoundError,
@@ -297,6 +297,16 @@ def test_eight_threads_with_different_methods_give_what_they_give_alone(lm):
     for thread in threads:
         thread.join()
     assert results == {(index, round_): ids for index, ids in enumerate(expected) for round_ in range(3)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
+    lm = DebiasedLM(random_model(family), byte_tokenizer)
+    texts = {
+        lm.generate(Prompt(PROMPT.prefix, [DOCUMENTS[i] for i in order], PROMPT.suffix), max_new_tokens=5).text
+        for order in ((0, 1, 2, 3), (3, 1, 0, 2))
+    }
+    assert len(texts) == 1
 
 
 # voting and routing
