@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ragbias.boundaries import registered
 from ragbias.boundaries.context import current_documents, document_texts
 from ragbias.boundaries.occurrences import Hit
-from ragbias.boundaries.placement import place
+from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry
 from ragbias.boundaries.runs import best_run, split_runs
 from ragbias.boundaries.truncated import at_edges
@@ -90,7 +90,7 @@ def locate(
 
 
 def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
-    hits = place(text, named)
+    hits = place(text, named, places(text, named))
     run = best_run(split_runs(text, hits, lenient=source == "documents"))
     missing = Counter(named) - Counter(hit.document for hit in hits)
     cut = at_edges(text, run, list(missing.elements()))

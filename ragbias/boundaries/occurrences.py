@@ -35,6 +35,8 @@ def escaped_forms(document: str) -> list[str]:
 
     Every such form holds a backslash.
     """
+    if document.isascii() and document.isprintable() and not any(mark in document for mark in "'\"\\"):
+        return []
     stripped = document.strip()
     forms = [repr(document)[1:-1], repr(stripped)[1:-1]]
     forms += [json.dumps(stripped, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]

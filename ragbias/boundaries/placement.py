@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ragbias.boundaries.occurrences import Hit, common_prefix, ends_block, is_bounded, is_separator, occurrences
 
@@ -14,7 +14,19 @@ MAX_STEPS = 2000  # of backtracking, where several documents fit in one place
 CONTEXT = 24  # characters before and after a hit that are compared with those of other hits
 
 
-def place(text: str, documents: Sequence[str], strict: bool = False) -> list[Hit]:
+def places(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Hit]]:
+    """Where each document stands, the longest document first; those that stand nowhere are left out.
+
+    Args:
+        strict: take only occurrences that neither begin nor end within a word.
+    """
+    options = {document: occurrences(text, document) for document in sorted(set(documents), key=lambda d: (-len(d), d))}
+    if strict:
+        options = {document: [hit for hit in hits if is_bounded(text, hit)] for document, hits in options.items()}
+    return {document: hits for document, hits in options.items() if hits}
+
+
+def place(text: str, documents: Sequence[str], known: dict[str, list[Hit]]) -> list[Hit]:
     """Place as many of the documents as stand in the text, each as often as it is named, in ascending order.
 
     Retrieved documents are mostly joined by one separator, so an arrangement of that kind comes first, if it places no
@@ -24,13 +36,10 @@ def place(text: str, documents: Sequence[str], strict: bool = False) -> list[Hit
     Args:
         text: the prompt.
         documents: texts; one that was retrieved twice is named twice.
-        strict: take only occurrences that neither begin nor end within a word.
+        known: the places of these documents, and maybe of others, as ``places`` gives them.
     """
     wanted = Counter(documents)
-    options = {document: occurrences(text, document) for document in sorted(wanted, key=lambda d: (-len(d), d))}
-    if strict:
-        options = {document: [hit for hit in hits if is_bounded(text, hit)] for document, hits in options.items()}
-    options = {document: hits for document, hits in options.items() if hits}
+    options = {document: hits for document, hits in known.items() if document in wanted}
     if not options:
         return []
     joined = _Joined(text, options, wanted).best()

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.occurrences import Hit, forms, is_block, is_bounded, occurrences
-from ragbias.boundaries.placement import place
-from ragbias.boundaries.registry import Registry
+from ragbias.boundaries.occurrences import Hit, is_block
+from ragbias.boundaries.placement import place, places
+from ragbias.boundaries.registry import Registry, Retrieval
 from ragbias.boundaries.runs import best_run, covered, split_runs
 
 MIN_CHARACTERS = 8  # shorter texts stand in too many prompts by chance
-MANY = 100  # texts
 
 
 def find(text: str, registry: Registry) -> list[Hit]:
@@ -21,40 +20,49 @@ def find(text: str, registry: Registry) -> list[Hit]:
     merged results of two retrievers do. A single document is accepted only if it has its lines to itself, so that a
     text that merely occurs in the question is not taken for one.
     """
-    retrievals = registry.candidates()
-    present = _present(text, (document for retrieval in retrievals for document in retrieval))
-    together = [[document for document in retrieval if document in present] for retrieval in retrievals]
-    runs = [_run(text, documents) for documents in together if len(documents) > 1]
-    best = max(runs, key=lambda run: (len(run) > 1, covered(run)), default=[])
+    present = (document for document in registry.standing_in(text) if len(document.strip()) >= MIN_CHARACTERS)
+    known = places(text, present, strict=True)
+    if not known:
+        return []
+    best = _best(text, registry.candidates(), known)
     if len(best) > 1:
-        return _continued(text, best, present)
-    best = _run(text, list(present))
+        return _continued(text, best, known.values())
+    best = _run(text, list(known), known)
     return best if len(best) > 1 or (best and is_block(text, best[0])) else []
 
 
-def _present(text: str, documents: Iterable[str]) -> dict[str, None]:
-    """Those of the documents that stand in the text in any form, each once, in order."""
-    distinct = {document: None for document in documents if len(document.strip()) >= MIN_CHARACTERS}
-    if len(distinct) > MANY:  # a full search for each would be slow, so look at their first characters before
-        heads = {text[begin : begin + MIN_CHARACTERS] for begin in range(len(text))}
-        distinct = {
-            document: None
-            for document in distinct
-            if any(form[:MIN_CHARACTERS] in heads for form in forms(document, text))
-        }
-    return {document: None for document in distinct if any(form in text for form in forms(document, text))}
+def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]]) -> list[Hit]:
+    """The run of two or more documents of one retrieval that covers most text; of equal ones the latest."""
+    longest = {document: max(hit.end - hit.begin for hit in hits) for document, hits in known.items()}
+    found = longest.keys()
+    together = [
+        [document for document in retrieval if document in longest]
+        for retrieval in retrievals
+        if len(retrieval) > 1 and not found.isdisjoint(retrieval)
+    ]
+    together.sort(key=lambda documents: sum(longest[document] for document in documents), reverse=True)
+    best: list[Hit] = []
+    for documents in together:
+        if len(documents) < 2:
+            continue
+        if sum(longest[document] for document in documents) <= covered(best):
+            break  # neither this retrieval nor one behind it can cover more
+        run = _run(text, documents, known)
+        if len(run) > 1 and covered(run) > covered(best):
+            best = run
+    return best
 
 
-def _run(text: str, documents: Sequence[str]) -> list[Hit]:
-    return best_run(split_runs(text, place(text, documents, strict=True)))
+def _run(text: str, documents: Sequence[str], known: dict[str, list[Hit]]) -> list[Hit]:
+    return best_run(split_runs(text, place(text, documents, known)))
 
 
-def _continued(text: str, run: list[Hit], present: Iterable[str]) -> list[Hit]:
+def _continued(text: str, run: list[Hit], known: Iterable[Sequence[Hit]]) -> list[Hit]:
     separators = {text[left.end : right.begin] for left, right in pairwise(run)}
     if len(separators) > 1:
         return run
     (separator,) = separators
-    hits = [hit for document in present for hit in occurrences(text, document) if is_bounded(text, hit)]
+    hits = [hit for each in known for hit in each]
     behind = {hit.begin: hit for hit in sorted(hits)}  # of several at one place the longest
     before = {hit.end: hit for hit in sorted(hits, key=lambda hit: -hit.begin)}
     while (edge := run[-1].end + len(separator)) in behind and text.startswith(separator, run[-1].end):

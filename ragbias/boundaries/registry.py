@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+
+from ragbias.boundaries.windows import Windows, standing
 
 Retrieval = tuple[str, ...]
 
@@ -30,6 +32,8 @@ class Registry:
         self._lock = threading.Lock()
         self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
         self._n_texts = 0
+        self._counts: Counter[str] = Counter()  # retrievals in which a text stands
+        self._windows = Windows()
 
     def add(self, texts: Iterable[str]) -> None:
         """Remember the texts of one retrieval; texts without any visible character are left out.
@@ -43,6 +47,10 @@ class Registry:
         with self._lock:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
+                for text in dict.fromkeys(retrieval):
+                    if not self._counts[text]:
+                        self._windows.add(text)
+                    self._counts[text] += 1
             self._retrievals[retrieval] = now
             self._retrievals.move_to_end(retrieval)
             self._forget(now)
@@ -53,10 +61,19 @@ class Registry:
             self._forget(self._clock())
             return list(reversed(self._retrievals))
 
+    def standing_in(self, prompt: str) -> set[str]:
+        """The remembered texts that stand in the prompt in full: as they are, stripped, or escaped."""
+        with self._lock:
+            self._forget(self._clock())
+            candidates = self._windows.candidates(prompt)
+        return standing(prompt, candidates)
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._retrievals.clear()
+            self._counts.clear()
+            self._windows.clear()
             self._n_texts = 0
 
     def __len__(self) -> int:
@@ -69,3 +86,8 @@ class Registry:
                 return
             del self._retrievals[retrieval]
             self._n_texts -= len(retrieval)
+            for text in dict.fromkeys(retrieval):
+                self._counts[text] -= 1
+                if not self._counts[text]:
+                    del self._counts[text]
+                    self._windows.remove(text)

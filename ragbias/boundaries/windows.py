@@ -1,0 +1,71 @@
+"""Which of many texts stand in a prompt, without searching for each of them."""
+
+from __future__ import annotations
+
+from ragbias.boundaries.occurrences import escaped_forms, forms
+
+WINDOW = 16  # characters
+STRIDE = 8  # every eighth window of a prompt is looked up, so eight windows of each text are kept
+
+
+class Windows:
+    """An index of texts by windows in their middle; beginnings are often alike, as with a file's name in front.
+
+    A prompt is sampled at every ``STRIDE``-th character. However a text stands in it, as it is or escaped, one of the
+    samples is one of the text's ``STRIDE`` neighbouring windows. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, tuple[str, ...]] = {}  # by window; tuples, since nearly all hold one text
+        self._short: set[str] = set()  # texts with too few windows
+
+    def add(self, text: str) -> None:
+        """Index a text that is not indexed yet."""
+        windows = _windows(text)
+        if not windows:
+            self._short.add(text)
+        for window in windows:
+            self._texts[window] = (*self._texts.get(window, ()), text)
+
+    def remove(self, text: str) -> None:
+        """Forget a text."""
+        self._short.discard(text)
+        for window in _windows(text):
+            others = tuple(other for other in self._texts.pop(window) if other != text)
+            if others:
+                self._texts[window] = others
+
+    def candidates(self, prompt: str) -> set[str]:
+        """The texts that may stand in the prompt: all that do, and few others."""
+        found = set(self._short)
+        lookup = self._texts.get
+        for begin in range(0, len(prompt) - WINDOW + 1, STRIDE):
+            texts = lookup(prompt[begin : begin + WINDOW])
+            if texts:
+                found.update(texts)
+        return found
+
+    def clear(self) -> None:
+        """Forget all texts."""
+        self._texts.clear()
+        self._short.clear()
+
+    def __len__(self) -> int:
+        """Number of entries, to which the memory in use is proportional."""
+        return sum(map(len, self._texts.values())) + len(self._short)
+
+
+def standing(prompt: str, texts: set[str]) -> set[str]:
+    """Those of the texts that stand in the prompt in full, in any form."""
+    return {text for text in texts if any(form in prompt for form in forms(text, prompt))}
+
+
+def _windows(text: str) -> dict[str, None]:
+    """The middle windows of every form of the text; none if the text is too short, as its escaped forms are longer."""
+    windows: dict[str, None] = {}
+    stripped = text.strip()  # its forms stand inside those of the whole text
+    if len(stripped) >= WINDOW + STRIDE - 1:
+        for form in (stripped, *escaped_forms(stripped)):
+            first = (len(form) - WINDOW - STRIDE + 1) // 2
+            windows.update((form[begin : begin + WINDOW], None) for begin in range(first, first + STRIDE))
+    return windows
