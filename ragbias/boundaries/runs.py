@@ -28,8 +28,9 @@ def split_runs(text: str, hits: Sequence[Hit], lenient: bool = False) -> list[li
     """
     runs: list[list[Hit]] = []
     gaps = [text[left.end : right.begin] for left, right in pairwise(hits)]
+    wordy = [index for index, gap in enumerate(gaps) if not is_separator(gap)]
     for index, hit in enumerate(hits):
-        if index and _joins(text, hits, gaps, index - 1, lenient):
+        if index and (index - 1 not in wordy or _joins(text, hits, gaps, index - 1, wordy, lenient)):
             runs[-1].append(hit)
         else:
             runs.append([hit])
@@ -46,14 +47,15 @@ def covered(run: Sequence[Hit]) -> int:
     return sum(hit.end - hit.begin for hit in run)
 
 
-def _joins(text: str, hits: Sequence[Hit], gaps: Sequence[str], index: int, lenient: bool) -> bool:
+def _joins(
+    text: str, hits: Sequence[Hit], gaps: Sequence[str], index: int, wordy: Sequence[int], lenient: bool
+) -> bool:
+    """Whether a gap that holds words joins its neighbours; ``wordy`` are the gaps that do."""
     gap = gaps[index]
     if MESSAGE_BORDER.search(gap):
         return False
-    if is_separator(gap):
-        return True
     before, after = text[max(0, hits[0].begin - CONTEXT) : hits[0].begin], text[hits[-1].end :][:CONTEXT]
-    others = [other for position, other in enumerate(gaps) if position != index and not is_separator(other)]
+    others = [gaps[other] for other in wordy if other != index]
     if any(_same_header(gap, other) for other in [*others, before]):
         return True
     if any(_same_footer(gap, other) for other in [*others, after]):
