@@ -9,6 +9,10 @@ class RagBiasError(RuntimeError):
     """Base of all errors of this library."""
 
 
+class WrongTypeError(RagBiasError, TypeError):
+    """An argument of the wrong type. Also a ``TypeError``, for callers who catch that."""
+
+
 class EmptyDocumentError(RagBiasError):
     """A document without any text, or without a single token."""
 
@@ -19,6 +23,10 @@ class SpanError(RagBiasError):
 
 class AmbiguousSegmentsError(SpanError):
     """The text between the documents cannot be assigned to them without depending on their order."""
+
+
+class SegmenterError(SpanError):
+    """A ``segmenter`` that is neither separator, pattern nor function, that failed, or that gave spans of no sense."""
 
 
 class DocumentNotFoundError(RagBiasError):

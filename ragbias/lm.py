@@ -47,6 +47,7 @@ class DebiasedLM:
         tokenizer: its tokenizer.
         method: default method of all requests: a name or an instance.
         name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
+        strip_numbering: take the documents' numbers out of headers in flat prompts, see ``Prompt.from_text``.
 
     One object may be used by several threads at once.
     """
@@ -57,10 +58,12 @@ class DebiasedLM:
         tokenizer: PreTrainedTokenizerBase,
         method: str | Method = "pine",
         name: str | None = None,
+        strip_numbering: bool = False,
     ) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
+        self.strip_numbering = strip_numbering
         self.method = self._resolve(method)
 
     @classmethod
@@ -70,6 +73,7 @@ class DebiasedLM:
         method: str | Method = "pine",
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
+        strip_numbering: bool = False,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -81,7 +85,7 @@ class DebiasedLM:
         """
         path = str(tiny.path()) if name == "tiny" else name
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        return cls(AutoModelForCausalLM.from_pretrained(path, **model_kwargs), tokenizer, method, name)
+        return cls(AutoModelForCausalLM.from_pretrained(path, **model_kwargs), tokenizer, method, name, strip_numbering)
 
     @property
     def window(self) -> int:
@@ -208,7 +212,7 @@ class DebiasedLM:
         boundaries: Boundaries | None,
         method: str | Method | None,
     ) -> Request:
-        parts, boundaries, obstacle = in_parts(prompt, documents, boundaries)
+        parts, boundaries, obstacle = in_parts(prompt, documents, boundaries, self.strip_numbering)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
         wanted = self._resolve(method)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-import os
-import re
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError
+from ragbias.boundaries import numbering
+from ragbias.boundaries.gaps import split
+from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +31,7 @@ class Prompt:
 
     Raises:
         EmptyDocumentError: a document is empty or only white space.
-        TypeError: a part is not a string.
+        WrongTypeError: a part is not a string; it is a ``TypeError`` as well.
     """
 
     prefix: str
@@ -41,10 +40,14 @@ class Prompt:
 
     def __init__(self, prefix: str, documents: Sequence[str], suffix: str) -> None:
         if isinstance(documents, str):
-            raise TypeError("documents must be a sequence of strings, got one string; write [document]")
+            raise WrongTypeError("documents must be a sequence of strings, got one string; write [document]")
+        if not isinstance(documents, Sequence):
+            raise WrongTypeError(f"documents must be a sequence of strings, got {type(documents).__name__}")
         for part in (prefix, *documents, suffix):
             if not isinstance(part, str):
-                raise TypeError(f"a prompt is made of strings, got {type(part).__name__}; pass the document's text")
+                raise WrongTypeError(
+                    f"a prompt is made of strings, got {type(part).__name__}; pass the document's text"
+                )
         for index, document in enumerate(documents):
             if not document.strip():
                 raise EmptyDocumentError(f"document {index} of {len(documents)} is empty; leave it out")
@@ -62,73 +65,44 @@ class Prompt:
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
-    def from_text(cls, text: str, spans: Sequence[Span]) -> Prompt:
+    def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         The text between two documents is their separator and, where the gaps differ, a header of the document behind it
         (``Document [2](Title: ...) ``). So that the set of document segments does not depend on their order, every
         document carries one separator: behind it if one stands behind the last document as well, else in front of it.
-        Where the template has none before the first document either, one is added there; only then does ``.text``
-        differ from ``text``.
+        Where the template has none before the first document either, one is added there; only then, and where numbers
+        are stripped, does ``.text`` differ from ``text``.
+
+        Spans that include the headers and spans that do not give the same prompt, wherever the first header can be told
+        from the text before it.
 
         Args:
             text: the prompt, with chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
+            strip_numbering: take the documents' numbers out of their headers (``Document [3]``), since they tell the
+                order, which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
 
         Raises:
+            WrongTypeError: the text is not a string.
             SpanError: spans overlap or lie outside the text.
             AmbiguousSegmentsError: documents carry footers, or headers whose first one cannot be told from the prefix.
             EmptyDocumentError: a span holds no text.
         """
+        if not isinstance(text, str):
+            raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
         ordered = check_spans(spans, len(text))
+        if strip_numbering:
+            text, ordered = numbering.strip_numbering(text, ordered)
         if not ordered:
             return cls(text, (), "")
-        bodies = [text[begin:end] for begin, end in ordered]
-        gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(ordered)]
-        prefix, suffix = text[: ordered[0][0]], text[ordered[-1][1] :]
-
-        separator, headers = _separator_and_headers(gaps)
-        first_header = _last_header(prefix, headers)
-        prefix = prefix[: len(prefix) - len(first_header)]
-        documents = [header + body for header, body in zip([first_header, *headers], bodies, strict=True)]
-
-        if separator and suffix.startswith(separator):
-            return cls(prefix, [document + separator for document in documents], suffix[len(separator) :])
-        return cls(prefix.removesuffix(separator), [separator + document for document in documents], suffix)
-
-
-def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
-    """What stands between all documents, and what each gap holds for the document behind it."""
-    if len(set(gaps)) == 1 and (len(gaps) > 1 or not gaps[0].strip(string.whitespace + string.punctuation)):
-        return gaps[0], [""] * len(gaps)
-    separators, headers = [], []
-    for gap in gaps:  # its longest break is the separator
-        blank = max(re.finditer(r"\s+", gap), key=lambda run: (run[0].count("\n"), len(run[0])), default=None)
-        if blank is None or blank.start():
-            raise AmbiguousSegmentsError(
-                "the documents are followed by text of their own (a footer of the document template?), which cannot be "
-                "told from the prompt behind the last one; put it in front of the text, or into the documents"
-            )
-        separators.append(blank[0])
-        headers.append(gap[blank.end() :])
-    if len(set(separators)) > 1:
-        raise AmbiguousSegmentsError("the documents are separated in different ways; join them all with one separator")
-    return (separators or [""])[0], headers
-
-
-def _last_header(prefix: str, headers: Sequence[str]) -> str:
-    """The end of the prefix that is the first document's header: as many lines, beginning as the others do."""
-    if not any(headers):
-        return ""
-    lines = prefix.split("\n")
-    header = "\n".join(lines[-1 - headers[0].count("\n") :])
-    shared = os.path.commonprefix([header, *headers])  # noqa: RUF071 - by character is meant
-    if len(shared.strip()) < 2:
-        raise AmbiguousSegmentsError(
-            "the documents have headers, but the first one cannot be told from the text before it; "
-            "let each header begin on a line of its own, all in the same way"
-        )
-    return header
+        gaps = split(text, ordered)
+        bodies = [header + text[begin:end] for header, (begin, end) in zip(gaps.headers, ordered, strict=True)]
+        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] :]
+        separator = gaps.separator
+        if gaps.closed:
+            return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
+        return cls(prefix.removesuffix(separator), [separator + body for body in bodies], suffix)
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:

@@ -14,7 +14,7 @@ class Report:
         method_requested: name of the method that was asked for.
         method_ran: name of the method that ran; ``"none"`` where it could not.
         source: how the documents were found: ``"prompt"`` (given as a ``Prompt``), ``"documents"``, ``"artifact"``,
-            ``"run"``, ``"registry"``, or ``"none"``.
+            ``"run"``, ``"registry"``, ``"segmenter"``, ``"headers"``, or ``"none"``; see ``ragbias.boundaries``.
         spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (see ``Prompt.from_text`` for
             the separator that may be added), ascending.
         n_expected: number of documents that the source named.

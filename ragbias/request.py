@@ -32,7 +32,10 @@ class Request:
 
 
 def in_parts(
-    prompt: str | Prompt, documents: Sequence[str] | None, boundaries: Boundaries | None
+    prompt: str | Prompt,
+    documents: Sequence[str] | None,
+    boundaries: Boundaries | None,
+    strip_numbering: bool = False,
 ) -> tuple[Prompt, Boundaries, str]:
     """A prompt in parts, where its documents were found, and why it cannot be split, if so.
 
@@ -50,13 +53,14 @@ def in_parts(
         documents = list(documents)
     if boundaries is None:
         boundaries = locate(prompt, documents=documents)
-    if documents is not None and boundaries.n_found < len(documents):
+    found = 0 if boundaries.source == "headers" else boundaries.n_found
+    if documents is not None and found < len(documents):
         raise DocumentNotFoundError(
-            f"{boundaries.n_found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
+            f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as it stands there"
         )
     try:
-        return Prompt.from_text(prompt, boundaries.spans), boundaries, ""
+        return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
     except AmbiguousSegmentsError as error:
         return Prompt(prompt, (), ""), boundaries, str(error)
 

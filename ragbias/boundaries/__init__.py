@@ -2,6 +2,17 @@
 
 from ragbias.boundaries.context import current_documents, documents
 from ragbias.boundaries.locate import Boundaries, locate
+from ragbias.boundaries.numbering import has_numbering, strip_numbering
 from ragbias.boundaries.registry import Registry
+from ragbias.boundaries.segmenting import Segmenter
 
-__all__ = ["Boundaries", "Registry", "current_documents", "documents", "locate"]
+__all__ = [
+    "Boundaries",
+    "Registry",
+    "Segmenter",
+    "current_documents",
+    "documents",
+    "has_numbering",
+    "locate",
+    "strip_numbering",
+]

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ragbias.errors import WrongTypeError
+
 _current: ContextVar[tuple[str, ...] | None] = ContextVar("ragbias_documents", default=None)
 
 
@@ -19,7 +21,7 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
 
     Raises:
-        TypeError: an element has no text, or ``docs`` is a single string.
+        WrongTypeError: an element has no text, or ``docs`` is a single string.
     """
     token = _current.set(document_texts(docs))
     try:
@@ -37,10 +39,12 @@ def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
     """The text of each document.
 
     Raises:
-        TypeError: an element has no text, or ``docs`` is a single string.
+        WrongTypeError: an element has no text, or ``docs`` is a single string.
     """
     if isinstance(docs, (str, bytes)) or not isinstance(docs, Iterable):
-        raise TypeError(f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]")
+        raise WrongTypeError(
+            f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]"
+        )
     return tuple(_text(document) for document in docs)
 
 
@@ -48,4 +52,4 @@ def _text(document: object) -> str:
     for text in (document, getattr(document, "page_content", None), getattr(document, "text", None)):
         if isinstance(text, str):
             return text
-    raise TypeError(f"a document is a string or has a text in page_content or text, got {type(document).__name__}")
+    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {type(document).__name__}")

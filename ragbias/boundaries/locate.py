@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ragbias.boundaries import registered
+from ragbias.boundaries import headers, registered, segmenting
 from ragbias.boundaries.context import current_documents, document_texts
+from ragbias.boundaries.gaps import with_headers
 from ragbias.boundaries.occurrences import Hit
 from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry
 from ragbias.boundaries.runs import best_run, split_runs
+from ragbias.boundaries.segmenting import Segmenter
 from ragbias.boundaries.truncated import at_edges
+from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NAMES = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
+    "segmenter": "given by the segmenter",
 }
 
 
@@ -28,9 +32,10 @@ class Boundaries:
     Attributes:
         spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping.
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
-            the same run), ``"registry"`` (retrieved lately), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry, the number found; where nothing was
-            found, the number that the first source named.
+            the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
+            ``"headers"`` (found by their numbered headers), or ``"none"``.
+        n_expected: number of documents that this source named; for the registry and headers, the number found; where
+            nothing was found, the number that the first source named.
         n_found: number of documents found, the length of ``spans``.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
     """
@@ -49,12 +54,14 @@ def locate(
     artifacts: Iterable[str] | None = None,
     run: Iterable[str] | None = None,
     registry: Registry | None = None,
+    segmenter: Segmenter | None = None,
+    include_headers: bool = False,
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source of which a document stands in the prompt wins.
 
     Documents are found verbatim and in full, also stripped or escaped as in a printed list. Only of the sources that
-    name this prompt's own documents (all but the registry), one that was cut at the edge of the context is accepted
-    too, if at least half of it and 40 characters are left.
+    name this prompt's own documents (the first three), one that was cut at the edge of the context is accepted too, if
+    at least half of it and 40 characters are left. Documents in several messages: those of the one that holds most.
 
     Args:
         text: the prompt as the model gets it, chat template applied.
@@ -63,7 +70,23 @@ def locate(
         artifacts: texts of the documents in the artifacts of tool messages.
         run: texts retrieved in the run that this request belongs to.
         registry: what was retrieved lately, by anyone.
+        segmenter: how to find documents that no source above knows. A string is a separator that stands before,
+            between and behind the documents; what stands before the first and behind the last one is left as plain
+            text. A compiled pattern matches a document, or has it as its group 1. A function gets the prompt and gives
+            a list of ``(begin, end)`` in characters, ascending and apart, or a list of texts that stand in it.
+        include_headers: let each span begin at the header that stands before the document and belongs to it, be it a
+            number, a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
+
+    Last of all, documents are found by numbered headers, see ``ragbias.boundaries.headers``.
+
+    Raises:
+        WrongTypeError: the text is not a string, or documents are not texts.
+        SegmenterError: the segmenter is of the wrong kind, failed, or gave spans that make no sense.
     """
+    if not isinstance(text, str):
+        raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
+    if segmenter is not None:
+        segmenting.check(segmenter)
     if documents is None:
         documents = current_documents()
     if documents is not None and not documents:
@@ -77,23 +100,46 @@ def locate(
             continue
         found = _named(text, texts, source)
         if found.spans:
-            return _with_misses(found, misses)
+            return _finished(text, found, misses, include_headers)
         expected = expected or len(texts)
         misses.append(f"none of the {len(texts)} documents {NAMES[source]} stands verbatim in the prompt")
     if registry is not None:
-        run_found = registered.find(text, registry)
-        if run_found:
-            return _with_misses(Boundaries(_spans(run_found), "registry", len(run_found), len(run_found), ""), misses)
+        spans = _spans(registered.find(text, registry))
+        if spans:
+            return _finished(text, Boundaries(spans, "registry", len(spans), len(spans), ""), misses, include_headers)
+    if segmenter is not None:
+        found = _segmented(text, segmenter)
+        if found.spans:
+            return _finished(text, found, misses, include_headers)
+        expected = expected or found.n_expected
+        misses.append("the segmenter found no documents")
+    headed, doubt = headers.find(text)
+    if headed:
+        spans = tuple((each.header if include_headers else each.begin, each.end) for each in headed)
+        return _finished(text, Boundaries(spans, "headers", len(spans), len(spans), ""), misses, False)
+    misses += [doubt] if doubt else []
     return Boundaries(
         (), "none", expected, 0, "; ".join(misses) or "no documents were given, and none retrieved lately"
     )
 
 
+def _segmented(text: str, segmenter: Segmenter) -> Boundaries:
+    found = segmenting.find(text, segmenter)
+    texts = [each for each in found if isinstance(each, str)]
+    if texts:
+        return _named(text, texts, "segmenter")
+    spans = [each for each in found if not isinstance(each, str)]
+    together = segmenting.in_one_message(text, spans)
+    apart = len(spans) - len(together)
+    reason = f"{apart} stand in another message and were left as plain text" if apart else ""
+    return Boundaries(tuple(together), "segmenter", len(spans), len(together), reason)
+
+
 def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
     hits = place(text, named, places(text, named))
-    run = best_run(split_runs(text, hits, lenient=source == "documents"))
+    run = best_run(split_runs(text, hits, lenient=source in ("documents", "segmenter")))
     missing = Counter(named) - Counter(hit.document for hit in hits)
-    cut = at_edges(text, run, list(missing.elements()))
+    cut = at_edges(text, run, list(missing.elements())) if source != "segmenter" else []
     run = sorted([*run, *cut])
     reasons = []
     lost = missing.total() - len(cut)
@@ -107,9 +153,15 @@ def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
     return Boundaries(_spans(run), source, len(named), len(run), "; ".join(reasons))
 
 
-def _with_misses(found: Boundaries, misses: Sequence[str]) -> Boundaries:
-    reason = "; ".join(part for part in (*misses, found.reason) if part)
-    return Boundaries(found.spans, found.source, found.n_expected, found.n_found, reason)
+def _finished(text: str, found: Boundaries, misses: Sequence[str], include_headers: bool) -> Boundaries:
+    """What was found, with the reasons why it was not found before, and with its headers if these are wanted."""
+    spans, reasons = found.spans, [*misses, found.reason]
+    if include_headers:
+        try:
+            spans = with_headers(text, spans)
+        except AmbiguousSegmentsError:
+            reasons.append("headers were left out, since the first one cannot be told from the text before it")
+    return replace(found, spans=spans, reason="; ".join(filter(None, reasons)))
 
 
 def _spans(run: Sequence[Hit]) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,167 @@
+"""Documents found by nothing but their numbered headers, and what must not be taken for such."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbias import Prompt
+from ragbias.boundaries import locate
+
+A = "The Falcon Station opened in 1901. It has four platforms."
+B = "The Heron Bridge is 300 metres long, see [2] and [3]."
+C = "The Otter Library lends twelve thousand books."
+STYLES = {
+    "titled": "Document [{n}](Title: About {n} (a thing)) ",
+    "square": "[{n}] ",
+    "square with its own line": "Passage [{n}]:\n",
+    "colon": "Document {n}: ",
+    "source": "Source {n}:\n",
+    "markdown": "### Document {n}\n",
+    "bold": "**Chunk {n}:**\n",
+    "capitals": "DOCUMENT #{n}: ",
+}
+ENDS = [
+    "\n\nQuestion: who?\nAnswer:",
+    "\n------\nQuery: who?",
+    "\n\nWho is it?<|end|>\n<|assistant|>\n",
+    "\n</context>\nWho?",
+]
+
+
+def headed(texts, style="[{n}] ", separator="\n\n", prefix="Read.\n\n", suffix=ENDS[0], first=1):
+    blocks = [style.format(n=number) + text for number, text in enumerate(texts, first)]
+    return prefix + separator.join(blocks) + suffix
+
+
+def found_texts(text, **arguments):
+    return [text[begin:end] for begin, end in locate(text, **arguments).spans]
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES.keys())
+@pytest.mark.parametrize("separator", ["\n\n", "\n"])
+def test_documents_below_numbered_headers_are_found(style, end, separator):
+    text = headed([A, B, C], style, separator, suffix=end)
+    found = locate(text)
+    assert found_texts(text) == [A, B, C]
+    assert (found.source, found.n_expected, found.n_found, found.reason) == ("headers", 3, 3, "")
+
+
+@pytest.mark.parametrize("style", STYLES.values(), ids=STYLES.keys())
+def test_with_headers_the_spans_begin_at_them_and_the_prompt_is_the_same(style):
+    text = headed([A, B, C], style)
+    bare, whole = locate(text).spans, locate(text, include_headers=True).spans
+    assert [text[begin:end] for begin, end in whole] == [style.format(n=n) + t for n, t in enumerate([A, B, C], 1)]
+    assert Prompt.from_text(text, bare) == Prompt.from_text(text, whole)
+    assert Prompt.from_text(text, bare).text == text
+
+
+@given(order=st.permutations(range(3)), style=st.sampled_from(list(STYLES.values())), first=st.sampled_from([0, 1]))
+def test_numbered_documents_in_any_order_are_found(order, style, first):
+    texts = [[A, B, C][index] for index in order]
+    assert found_texts(headed(texts, style, first=first)) == texts
+
+
+def test_a_header_may_stand_behind_the_word_context():
+    text = headed([A, B, C], "Document [{n}](Title: T{n}) ", "\n", prefix="Use it.\nContext: ")
+    assert found_texts(text) == [A, B, C]
+    assert Prompt.from_text(text, locate(text).spans).text == text
+    short = headed([A, B], prefix="<s>[INST] ", suffix="\n\nWho? [/INST]")
+    assert found_texts(short) == [A, B]
+
+
+def test_documents_of_several_lines_end_where_no_other_document_breaks():
+    paragraphs = "First line.\n\nSecond paragraph."
+    text = headed([paragraphs, A, B + "\n\n" + C], suffix="\n\nQuestion: who?")
+    assert found_texts(text) == [paragraphs, A, B + "\n\n" + C]
+    lines = headed([A + "\n" + B, C + "\n" + A], suffix="\n\nQuestion: who?")
+    assert found_texts(lines) == [A + "\n" + B, C + "\n" + A]
+
+
+def test_where_the_last_document_ends_is_not_guessed():
+    text = headed(["First line.\n\nSecond paragraph.", A], suffix="\n\nWho is it?")
+    found = locate(text)
+    assert (found.spans, found.source) == ((), "none")
+    assert "where the last document ends" in found.reason
+
+
+def test_one_header_alone_is_none():
+    assert locate(headed([A])).source == "none"
+
+
+@pytest.mark.parametrize("numbers", [(1, 3), (2, 1), (2, 3), (1, 1), (1, 2, 2), (1, 2, 4)])
+def test_numbers_must_run_on_from_the_first(numbers):
+    text = "Read.\n\n" + "\n\n".join(f"[{number}] {A}" for number in numbers) + "\n\nQuestion: who?"
+    assert locate(text).source == "none"
+
+
+def test_headers_in_different_messages_are_not_joined():
+    text = f"<|user|>\n[1] {A}\n\nWho?<|end|>\n<|user|>\n[2] {B}\n\nWho?<|end|>"
+    assert locate(text).source == "none"
+
+
+def test_of_two_messages_the_one_with_more_documents_counts():
+    first = headed([A, B], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
+    second = headed([A, B, C], prefix="<|user|>\n", suffix="\n\nWho?<|end|>\n")
+    for text in (first + second, second + first):
+        assert found_texts(text) == [A, B, C]
+        assert abs(locate(text).spans[0][0] - text.index(second)) < 20
+
+
+def test_a_worked_example_is_not_the_context():
+    example = (
+        "For example:\nSource 1:\nThe sky is red.\nSource 2:\nWater is wet.\nQuery: When?\nAnswer: At night [1].\n"
+    )
+    text = headed(
+        [A, B, C], "Source {n}:\n", prefix=example + "Now it's your turn.\n------\n", suffix="\n------\nQuery: q"
+    )
+    assert found_texts(text) == [A, B, C]
+    alone = headed([A], "Source {n}:\n", prefix=example + "Now it's your turn.\n------\n", suffix="\n------\nQuery: q")
+    assert locate(alone).source == "none"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "As shown in [1] and [2], birds fly.\nSee also [2] for more.\n\nQuestion: do they?",
+        "Birds fly, as in\n[1], and swim, as in\n[2].\n\nQuestion: do they?",
+        "```python\nx = [\n[1] ,\n[2] ,\n]\n```\nWhat does it print?",
+        "~~~\n[1] a list\n[2] another\n~~~\n\nQuestion: what?",
+        "[1](http://one) first\n[2](http://two) second\n\nQuestion: which?",
+        "[1]: http://one\n[2]: http://two\n\nQuestion: which?",
+        "a = b[1] + c[2]\n[1][2]\n[2][3]\n\nQuestion: which?",
+        "A long paper about birds.\n\nReferences\n[1] Smith, 1999.\n[2] Jones, 2001.\n\nQuestion: who?",
+        "1. Do this.\n2. Do that.\n\nQuestion: who?",
+        "Document 1 says so.\nDocument 2 does not.\n\nQuestion: who?",
+        "Step 1: begin.\nStep 2: go on.\n\nQuestion: who?",
+        "[1] \n[2] \n\nQuestion: who?",
+    ],
+)
+def test_brackets_in_prose_code_and_citations_are_no_headers(text):
+    found = locate(text)
+    assert (found.spans, found.source) == ((), "none")
+
+
+def test_a_document_with_a_number_of_its_own_is_found_whole():
+    cites = "As the next one [2] says, and [3] too.\nSee [2]."
+    assert found_texts(headed([cites, A, B])) == [cites, A, B]
+    text = headed([A, f"{B}\n[2] is what this line begins with.", C])
+    assert locate(text).source == "none"  # which of both is the header cannot be told
+    inner = f"{A}\n[1] Smith\n[2] Jones"
+    assert found_texts(headed([inner, B, C], "Document {n}:\n")) == [inner, B, C]
+
+
+def test_named_documents_win_over_headers():
+    text = headed([A, B, C])
+    assert locate(text, run=[A, B, C]).source == "run"
+    missing = locate(text, documents=["not there"])
+    assert (missing.source, missing.n_found) == ("headers", 3)
+    assert "none of the 1 documents given explicitly" in missing.reason
+    assert locate(text, documents=[]).spans == ()
+
+
+@given(st.text(alphabet="[]12 \n:aD", max_size=60), st.booleans())
+def test_spans_are_ascending_apart_and_not_empty(noise, include):
+    text = f"[1] {noise}\n[2] {A}{noise}\n\nQuestion: {noise}"
+    edges = [edge for span in locate(text, include_headers=include).spans for edge in span]
+    assert edges == sorted(set(edges))

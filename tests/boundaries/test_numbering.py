@@ -1,0 +1,116 @@
+"""Numbers in headers are found and taken out, and nothing else is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbias import Prompt
+from ragbias.boundaries import has_numbering, locate, strip_numbering
+
+TEXTS = ["The falcon is red, see [2].", "2 owls sleep at 12 noon.", "Document 3 is about herons."]
+STYLES = {
+    "Document [{n}](Title: No. 5) ": "Document (Title: No. 5) ",
+    "Document [{n}] ": "Document ",
+    "[{n}] ": "",
+    "({n}) ": "",
+    "Source {n}:\n": "Source:\n",
+    "### Chunk {n}\n": "### Chunk\n",
+    "**Passage {n}:**\n": "**Passage:**\n",
+    '<doc id="{n}">\n': "<doc>\n",
+    "Document #{n}: ": "Document: ",
+    "{n}. ": "",
+}
+
+
+def numbered(style, texts=TEXTS, numbers=(1, 2, 3, 4, 5), separator="\n\n"):
+    text, bare, whole = "Read these 4:\n\n", [], []
+    for index, (number, body) in enumerate(zip(numbers, texts, strict=False)):
+        text += separator if index else ""
+        begin = len(text)
+        text += style.format(n=number)
+        bare.append((len(text), len(text) + len(body)))
+        whole.append((begin, len(text) + len(body)))
+        text += body
+    return text + "\n\nQuestion: which of [1]?", bare, whole
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("style", STYLES)
+def test_the_number_is_taken_out_of_each_header(style, count):
+    text, bare, _ = numbered(style, TEXTS[:count])
+    expected, expected_spans, _ = numbered(STYLES[style], TEXTS[:count])
+    assert has_numbering(text, bare)
+    assert strip_numbering(text, bare) == (expected, expected_spans)
+    assert not has_numbering(expected, expected_spans)
+
+
+@pytest.mark.parametrize("style", [style for style in STYLES if style[0] not in "(<{"])
+def test_headers_inside_the_spans_are_stripped_too(style):
+    text, _, whole = numbered(style)
+    expected, _, expected_spans = numbered(STYLES[style])
+    assert strip_numbering(text, whole) == (expected, expected_spans)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@given(order=st.permutations(range(3)))
+def test_a_stripped_prompt_does_not_depend_on_the_order(style, order):
+    plain = Prompt.from_text(*numbered(style)[:2], strip_numbering=True)
+    again = numbered(style, [TEXTS[index] for index in order])
+    moved = Prompt.from_text(again[0], again[1], strip_numbering=True)
+    assert moved == plain.reordered(order)
+    carried = numbered(style, [TEXTS[index] for index in order], [index + 1 for index in order])
+    assert Prompt.from_text(carried[0], carried[1], strip_numbering=True) == plain.reordered(order)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_without_it_the_prompt_keeps_its_numbers(style):
+    text, bare, _ = numbered(style)
+    assert Prompt.from_text(text, bare).text == text
+
+
+@pytest.mark.parametrize(
+    ("style", "numbers"),
+    [
+        ("Title: Apollo {n}\n", [11, 12, 13]),
+        ("Document [{n}] ", [1, 1, 1]),
+        ("Document [{n}] ", [1, 3, 5]),
+        ("Document [{n}] ", [4711, 17, 99]),
+        ("Date: {n}-01-01\n", [2001, 2001, 2001]),
+        ("v{n} ", [1, 2, 3]),
+        ("Score 0.{n}: ", [1, 2, 3]),
+        ("", [1, 2, 3]),
+    ],
+)
+def test_other_numbers_are_left(style, numbers):
+    text, bare, _ = numbered(style, numbers=numbers)
+    assert not has_numbering(text, bare)
+    assert strip_numbering(text, bare) == (text, bare)
+
+
+def test_one_document_or_none_has_no_numbering():
+    text, bare, _ = numbered("[{n}] ")
+    assert not has_numbering(text, bare[:1])
+    assert not has_numbering(text, [])
+    assert Prompt.from_text(text, [], strip_numbering=True).text == text
+
+
+def test_documents_with_footers_are_left():
+    text = "Context:\n[1] a b\n(from x)\n\n[2] c d\n(from y)\n\nWho?"
+    spans = [(text.index(body), text.index(body) + 3) for body in ("a b", "c d")]
+    assert not has_numbering(text, spans)
+
+
+@given(st.lists(st.text(alphabet="ab 12[]:\n", min_size=1, max_size=12).filter(str.strip), min_size=2, max_size=5))
+def test_the_documents_are_never_changed(texts):
+    text, bare, _ = numbered("Document [{n}]: ", texts)
+    kept, spans = strip_numbering(text, bare)
+    assert [kept[begin:end] for begin, end in spans] == texts
+
+
+def test_what_the_headers_step_finds_can_be_stripped():
+    text = numbered("Source {n}:\n")[0]
+    for include in (False, True):
+        spans = locate(text, include_headers=include).spans
+        assert has_numbering(text, spans)
+        prompt = Prompt.from_text(text, spans, strip_numbering=True)
+        assert prompt.documents == tuple(f"Source:\n{body}\n\n" for body in TEXTS)

@@ -1,0 +1,140 @@
+"""Documents found by the user's own separator, pattern or function."""
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbias.boundaries import Registry, locate
+from ragbias.errors import RagBiasError, SegmenterError
+
+A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."
+TEXT = f"Context:\n---\n{A}\n---\n{B}\n---\n{C}\n---\nQuestion: who?"
+TAGGED = f"Read.\n<doc>{A}</doc>\n<doc>{B}</doc>\n<doc>{C}</doc>\nWho?"
+
+
+def found_texts(text, segmenter):
+    return [text[begin:end] for begin, end in locate(text, segmenter=segmenter).spans]
+
+
+def test_a_string_is_a_separator_taken_literally():
+    assert found_texts(TEXT, "\n---\n") == [A, B, C]
+    assert found_texts("q .* a1 .* b1 .* who", " .* ") == ["a1", "b1"]
+    found = locate(TEXT, segmenter="\n---\n")
+    assert (found.source, found.n_expected, found.n_found, found.reason) == ("segmenter", 3, 3, "")
+
+
+def test_what_stands_outside_of_the_separators_is_no_document():
+    assert found_texts(f"Context: {A}\n---\n{B}\n---\n{C}\n\nQuestion: who?", "\n---\n") == [B]
+
+
+def test_separators_of_different_messages_do_not_enclose_a_document():
+    text = f"<|system|>a\n---\n<|end|><|user|>\n---\n{A}\n---\n{B}\n---\nWho?<|end|>"
+    assert found_texts(text, "\n---\n") == [A, B]
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"(?s)<doc>(.*?)</doc>", r"(?s)(?<=<doc>).*?(?=</doc>)", r"(?s)<doc>(.*?)(</doc>)"]
+)
+def test_a_pattern_matches_a_document_or_has_it_as_its_first_group(pattern):
+    assert found_texts(TAGGED, re.compile(pattern)) == [A, B, C]
+
+
+def test_a_match_without_its_group_names_no_document():
+    assert found_texts(TAGGED, re.compile(r"(?s)Read|<doc>(.*?)</doc>")) == [A, B, C]
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_function_gives_spans_or_texts(kind):
+    spans = [kind((TAGGED.index(each), TAGGED.index(each) + len(each))) for each in (A, B, C)]
+    assert found_texts(TAGGED, lambda text: spans) == [A, B, C]
+    assert found_texts(TAGGED, lambda text: iter([C, A, B])) == [A, B, C]
+
+
+def test_a_text_of_the_function_that_does_not_stand_there_is_counted():
+    found = locate(TAGGED, segmenter=lambda text: [A, "nowhere", C])
+    assert (found.n_expected, found.n_found) == (3, 2)
+    assert "1 of the 3 documents given by the segmenter" in found.reason
+    assert "nowhere" not in found.reason
+
+
+def test_nothing_found_goes_on_to_the_headers():
+    text = f"[1] {A}\n[2] {C}\n\nQuestion: who?"
+    found = locate(text, segmenter="\n===\n")
+    assert (found.source, found.n_found) == ("headers", 2)
+    assert "the segmenter found no documents" in found.reason
+    assert locate(TAGGED, segmenter=lambda text: []).source == "none"
+
+
+def test_what_was_retrieved_comes_first():
+    registry = Registry()
+    registry.add([A, B, C])
+    assert locate(TEXT, registry=registry, segmenter="\n---\n").source == "registry"
+    assert locate(TEXT, run=[A, B], segmenter="\n---\n").source == "run"
+
+
+def test_documents_in_another_message_are_left():
+    text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
+    found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
+    assert (found.n_expected, found.n_found) == (3, 2)
+    assert "another message" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("spans", "message"),
+    [
+        ([(0, 5), (3, 9)], r"span \(3, 9\) .* the one before it, \(0, 5\)"),
+        ([(6, 9), (0, 5)], r"span \(0, 5\) .* the one before it, \(6, 9\)"),
+        ([(0, 5), (7, 9999)], r"span \(7, 9999\) .* outside"),
+        ([(-3, 5)], r"span \(-3, 5\) .* outside"),
+        ([(5, 3)], r"span \(5, 3\) .* outside"),
+        ([(4, 4)], r"span \(4, 4\) .* no text"),
+        ([(5, 6)], r"span \(5, 6\) .* no text"),
+        ([(0, 5), "text"], r"gave a str"),
+        ([3], r"gave a int"),
+        ([(0, 5.0)], r"gave a tuple"),
+        ([(0, 1, 2)], r"gave a tuple"),
+    ],
+)
+def test_spans_of_no_sense_are_an_error_that_names_them(spans, message):
+    with pytest.raises(SegmenterError, match=message):
+        locate("Read. \nthis and that", segmenter=lambda text: spans)
+
+
+def test_a_pattern_that_matches_nothing_visible_is_an_error():
+    with pytest.raises(SegmenterError, match=r"holds no text"):
+        locate("a\nb", segmenter=re.compile(r"[^\n]*"))
+
+
+def test_a_failing_function_is_an_error_that_no_framework_swallows():
+    def fails(text):
+        raise ValueError(text)
+
+    with pytest.raises(SegmenterError, match="fails failed with ValueError") as raised:
+        locate("a secret", segmenter=fails)
+    assert not isinstance(raised.value, (ValueError, TypeError))
+    assert "secret" not in str(raised.value)
+    with pytest.raises(SegmenterError, match="failed with TypeError"):
+        locate("a", segmenter=lambda text: None)
+
+
+@pytest.mark.parametrize("segmenter", [3, "", "  ", [r"\n"], re.compile(rb"x")])
+def test_what_is_no_segmenter_is_refused_even_where_it_is_not_needed(segmenter):
+    with pytest.raises(RagBiasError, match="segmenter="):
+        locate(TEXT, run=[A], segmenter=segmenter)
+
+
+@given(st.lists(st.tuples(st.integers(-2, 14), st.integers(-2, 14)), max_size=4))
+def test_accepted_spans_are_exactly_the_sensible_ones(spans):
+    text = "abc def ghi"
+    sensible = all(0 <= b < e <= len(text) and text[b:e].strip() for b, e in spans)
+    sensible = sensible and all(left[1] <= right[0] for left, right in itertools.pairwise(spans))
+    try:
+        found = locate(text, segmenter=lambda text: spans)
+    except SegmenterError:
+        assert not sensible
+    else:
+        assert sensible
+        assert list(found.spans) == spans
