@@ -69,6 +69,20 @@ def test_flat_prompt_with_documents_equals_the_prompt_in_parts(lm):
     assert flat.report.spans == lm.generate(PROMPT, max_new_tokens=1).report.spans
 
 
+def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):
+    numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
+    text = "Context:\n" + "".join(numbered) + "\nQuestion: who sleeps?\nAnswer:"
+    found = lm.generate(text, max_new_tokens=1)
+    assert (found.report.source, found.report.method_ran, found.report.n_found) == ("headers", "pine", 4)
+    with pytest.raises(DocumentNotFoundError, match="0 of 1"):
+        lm.generate(text, documents=["not there"])
+    bare = DebiasedLM(lm.model, lm.tokenizer, strip_numbering=True)
+    without = lm.generate(Prompt("Context:\n", DOCUMENTS, "\nQuestion: who sleeps?\nAnswer:"), max_new_tokens=4)
+    stripped = bare.generate(text, max_new_tokens=4)
+    assert stripped.usage.prompt_tokens == without.usage.prompt_tokens
+    assert stripped.text == without.text
+
+
 def test_documents_block_names_the_documents(lm):
     with documents(DOCUMENTS):
         assert lm.generate(PROMPT.text, max_new_tokens=2).report.n_found == 4

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError
+from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, RagBiasError, SpanError
 from ragbias.prompt import tokenise
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
@@ -88,11 +88,43 @@ def test_spans_that_make_no_sense(spans, error):
         Prompt.from_text("some text here", spans)
 
 
-def test_parts_must_be_strings():
-    with pytest.raises(TypeError, match="one string"):
+@pytest.mark.parametrize("error", [TypeError, RagBiasError])
+def test_parts_must_be_strings(error):
+    with pytest.raises(error, match="one string"):
         Prompt("a", "not a list", "b")
-    with pytest.raises(TypeError, match="int"):
+    with pytest.raises(error, match="int"):
         Prompt("a", [1], "b")
+    with pytest.raises(error, match="NoneType"):
+        Prompt("a", None, "b")
+    with pytest.raises(error, match="NoneType"):
+        Prompt.from_text(None, [])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("prefix", ["Read.\n", "Read: "])
+def test_tags_around_each_document_stay_with_it(prefix, count):
+    text = prefix + "\n".join(f"<doc>\n{body}\n</doc>" for body in TEXTS[:count]) + "\nQuestion"
+    spans = [(text.index(body), text.index(body) + len(body)) for body in TEXTS[:count]]
+    prompt = Prompt.from_text(text, spans)
+    assert prompt.text == text
+    assert all(
+        document.strip() == f"<doc>\n{body}\n</doc>"
+        for document, body in zip(prompt.documents, TEXTS[:count], strict=True)
+    )
+    assert (
+        len({document.replace(body, "") for document, body in zip(prompt.documents, TEXTS[:count], strict=True)}) == 1
+    )
+
+
+@pytest.mark.parametrize("prefix", ["Read.\n\n", "Context: "])
+@pytest.mark.parametrize("header", ["[{}] ", "({}) ", "Document [{}](Title: T{}) "])
+def test_numbered_headers_may_begin_within_a_line(prefix, header):
+    blocks = [header.format(number, number) + body for number, body in enumerate(TEXTS, 1)]
+    text = prefix + "\n\n".join(blocks) + "\n\nQuestion"
+    spans = [(text.index(body), text.index(body) + len(body)) for body in TEXTS]
+    prompt = Prompt.from_text(text, spans)
+    assert (prompt.text, prompt.prefix) == (text, prefix)
+    assert prompt.documents == tuple(f"{block}\n\n" for block in blocks)
 
 
 def test_tokens_are_the_same_wherever_a_document_stands_and_there_is_one_bos(byte_tokenizer):

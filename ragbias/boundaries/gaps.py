@@ -48,7 +48,7 @@ def split(text: str, spans: Sequence[tuple[int, int]]) -> Gaps:
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     if len(set(gaps)) == 1 and gaps[0].strip(string.whitespace + string.punctuation):
         shared = os.path.commonprefix([prefix[::-1], gaps[0][::-1]])[::-1]  # noqa: RUF071 - by character is meant
-        for header in filter(None, (shared.lstrip(), shared)):
+        for header in (shared.lstrip(), shared):
             separator = gaps[0].removesuffix(header)
             if suffix.startswith(separator):
                 return Gaps([header] * len(spans), separator, True)

@@ -16,7 +16,7 @@ class Windows:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[str, tuple[str, ...]] = {}  # by window; tuples, since nearly all hold one text
+        self._texts: dict[str, str | set[str]] = {}  # by window; nearly all hold one text, which saves their sets
         self._short: set[str] = set()  # texts with too few windows
 
     def add(self, text: str) -> None:
@@ -25,15 +25,21 @@ class Windows:
         if not windows:
             self._short.add(text)
         for window in windows:
-            self._texts[window] = (*self._texts.get(window, ()), text)
+            texts = self._texts.setdefault(window, text)
+            if isinstance(texts, set):
+                texts.add(text)
+            elif texts != text:
+                self._texts[window] = {texts, text}
 
     def remove(self, text: str) -> None:
         """Forget a text."""
         self._short.discard(text)
         for window in _windows(text):
-            others = tuple(other for other in self._texts.pop(window) if other != text)
-            if others:
-                self._texts[window] = others
+            texts = self._texts[window]
+            if isinstance(texts, set) and len(texts) > 1:
+                texts.discard(text)
+            else:
+                del self._texts[window]
 
     def candidates(self, prompt: str) -> set[str]:
         """The texts that may stand in the prompt: all that do, and few others."""
@@ -41,8 +47,10 @@ class Windows:
         lookup = self._texts.get
         for begin in range(0, len(prompt) - WINDOW + 1, STRIDE):
             texts = lookup(prompt[begin : begin + WINDOW])
-            if texts:
-                found.update(texts)
+            if isinstance(texts, set):
+                found |= texts
+            elif texts:
+                found.add(texts)
         return found
 
     def clear(self) -> None:
@@ -52,7 +60,7 @@ class Windows:
 
     def __len__(self) -> int:
         """Number of entries, to which the memory in use is proportional."""
-        return sum(map(len, self._texts.values())) + len(self._short)
+        return sum(len(texts) if isinstance(texts, set) else 1 for texts in self._texts.values()) + len(self._short)
 
 
 def standing(prompt: str, texts: set[str]) -> set[str]:

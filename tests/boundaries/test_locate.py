@@ -1,7 +1,9 @@
 import pytest
 
 import ragbias.boundaries
+from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
+from ragbias.errors import RagBiasError
 
 A = "The Falcon Station opened in 1901. It has four platforms."
 B = "The Heron Bridge is 300 metres long.\n\nIt was painted green."
@@ -157,9 +159,57 @@ def test_empty_documents_are_counted_as_missing():
     assert (found.n_expected, found.n_found) == (3, 2)
 
 
-def test_one_string_instead_of_a_list_is_an_error():
-    with pytest.raises(TypeError, match="list"):
+@pytest.mark.parametrize("error", [TypeError, RagBiasError])
+def test_arguments_of_the_wrong_type_are_errors_of_both_kinds(error):
+    with pytest.raises(error, match="list"):
         locate(prompt(A), documents=A)
+    with pytest.raises(error, match="int"):
+        locate(prompt(A), documents=[3])
+    with pytest.raises(error, match="NoneType"):
+        locate(None)
+    with pytest.raises(error, match="int"), ragbias.boundaries.documents(3):
+        pass
+
+
+HEADERS = {
+    "number": "[{n}] ",
+    "title": "Title: On {n}\n",
+    "metadata": "file: {n}.txt\npage: 7\n\n",
+    "tag": "<doc>\n",
+    "label": "Source:\n",
+}
+
+
+@pytest.mark.parametrize("source", ["documents", "artifacts", "run", "registry", "segmenter"])
+@pytest.mark.parametrize("header", HEADERS)
+def test_headers_belong_to_the_spans_if_wanted_whatever_found_the_documents(source, header):
+    style, footer = HEADERS[header], "\n</doc>" if header == "tag" else ""
+    separator = "\n\n\n" if header == "metadata" else "\n\n"
+    whole = [style.format(n=number) + text for number, text in enumerate([A, C, A + C], 1)]
+    text = "Read.\n\n" + "".join(each + footer + separator for each in whole) + "Question: who?"
+    named = [A, C, A + C]
+    registry = Registry()
+    registry.add(named)
+    value = {"registry": registry, "segmenter": lambda text: named}.get(source, named)
+    bare = locate(text, **{source: value})
+    found = locate(text, **{source: value}, include_headers=True)
+    assert [text[begin:end] for begin, end in bare.spans] == named
+    assert [text[begin:end] for begin, end in found.spans] == whole
+    assert (found.source, found.n_found, found.reason) == (bare.source, 3, "")
+    assert Prompt.from_text(text, found.spans) == Prompt.from_text(text, bare.spans)
+
+
+def test_a_bare_separator_is_no_header():
+    for separator in ("\n\n", "\n* ", "\n---\n"):
+        text = prompt(A, B, C, separator=separator)
+        assert locate(text, run=[A, B, C], include_headers=True).spans == spans_of(text, A, B, C)
+
+
+def test_where_the_first_header_cannot_be_told_spans_stay_bare_and_the_reason_says_so():
+    text = f"Read.\n\n{A}\n\nSee also page two.\n{B}\n\nElsewhere we read:\n{C}\n\nQuestion: who?"
+    found = locate(text, documents=[A, B, C], include_headers=True)
+    assert found.spans == spans_of(text, A, B, C)
+    assert "headers were left out" in found.reason
 
 
 def test_the_block_names_the_documents_of_plain_code():

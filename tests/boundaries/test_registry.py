@@ -1,6 +1,9 @@
+import pickle
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
 
@@ -25,6 +28,12 @@ def registry_of(*retrievals: list[str]) -> Registry:
     return registry
 
 
+def size(registry: Registry) -> int:
+    """Bytes of everything that the registry keeps."""
+    kept = {name: value for name, value in vars(registry).items() if name not in ("_lock", "_clock")}
+    return len(pickle.dumps(kept))
+
+
 def test_a_retrieval_is_found_in_the_prompt():
     text = prompt(INVOICE_17, TERMS)
     found = locate(text, registry=registry_of([TERMS, INVOICE_17]))
@@ -35,6 +44,17 @@ def test_a_retrieval_is_found_in_the_prompt():
 def test_no_fragment_is_ever_found():
     registry = registry_of([INVOICE_99, INVOICE_99 + " Signed.", "Invoice 99", "Invoice 1", "250 euros"])
     assert found_texts(prompt(INVOICE_17, TERMS, question="What about Invoice 99?"), registry) == []
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=4, unique=True), st.integers(0, 20), st.data())
+def test_only_whole_remembered_texts_are_found(numbers, other, data):
+    texts = [f"Invoice {number}: the total is {number * 7} euros, due on day {number} of May." for number in range(21)]
+    registry = registry_of(texts[:10], texts[10:])
+    cut = data.draw(st.integers(1, len(texts[other]) - 1))
+    fragment = data.draw(st.sampled_from([texts[other][:cut], texts[other][cut:]]))
+    text = prompt(*(texts[number] for number in numbers), fragment, question=f"Is it {fragment}?")
+    assert all(found in texts for found in found_texts(text, registry))
+    assert found_texts(prompt(fragment, fragment), registry) == []
 
 
 def test_a_text_that_ends_within_a_number_is_not_found():
@@ -99,6 +119,37 @@ def test_the_number_of_texts_is_bounded():
     assert registry.candidates()[0][0] == "document 9999 0"
     registry.add([f"text {number}" for number in range(80)])
     assert len(registry) == 50
+
+
+def test_memory_does_not_grow_over_a_hundred_thousand_runs():
+    registry = Registry(max_texts=200)
+    text = prompt(INVOICE_17, TERMS)
+
+    def run(number: int) -> None:
+        registry.add(
+            [f"Run {number:06} found the text with the number {number:06}.", f'"Run {number:06}"\nfound another one.']
+        )
+        if number % 1000 == 0:
+            registry.add([INVOICE_17, TERMS])
+            assert found_texts(text, registry) == [INVOICE_17, TERMS]
+
+    for number in range(2000):
+        run(number)
+    before = size(registry)
+    for number in range(2000, 102_000):
+        run(number)
+    assert len(registry) <= 200
+    assert size(registry) < 1.1 * before
+
+
+def test_forgotten_texts_leave_nothing_behind():
+    now = 0.0
+    registry = Registry(max_age=10, clock=lambda: now)
+    registry.add([INVOICE_17, TERMS, TERMS])
+    registry.add([TERMS, INVOICE_99])
+    now = 11.0
+    assert registry.standing_in(prompt(INVOICE_17, TERMS)) == set()
+    assert len(registry._windows) == len(registry._counts) == len(registry) == 0
 
 
 def test_the_same_retrieval_again_takes_no_room_and_counts_as_recent():
