@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
@@ -48,7 +49,7 @@ BREAKS = [  # what may end the last document, as soon as no other document holds
 ]
 FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
 BIBLIOGRAPHY = re.compile(
-    r"(?:references|bibliography|literature|works cited|citations|footnotes|notes)\W*\s*$", re.IGNORECASE
+    r"\W*(?:references|bibliography|literature|works cited|citations|footnotes|notes)\W*", re.IGNORECASE
 )
 
 
@@ -77,21 +78,16 @@ def find(text: str) -> tuple[list[Headed], str]:
     headers = [_header(match) for match in HEADER_LINE.finditer(text)]
     if len(headers) < 2:
         return [], ""
-    borders = [0, *(border.end() for border in MESSAGE_BORDER.finditer(text)), len(text)]
+    borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
+    begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
     found: list[list[Headed]] = []
-    doubts: list[str] = []
-    for index, group in groupby(headers, key=lambda header: bisect(borders, header.begin) - 1):
-        begin, end = borders[index], borders[index + 1]
-        fences = (
-            [begin + fence.start() for fence in FENCE.finditer(text[begin:end])] if "`" in text or "~" in text else []
-        )
-        outside = [header for header in group if bisect(fences, header.begin) % 2 == 0]
-        for style in dict.fromkeys(header.style for header in outside):
-            documents, doubt = _in_message(text, end, [header for header in outside if header.style == style])
-            found += [documents] if documents else []
-            doubts += [doubt] if doubt else []
+    doubt = ""
+    for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
+        documents, reason = _in_message(text, begins[index], ends[index], list(group))
+        found += [documents] if documents else []
+        doubt = doubt or reason
     best = max(found, key=lambda documents: (len(documents), _covered(documents), documents[0].begin), default=[])
-    return best, "" if best else next(iter(doubts), "")
+    return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
 
 
 def _header(match: re.Match[str]) -> _Header:
@@ -104,30 +100,40 @@ def _covered(documents: Iterable[Headed]) -> int:
     return sum(document.end - document.begin for document in documents)
 
 
-def _in_message(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[Headed], str]:
-    """The documents below headers of one style in one message, or why there are none."""
-    runs = _runs(headers)
-    if len(headers) < 2:
-        return [], ""
-    if any(run[0].number > 1 for run in runs):
-        return [], "numbered headers were found, but their numbers do not run on"
-    for shot, run in pairwise(runs):  # a worked example has a question of its own
-        if not QUESTION.search(text, shot[-1].end, run[0].begin):
-            return [], "numbered headers were found, but their numbers do not run on"
+def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Headed], str]:
+    """The documents of the message ``text[begin:end]``, or why there are none."""
+    fences = [begin + fence.start() for fence in FENCE.finditer(text[begin:end])]
+    fenced = [header for header in headers if bisect(fences, header.begin) % 2]
+    several = Counter(header.style for header in headers if header not in fenced)
+    styles = [style for style, count in several.items() if count > 1]
+    styles = [style for style in styles if style[0] != "bare"] or styles
+    if len(styles) != 1:
+        return [], "they are of several forms" if styles else ""
+    runs = _runs([header for header in headers if header.style == styles[0] and header not in fenced])
+    shots = pairwise(runs)  # a worked example has a question of its own
+    parted = all(QUESTION.search(text, left[-1].end, right[0].begin) for left, right in shots)
     run = runs[-1]
-    if len(run) < 2 or (run[0].style[0] == "bare" and BIBLIOGRAPHY.search(text[: run[0].begin].rstrip(" \t")[-40:])):
-        return [], ""
+    following = run[-1].number + 1, run[-1].style
+    if not parted or any(run[0].number > 1 for run in runs) or following in [(h.number, h.style) for h in fenced]:
+        return [], "their numbers do not run on"
+    if len(run) < 2:
+        return [], "only one belongs to the last question"
+    if run[0].style[0] == "bare" and BIBLIOGRAPHY.fullmatch(text[begin : run[0].begin].rstrip().rpartition("\n")[2]):
+        return [], "below the title of a list of references"
+    return _documents(text, end, run)
+
+
+def _documents(text: str, message_end: int, run: Sequence[_Header]) -> tuple[list[Headed], str]:
+    """The documents below consecutive headers, or why they cannot be told."""
     ends = [header.begin for header in run[1:]]
     bodies = [text[header.end : end].strip() for header, end in zip(run, ends, strict=False)]
     last = _end_of_last(text[run[-1].end : message_end], bodies)
     if last is None:
-        return [], "numbered headers were found, but not where the last document ends"
-    spans = [
-        (header, *_stripped(text, header.end, end))
-        for header, end in zip(run, [*ends, run[-1].end + last], strict=True)
-    ]
+        return [], "not where the last document ends"
+    ends.append(run[-1].end + last)
+    spans = [(header, *_stripped(text, header.end, end)) for header, end in zip(run, ends, strict=True)]
     if any(begin >= end for _, begin, end in spans):
-        return [], "numbered headers were found, but no text below one of them"
+        return [], "no text below one of them"
     return [Headed(header.begin, begin, end) for header, begin, end in spans], ""
 
 

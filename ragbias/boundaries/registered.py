@@ -20,8 +20,8 @@ def find(text: str, registry: Registry) -> list[Hit]:
     merged results of two retrievers do. A single document is accepted only if it has its lines to itself, so that a
     text that merely occurs in the question is not taken for one.
     """
-    present = (document for document in registry.standing_in(text) if len(document.strip()) >= MIN_CHARACTERS)
-    known = places(text, present, strict=True)
+    likely = (document for document in registry.likely_in(text) if len(document.strip()) >= MIN_CHARACTERS)
+    known = places(text, likely, strict=True)
     if not known:
         return []
     best = _best(text, registry.candidates(), known)

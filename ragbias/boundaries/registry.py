@@ -7,7 +7,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 
-from ragbias.boundaries.windows import Windows, standing
+from ragbias.boundaries.windows import Windows
 
 Retrieval = tuple[str, ...]
 
@@ -61,12 +61,11 @@ class Registry:
             self._forget(self._clock())
             return list(reversed(self._retrievals))
 
-    def standing_in(self, prompt: str) -> set[str]:
-        """The remembered texts that stand in the prompt in full: as they are, stripped, or escaped."""
+    def likely_in(self, prompt: str) -> set[str]:
+        """The remembered texts that may stand in the prompt: all that do, as they are or escaped, and few others."""
         with self._lock:
             self._forget(self._clock())
-            candidates = self._windows.candidates(prompt)
-        return standing(prompt, candidates)
+            return self._windows.candidates(prompt)
 
     def clear(self) -> None:
         """Forget everything."""

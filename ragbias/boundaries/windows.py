@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragbias.boundaries.occurrences import escaped_forms, forms
+from ragbias.boundaries.occurrences import escaped_forms
 
 WINDOW = 16  # characters
 STRIDE = 8  # every eighth window of a prompt is looked up, so eight windows of each text are kept
@@ -47,9 +47,11 @@ class Windows:
         lookup = self._texts.get
         for begin in range(0, len(prompt) - WINDOW + 1, STRIDE):
             texts = lookup(prompt[begin : begin + WINDOW])
+            if texts is None:
+                continue
             if isinstance(texts, set):
                 found |= texts
-            elif texts:
+            else:
                 found.add(texts)
         return found
 
@@ -61,11 +63,6 @@ class Windows:
     def __len__(self) -> int:
         """Number of entries, to which the memory in use is proportional."""
         return sum(len(texts) if isinstance(texts, set) else 1 for texts in self._texts.values()) + len(self._short)
-
-
-def standing(prompt: str, texts: set[str]) -> set[str]:
-    """Those of the texts that stand in the prompt in full, in any form."""
-    return {text for text in texts if any(form in prompt for form in forms(text, prompt))}
 
 
 def _windows(text: str) -> dict[str, None]:

@@ -151,6 +151,26 @@ def test_a_document_with_a_number_of_its_own_is_found_whole():
     assert found_texts(headed([inner, B, C], "Document {n}:\n")) == [inner, B, C]
 
 
+def test_lists_inside_documents_do_not_win():
+    lists = "\n".join(f"[{number}] Reference {number}" for number in range(1, 9))
+    text = headed([A, f"{B}\n{lists}", C], "Document {n}:\n")
+    assert found_texts(text) == [A, f"{B}\n{lists}", C]
+    both = headed([headed([A, B], "Source {n}: ", "\n", "", ""), C], "Document {n}:\n")
+    assert "several forms" in locate(both).reason
+
+
+def test_documents_that_end_their_message_do_not_hold_its_border():
+    text = headed([A, B], prefix="<|tool|>\n", suffix="<|end|>\n<|assistant|>\n")
+    assert found_texts(text) == [A, B]
+
+
+def test_code_blocks_in_documents_are_no_harm():
+    code = "```\n[1] x\n[2] y\n```"
+    assert found_texts(headed([f"{A}\n{code}", B, C])) == [f"{A}\n{code}", B, C]
+    unclosed = headed([A, B, "Look:\n```\nhalf a block", C])
+    assert "do not run on" in locate(unclosed).reason
+
+
 def test_named_documents_win_over_headers():
     text = headed([A, B, C])
     assert locate(text, run=[A, B, C]).source == "run"

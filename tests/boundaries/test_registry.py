@@ -148,7 +148,7 @@ def test_forgotten_texts_leave_nothing_behind():
     registry.add([INVOICE_17, TERMS, TERMS])
     registry.add([TERMS, INVOICE_99])
     now = 11.0
-    assert registry.standing_in(prompt(INVOICE_17, TERMS)) == set()
+    assert registry.likely_in(prompt(INVOICE_17, TERMS)) == set()
     assert len(registry._windows) == len(registry._counts) == len(registry) == 0
 
 
