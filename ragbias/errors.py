@@ -1,7 +1,7 @@
 """Every error that ragbias raises on purpose, in one small hierarchy.
 
 All of them are ``RuntimeError``s: LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
-answer "Empty Response" instead, which would hide a wrong set-up.
+answer "Empty Response" instead, which would hide a wrong set-up. Only ``WrongTypeError`` is a ``TypeError`` as well.
 """
 
 

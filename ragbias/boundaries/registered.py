@@ -40,16 +40,16 @@ def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]
         for retrieval in retrievals
         if len(retrieval) > 1 and not found.isdisjoint(retrieval)
     ]
-    together.sort(key=lambda documents: sum(longest[document] for document in documents), reverse=True)
     best: list[Hit] = []
-    for documents in together:
-        if len(documents) < 2:
-            continue
-        if sum(longest[document] for document in documents) <= covered(best):
-            break  # neither this retrieval nor one behind it can cover more
-        run = _run(text, documents, known)
-        if len(run) > 1 and covered(run) > covered(best):
-            best = run
+    best_rank = (0, 0)  # characters covered, then the latest
+    most = [sum(longest[document] for document in documents) for documents in together]
+    for index in sorted(range(len(together)), key=lambda index: -most[index]):
+        if (most[index], -index) <= best_rank or len(together[index]) < 2:
+            continue  # cannot cover more
+        run = _run(text, together[index], known)
+        rank = (covered(run), -index)
+        if len(run) > 1 and rank > best_rank:
+            best, best_rank = run, rank
     return best
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ragbias.boundaries import Registry, locate
 
-BOUND = 0.003  # seconds; on an idle machine all of these take less than 0.001
+BOUND = 0.003  # seconds of this thread's own time; on an idle machine all of these take less than 0.001
 RANDOM = random.Random(0)
 WORDS = ["".join(RANDOM.choices("abcdefghijklmnopqrstuvwxyz", k=RANDOM.randint(2, 9))) for _ in range(3000)]
 
@@ -53,9 +53,9 @@ def test_twenty_documents_are_found_in_no_time(case):
     assert locate(text, **sources).n_found == 20
     times = []
     for _ in range(20):
-        begin = time.perf_counter()
+        begin = time.thread_time()
         locate(text, **sources)
-        times.append(time.perf_counter() - begin)
+        times.append(time.thread_time() - begin)
     assert statistics.median(times) < BOUND
 
 
@@ -63,6 +63,6 @@ def test_the_same_documents_in_many_retrievals_cost_no_more():
     registry = Registry()
     for _ in range(100):
         registry.add(RANDOM.sample(DOCUMENTS, 20))
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert locate(PLAIN, registry=registry).n_found == 20
-    assert time.perf_counter() - begin < 10 * BOUND
+    assert time.thread_time() - begin < 10 * BOUND
