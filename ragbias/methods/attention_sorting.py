@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import placed_scores
-from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod, check_whole
+from ragbias.checks import check_whole
+from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall

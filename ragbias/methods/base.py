@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -121,23 +120,3 @@ class ReorderingMethod(Method):
             indices into ``documents``.
         """
         raise NotImplementedError
-
-
-def check_finite(name: str, value: float, above: float = -math.inf) -> None:
-    """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise MethodError(f"{name}={value!r} is not a finite number")
-    if value <= above:
-        raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
-
-
-def check_whole(name: str, value: int, least: int) -> None:
-    """Raise ``MethodError`` unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MethodError(f"{name}={value!r}; expected a whole number >= {least}")
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")

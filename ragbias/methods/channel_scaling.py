@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ragbias.attention import attend, causal_mask
 from ragbias.calibration.profile import Profile, find
+from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange, check_finite, check_whole
+from ragbias.methods.base import AttentionMethod, LayerRange
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall

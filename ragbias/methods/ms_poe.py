@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import grouped_scores, placed_scores
+from ragbias.checks import check_choice, check_finite
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange, check_choice, check_finite
+from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import segment_mass
-from ragbias.methods.base import LayerRange, check_choice
+from ragbias.checks import check_choice
+from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:

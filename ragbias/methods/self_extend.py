@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, merge, placed_scores
-from ragbias.methods.base import AttentionMethod, check_whole
+from ragbias.checks import check_whole
+from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
     from ragbias.binding.call import RowCall

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, causal_mask, placed_scores
-from ragbias.methods.base import AttentionMethod, LayerRange, check_finite
+from ragbias.checks import check_finite
+from ragbias.methods.base import AttentionMethod, LayerRange
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall, RowCall
