@@ -119,16 +119,9 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Time prefill and decoding of methods against plain sdpa, interleaved, at the shape of a 1B Llama."""
-    from ragbias.evaluation.speed import measure, random_llama
-    from ragbias.methods import SIW, ChannelScaling, MsPoE, get
+    from ragbias.evaluation.speed import in_every_layer, measure, random_llama
 
-    # in every layer, so that the few layers of the model show their cost
-    everywhere = {
-        ChannelScaling.name: ChannelScaling(0, 0.0, layers=(0, None)),
-        MsPoE.name: MsPoE(layers=(0, None)),
-        SIW.name: SIW(layers=(0, None)),
-    }
-    chosen = [everywhere.get(name) or get(name) for name in methods.split(",")]
+    chosen = [in_every_layer(name) for name in methods.split(",")]
     with console.status("Building the model ..."):
         model = random_llama(layers)
     with _progress() as progress:
@@ -202,7 +195,7 @@ def list_methods(
     json_path: JsonPath = None,
 ) -> None:
     """List the methods: what each needs, promises, touches and costs."""
-    from ragbias.binding.architectures import ARCHITECTURES
+    from ragbias.binding.architectures import ARCHITECTURES, ROTARY
     from ragbias.matrix import HEADINGS, as_markdown, matrix
 
     rows = matrix()
@@ -219,7 +212,8 @@ def list_methods(
             table.add_row(*cells[:6])
             details.add_row(cells[0], *cells[6:])
         console.print(table, "", details, "", sep="\n")
-        console.print(f"families: all = {', '.join(ARCHITECTURES)}; rotary = all but mpt; any = every causal model")
+        console.print(f"families: all = {', '.join(ARCHITECTURES)}; any = every causal model;")
+        console.print(f"rotary = all but {', '.join(set(ARCHITECTURES) - set(ROTARY))}")
     _write_json({row.name: row.as_dict() for row in rows}, json_path)
 
 

@@ -21,9 +21,10 @@ from transformers import (
 from ragbias import methods, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries
+from ragbias.checks import check_whole
 from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, stop_strings, trimmed
 from ragbias.errors import MethodError, PromptTooLongError
-from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod, RoToR
+from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
@@ -219,7 +220,7 @@ class DebiasedLM:
         if isinstance(ran, ReorderingMethod):
             order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
             tokens = tokens.reordered(order)
-        if isinstance(ran, RoToR) and ran.selective:
+        if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = self._more_confident(tokens, ran)
         report = Report(
             method_requested=wanted.name,
@@ -250,7 +251,7 @@ class DebiasedLM:
         return [scores[index] for index in range(len(order))]
 
     @torch.no_grad()
-    def _more_confident(self, tokens: TokenisedPrompt, method: RoToR) -> tuple[Method, str]:
+    def _more_confident(self, tokens: TokenisedPrompt, method: AttentionMethod) -> tuple[Method, str]:
         """Of the plain model and the method, the one that gives its first token the higher probability, and why."""
         plain, other = (self._first_logits(tokens, each)[0].softmax(-1).amax().item() for each in (NoMethod(), method))
         if plain >= other:
@@ -324,8 +325,7 @@ class DebiasedLM:
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
+        check_whole("max_new_tokens", max_new_tokens, 1)
         if refused := RESERVED & generate_kwargs.keys():
             raise MethodError(
                 f"{', '.join(sorted(refused))}: not an argument here, DebiasedLM settles it itself; leave it out"

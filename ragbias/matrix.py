@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragbias.binding.architectures import ARCHITECTURES
+from ragbias.binding.architectures import ARCHITECTURES, ROTARY
 from ragbias.methods import METHODS, AttentionMethod, Method, ReorderingMethod
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
@@ -57,9 +57,9 @@ def matrix() -> list[MethodRow]:
 def _row(method: type[Method]) -> MethodRow:
     families, layers = list(ARCHITECTURES), "none"
     if issubclass(method, AttentionMethod):
-        layers = method.acts_in
+        layers = method.default_layers
         if method.needs_rotary:
-            families = [name for name in families if ARCHITECTURES[name].positions == "rotary"]
+            families = list(ROTARY)
     return MethodRow(
         name=method.name,
         constructor=_constructor(method),

@@ -142,6 +142,9 @@ ARCHITECTURES: dict[str, Architecture] = {
 }
 
 
+ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positions == "rotary")
+
+
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """The declaration for this model.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from ragbias.binding.architectures import architecture_of, attention_sites, deco
 from ragbias.binding.call import AttentionCall
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import NoMethod, RoToR, get
+from ragbias.methods import NoMethod, get
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.prompt import Span
 
@@ -147,10 +147,9 @@ class Binding:
     def note(self, hidden: Tensor, rotation: Rotation) -> None:
         self._now.noted = (hidden, rotation)
 
-    def query_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
-        return self.method.query_input(hidden, self.layers[module], self._now.prefill)
-
-    def key_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
+    def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
+        if of == "query":
+            return self.method.query_input(hidden, self.layers[module], self._now.prefill)
         return self.method.key_input(hidden, self.layers[module])
 
     def attention(
@@ -269,7 +268,9 @@ def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = N
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
-    if isinstance(resolved, RoToR) and resolved.selective:
-        raise MethodError("selective rotor compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)")
+    if isinstance(resolved, AttentionMethod) and resolved.selective:
+        raise MethodError(
+            f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
     with attach(model, resolved, spans_by_row(spans)):
         yield model

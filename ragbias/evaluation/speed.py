@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from ragbias.binding import debias
-from ragbias.methods import Method, NoMethod
+from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, NoMethod, get
 
 LLAMA_1B: dict[str, Any] = dict(
     hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, head_dim=64
@@ -45,6 +45,16 @@ def random_llama(layers: int = 2, vocabulary: int = 4096, **shape: Any) -> PreTr
     model: PreTrainedModel = LlamaForCausalLM(config)
     model.eval()
     return model
+
+
+def in_every_layer(name: str) -> Method:
+    """The method of this name, acting in every layer, so that a model of few layers shows its cost."""
+    everywhere = {
+        ChannelScaling.name: ChannelScaling(0, 0.0, layers=None),
+        MsPoE.name: MsPoE(layers=None),
+        SIW.name: SIW(layers=(0, None)),
+    }
+    return everywhere.get(name) or get(name)
 
 
 @torch.no_grad()

@@ -48,13 +48,6 @@ class RoToR(SegmentMethod):
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
     def document_starts(self, row: RowCall, i: int) -> Tensor:
-        return self._starts(row, i)
-
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        return self._starts(row, 0)
-
-    @staticmethod
-    def _starts(row: RowCall, nearest: int) -> Tensor:
         lengths = torch.tensor(row.lengths, device=row.query.device)
-        circle = torch.arange(len(lengths), device=lengths.device).roll(-nearest)
+        circle = torch.arange(len(lengths), device=lengths.device).roll(-i)  # i, i + 1, ..., n - 1, 0, ..., i - 1
         return ending_at(row.documents_end, lengths, circle)[None, None]
