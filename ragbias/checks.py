@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 from ragbias.errors import MethodError
+
+FLOAT32_MAX = 3.4028234663852886e38
 
 
 def check_finite(name: str, value: float, above: float = -math.inf) -> None:
     """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise MethodError(f"{name}={value!r} is not a finite number")
     if value <= above:
         raise MethodError(f"{name}={value!r}; expected a number > {above:g}")

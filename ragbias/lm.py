@@ -32,11 +32,11 @@ from ragbias.request import Request, groups, in_parts, obstacle_in
 from ragbias.voting import elect
 
 RESERVED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
-    "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff", "generation_config",
-    "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
-    "prefill_chunk_size", "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h",
-    "typical_p", "use_cache",
+    "assistant_model", "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
+    "generation_config", "guidance_scale", "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits",
+    "output_scores", "pad_token_id", "past_key_values", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ class DebiasedLM:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
-        self.method = self._resolve(method)
+        self.method = methods.get(method, self.name)
 
     @classmethod
     def from_pretrained(

@@ -73,7 +73,10 @@ class _Site:
 def acquire(module: nn.Module, architecture: Architecture) -> None:
     """Hook an attention module, or share it if it is hooked already."""
     with _lock:
-        if module not in _sites:
+        site = _sites.get(module)
+        if site is not None and site.users == 0:  # an interrupt stopped its removal
+            site.remove(module)
+        if site is None or site.users == 0:
             _sites[module] = _Site(module, architecture)
         _sites[module].users += 1
 
@@ -84,8 +87,8 @@ def release(module: nn.Module) -> None:
         site = _sites[module]
         site.users -= 1
         if site.users == 0:
-            del _sites[module]
             site.remove(module)
+            del _sites[module]
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
@@ -123,12 +126,12 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
         query, key = (guest.projection_input(attention, args[0], of) for of in OF)
         if query is args[0] and key is args[0]:
             return None
-        output = output.clone()
+        parts = list(architecture.split(attention, output))
         for index, changed in enumerate((query, key)):
             if changed is not args[0]:
-                other = architecture.split(attention, module.forward(changed))
-                architecture.split(attention, output)[index].copy_(other[index])
-        return output
+                with guest.projecting():
+                    parts[index] = architecture.split(attention, module(changed))[index]
+        return architecture.join(*parts)
 
     return hook
 

@@ -65,7 +65,7 @@ def measure(
     document_tokens: int = 100,
     steps: int = 8,
     rounds: int = 5,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Cost]:
     """Time the methods, and ``none`` beside them in each round, on random tokens.
 
@@ -73,7 +73,7 @@ def measure(
         documents, document_tokens: shape of the prompt; 20 tokens stand before and 30 after the documents.
         steps: decoded tokens per round.
         rounds: repetitions; a first one is not counted.
-        progress: called after each timing, ``(rounds + 1) * (len(methods) + 1)`` times.
+        progress: called with the method's name after each timing, ``(rounds + 1) * (len(methods) + 1)`` times.
     """
     end = 20 + documents * document_tokens
     spans = [(begin, begin + document_tokens) for begin in range(20, end, document_tokens)]
@@ -86,7 +86,7 @@ def measure(
             taken = _once(model, method, ids, spans, steps)
             if round_:
                 times[method.name].append(taken)
-            progress()
+            progress(method.name)
     base = times[NoMethod.name]
     return {name: _cost(taken, base) for name, taken in times.items()}
 

@@ -35,7 +35,6 @@ class Compose(AttentionMethod):
     siw: SIW
     other: ChannelScaling | SelfExtend
 
-    name = "compose"
     needs_documents = True
     cost = "the sum of both"
     source = "Qiang et al., arXiv 2512.13109"
@@ -47,6 +46,10 @@ class Compose(AttentionMethod):
             raise MethodError(f"Compose({', '.join(map(_name, methods))}): {_reason(methods)}")
         object.__setattr__(self, "siw", siw[0])
         object.__setattr__(self, "other", others[0])
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.siw.name}+{self.other.name}"
 
     @property
     def positions(self) -> Literal["none", "model"]:  # type: ignore[override]

@@ -50,26 +50,27 @@ class SelfExtend(AttentionMethod):
         i, scoring = j[-new:], replace(row.scoring, window=None)
         distance = i[:, None] - j
         reach = total if row.scoring.window is None else row.scoring.window
-        first = max(0, total - new - self.window + 1)  # no query sees a near key before this one
+        window = min(self.window, total)
+        first = max(0, total - new - window + 1)  # no query sees a near key before this one
         near = attend(
             row.query,
             scoring.encoding(row.key[:, first:], j[first:]),
             row.value[:, first:],
             positions=i,
             scoring=scoring,
-            visible=((distance >= 0) & (distance < min(self.window, reach)))[:, first:],
+            visible=((distance >= 0) & (distance < min(window, reach)))[:, first:],
         )
-        last = total - self.window  # no query sees a far key from this one on
-        if last <= 0 or reach <= self.window:
+        last = total - window  # no query sees a far key from this one on
+        if last <= 0 or reach <= window:
             return near
-        sees_far = i >= self.window
+        sees_far = i >= window
         far = attend(
             row.query[:, sees_far],
             scoring.encoding(row.key[:, :last], self._grouped(j[:last])),
             row.value[:, :last],
             positions=self._shifted(i[sees_far]),
             scoring=scoring,
-            visible=((distance >= self.window) & (distance < reach))[sees_far, :last],
+            visible=((distance >= window) & (distance < reach))[sees_far, :last],
         )
         output, lse = near
         output[:, sees_far], lse[:, sees_far] = merge([(output[:, sees_far], lse[:, sees_far]), far])
@@ -78,6 +79,8 @@ class SelfExtend(AttentionMethod):
     def scores(self, row: RowCall, query: Tensor, i: Tensor, count: int) -> Tensor:
         """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
         j, scoring = torch.arange(count, device=query.device), replace(row.scoring, window=None)
+        if self.window >= row.key.shape[1]:  # all keys are near
+            return placed_scores(query, row.scoring.encoding(row.key[:, :count], j), positions=i, scoring=row.scoring)
         near, far = (
             placed_scores(query, scoring.encoding(row.key[:, :count], keys), positions=queries, scoring=scoring)
             for queries, keys in ((i, j), (self._shifted(i), self._grouped(j)))
