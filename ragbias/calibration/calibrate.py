@@ -19,13 +19,13 @@ from ragbias.calibration.attention import gold_attention, layer_ranges, middle_h
 from ragbias.calibration.hidden import mean_states
 from ragbias.calibration.loss import Scaling, losses
 from ragbias.calibration.partial import Partial
-from ragbias.calibration.profile import Profile
 from ragbias.calibration.record import curve, difference, layer_record, loss_row, losses_by_depth, search_record
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.calibration.settings import Plan, Settings
 from ragbias.calibration.statistics import search
 from ragbias.errors import MethodError
 from ragbias.lm import DebiasedLM
+from ragbias.profiles import Profile
 
 CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those that further factors are tried on
 FACTORS = (0.5, 0.0, -0.5, -1.0)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.calibration.profile import write_atomically
 from ragbias.errors import MethodError
+from ragbias.profiles.profile import write_atomically
 
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 

@@ -27,13 +27,13 @@ from transformers.utils import logging
 from ragbias.calibration.attention import last_token_attention
 from ragbias.calibration.calibrate import load
 from ragbias.calibration.hidden import random_strings, summed_states
-from ragbias.calibration.profile import Profile, find
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.calibration.settings import Settings
 from ragbias.calibration.statistics import Windows, layer_outputs
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
+from ragbias.profiles import Profile, find
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
 

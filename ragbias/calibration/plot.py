@@ -7,9 +7,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from numpy.polynomial import Polynomial
 
-from ragbias.calibration.profile import Profile
 from ragbias.calibration.statistics import FIT_DEGREE
 from ragbias.errors import MethodError
+from ragbias.profiles import Profile
 
 COLUMNS = 4
 

@@ -10,8 +10,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from ragbias.calibration.calibrate import calibrate
-from ragbias.calibration.profile import Profile
 from ragbias.calibration.settings import Settings
+from ragbias.profiles import Profile
 
 
 def run(settings: Settings, out: Path, restart: bool, progress: Progress) -> Profile:

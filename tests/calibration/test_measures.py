@@ -19,10 +19,10 @@ from ragbias.calibration.attention import (
 from ragbias.calibration.hidden import random_strings, summed_states
 from ragbias.calibration.loss import losses
 from ragbias.calibration.perturb import attention_by_factor, cropped_mask, curve_correlations
-from ragbias.calibration.profile import Profile
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling
+from ragbias.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 
 
