@@ -120,17 +120,13 @@ def _example(line: str, place: str) -> Example:
 def _samples(lm: DebiasedLM, task: Task, examples: Sequence[Example], depths: int) -> list[Sample]:
     samples = []
     for question, example in enumerate(examples):
-        for place in _places(1 + len(example.distractors), depths):
+        for place in evenly_spread(1 + len(example.distractors), depths):
             documents = example.arranged(place)
             text, answer = _FORMATS[task](lm, documents, example)
             prompt = tokenise(split(text, documents), lm.tokenizer)
             ids = lm.tokenizer(answer, add_special_tokens=False)["input_ids"]
             samples.append(Sample(prompt, list(ids), place, question))
     return samples
-
-
-def _places(documents: int, depths: int) -> list[int]:
-    return [documents // 2] if depths == 1 else evenly_spread(documents, min(depths, documents))
 
 
 def _kv_example(rng: random.Random, pairs: int) -> Example:
