@@ -46,10 +46,10 @@ class Partial:
         self.results[name] = value
         self._write()
 
-    def sums(self) -> tuple[NDArray[np.float64], int] | None:
-        """The sum of hidden states so far and how many strings are in it."""
+    def sums(self) -> tuple[NDArray[np.float64], int]:
+        """The sum of hidden states so far, 0 at first, and how many strings are in it."""
         if not self._sums.exists():
-            return None
+            return np.zeros(()), 0
         try:
             with np.load(self._sums) as data:
                 return data["sum"], int(data["count"])

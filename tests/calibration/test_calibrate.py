@@ -5,9 +5,9 @@ import json
 import pytest
 
 from ragbias.calibration import Profile, calibrate, hidden
+from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial import Partial
 from ragbias.calibration.settings import Settings
-from ragbias.calibration.statistics import NoPositionalChannelError
 from ragbias.cli import main
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
@@ -118,7 +118,7 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
     for wrong, message in (
         ({"task": "data"}, "needs a file"),
         ({"task": "kv", "data": file}, "leave out data"),
-        ({"task": "qa"}, "expected one of kv, tiny, data"),
+        ({"task": "qa"}, "expected one of 'kv', 'data', 'tiny'"),
         ({"data": tmp_path / "none"}, "is no file"),
     ):
         with pytest.raises(MethodError, match=message):
