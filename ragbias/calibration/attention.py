@@ -58,7 +58,7 @@ def gold_attention(
     return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
 
 
-def layer_ranges(attention: Sequence[tuple[float, float]]) -> dict[str, tuple[int, int]]:
+def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
     """Ranges of layers to compare, by where they come from.
 
     A layer retrieves if its attention to the gold document exceeds that to another one by at least half as much as in

@@ -91,7 +91,8 @@ class _Search:
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
         measured |= self._losses("factors", data.choose, scaled)
 
-        attention = self._gold_attention(data.choose)
+        measure = functools.partial(gold_attention, self._lm.model, data.choose, plan.batch_size)
+        attention = self._once("attention", "retrieving layers", len(data.choose), len(data.choose), measure)
         ranges = layer_ranges(attention)
         moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
         measured |= self._losses("layers", data.choose, moved)
@@ -106,11 +107,6 @@ class _Search:
             measure = functools.partial(losses, self._lm.model, samples, method, self._plan.batch_size)
             found[method] = self._once(f"{of}: {method}", stage, len(samples), total, measure)
         return found
-
-    def _gold_attention(self, samples: Sequence[Sample]) -> list[tuple[float, float]]:
-        measure = functools.partial(gold_attention, self._lm.model, samples, self._plan.batch_size)
-        found = self._once("attention", "retrieving layers", len(samples), len(samples), measure)
-        return [(gold, other) for gold, other in found]
 
     def _once(
         self, name: str, stage: str, steps: int, total: int, measure: Callable[[Callable[[int], None]], list[Any]]

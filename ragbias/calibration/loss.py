@@ -48,8 +48,9 @@ def losses(
 def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and mask ``[batch, T]``, padded on the left with token 0, which the mask hides."""
     rows = [torch.tensor(sequence, device=device) for sequence in sequences]
-    mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
-    return pad_sequence(rows, True, 0, "left"), mask
+    both = rows, [torch.ones_like(row) for row in rows]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in both)
+    return ids, mask
 
 
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:

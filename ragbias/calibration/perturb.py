@@ -147,11 +147,8 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    settings = Settings(
-        arguments.model, strings=arguments.strings, length=arguments.length, questions=arguments.questions,
-        seed=arguments.seed, batch_size=arguments.batch_size,
-    )  # fmt: skip
-    profile = find(arguments.profile or arguments.model)
+    sizes = {name: getattr(arguments, name) for name in ("strings", "length", "questions", "seed", "batch_size")}
+    settings, profile = Settings(arguments.model, **sizes), find(arguments.profile or arguments.model)
     lm = load(settings.model)
     plan = settings.plan(lm.window)
     samples = calibration_set(lm, plan).choose

@@ -40,7 +40,7 @@ class Found:
     data: CalibrationSet
     states: NDArray[np.float64]
     ranking: Ranking
-    attention: list[tuple[float, float]]
+    attention: Sequence[Sequence[float]]
     ranges: dict[str, tuple[int, int]]
     losses: Measured
     chosen: ChannelScaling
@@ -49,18 +49,20 @@ class Found:
 
 def record(plan: Plan, found: Found) -> dict[str, Any]:
     """The measurements as they stand in a profile."""
-    choose, check, plain = found.data.choose, found.data.check, NoMethod()
-    against_plain = difference(check, found.check[found.chosen], found.check[plain])
+    choose, check = found.data.choose, found.data.check
+    plain, scaled = found.losses[NoMethod()], found.losses[found.chosen]
+    check_plain, check_scaled = found.check[NoMethod()], found.check[found.chosen]
+    against_plain = difference(check, check_scaled, check_plain)
     whole = {
         "beats_plain": against_plain["difference"] < -2 * against_plain["standard_error"],
         "check": {
-            "plain": {"loss": mean(found.check[plain]), "by_depth": by_depth(check, found.check[plain])},
-            "scaled": {"loss": mean(found.check[found.chosen]), "by_depth": by_depth(check, found.check[found.chosen])},
+            "plain": loss_by_depth(check, check_plain),
+            "scaled": loss_by_depth(check, check_scaled),
             **against_plain,
         },
         "choice": {
-            "plain": {"loss": mean(found.losses[plain]), "by_depth": by_depth(choose, found.losses[plain])},
-            "scaled": {"by_depth": by_depth(choose, found.losses[found.chosen])},
+            "plain": loss_by_depth(choose, plain),
+            "scaled": {"by_depth": loss_by_depth(choose, scaled)["by_depth"]},  # its loss is among all losses
         },
         "losses": [
             {
@@ -68,7 +70,7 @@ def record(plan: Plan, found: Found) -> dict[str, Any]:
                 "factor": method.factor,
                 "layers": method.layers,
                 "loss": mean(values),
-                **difference(choose, values, found.losses[plain]),
+                **difference(choose, values, plain),
             }
             for method, values in found.losses.items()
             if isinstance(method, ChannelScaling)
@@ -84,26 +86,29 @@ def record(plan: Plan, found: Found) -> dict[str, Any]:
         "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(check)},
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
-    plain_data: dict[str, Any] = rounded(whole)
-    return plain_data
+    return {name: rounded(value) for name, value in whole.items()}
 
 
 def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
     """Mean difference from plain, and its standard error over questions (their depths are not independent)."""
-    by_question = defaultdict(list)
-    for sample, ours, theirs in zip(samples, found, plain, strict=True):
-        by_question[sample.question].append(ours - theirs)
-    steps = [mean(values) for values in by_question.values()]
-    error = stdev(steps) / len(steps) ** 0.5 if len(steps) > 1 else 0.0
-    return {"difference": mean(steps), "standard_error": error}
+    steps = [ours - theirs for ours, theirs in zip(found, plain, strict=True)]
+    by_question = list(_means([sample.question for sample in samples], steps).values())
+    error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
+    return {"difference": mean(by_question), "standard_error": error}
 
 
-def by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, float]:
-    """Mean loss by the place of the gold document, counted from 1."""
-    values = defaultdict(list)
-    for sample, value in zip(samples, found, strict=True):
-        values[sample.gold + 1].append(value)
-    return {str(place): mean(values[place]) for place in sorted(values)}
+def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:
+    """Mean loss, and by the place of the gold document, counted from 1."""
+    by_depth = _means([sample.gold + 1 for sample in samples], found)
+    return {"loss": mean(found), "by_depth": {str(place): by_depth[place] for place in sorted(by_depth)}}
+
+
+def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
+    """The mean of the values of each key."""
+    groups = defaultdict(list)
+    for key, value in zip(keys, values, strict=True):
+        groups[key].append(value)
+    return {key: mean(group) for key, group in groups.items()}
 
 
 def search_record(ranking: Ranking, states: NDArray[np.float64]) -> dict[str, Any]:

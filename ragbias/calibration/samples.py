@@ -7,7 +7,6 @@ import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ragbias.calibration.settings import Plan
@@ -71,8 +70,7 @@ def calibration_set(lm: DebiasedLM, plan: Plan) -> CalibrationSet:
     Raises:
         MethodError: a file that does not fit, or a prompt longer than the model's window.
     """
-    kept, held = TASKS[plan.task].examples(lm, plan)
-    made = CalibrationSet(*(_samples(lm, plan, part) for part in (kept, held)))
+    made = CalibrationSet(*(_samples(lm, plan, part) for part in TASKS[plan.task].examples(lm, plan)))
     longest = max(len(sample.prompt.ids) + len(sample.answer) for sample in (*made.choose, *made.check))
     if longest > lm.window:
         raise MethodError(
@@ -94,24 +92,13 @@ def _drawn(example: Callable[[random.Random, int], Example], documents: Callable
 
 
 def _read(lm: DebiasedLM, plan: Plan) -> tuple[list[Example], list[Example]]:
+    """Examples from a JSON-lines file; errors name file, line and field."""
     assert plan.data is not None  # the settings were checked
-    examples = read_examples(plan.data)
-    return [example for index, example in enumerate(examples) if index % 3 != 2], examples[2::3]
-
-
-def read_examples(path: Path) -> list[Example]:
-    """Examples from a JSON-lines file.
-
-    Raises:
-        MethodError: names file, line and field.
-    """
-    examples = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if line.strip():
-            examples.append(_example(line, f"{path}, line {number}"))
+    lines = enumerate(plan.data.read_text().splitlines(), start=1)
+    examples = [_example(line, f"{plan.data}, line {number}") for number, line in lines if line.strip()]
     if len(examples) < 3:
-        raise MethodError(f"{path} holds {len(examples)} questions; a calibration set needs 3 at least, better 100")
-    return examples
+        raise MethodError(f"{plan.data} holds {len(examples)} questions; a calibration set needs 3, better 100")
+    return [example for index, example in enumerate(examples) if index % 3 != 2], examples[2::3]
 
 
 def _example(line: str, place: str) -> Example:

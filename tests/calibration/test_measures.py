@@ -15,7 +15,6 @@ from ragbias.calibration.perturb import ScaledAttention, attention_by_factor, cr
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.calibration.settings import Settings
 from ragbias.methods import SIW, ChannelScaling, NoMethod
-from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 
@@ -97,18 +96,27 @@ def test_attention_with_factor_1_is_the_unscaled_one_on_every_family(family):
             assert torch.allclose(found[0], expected[0], atol=1e-4)  # the first layer is not scaled
 
 
-def test_attention_is_measured_while_the_model_runs_scaled(samples, llama):
-    """The logits are those of the method; the attention is that of its last token, from the keys in its cache."""
-    method, (ids, spans) = ChannelScaling(3, -2.0, layers=(1, 2)), prompts_of(samples)[0]
-    observer, again = ScaledAttention(method), DocumentAttention()
+def test_scaled_attention_is_that_of_scaled_queries_and_keys(samples):
+    """The logits are those of the method; the last token's weights those of eager attention with changed inputs."""
+    model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
+    method, (ids, spans) = ChannelScaling(3, -2.0, layers=(1, 1)), prompts_of(samples)[0]
+
+    def scaled(module, args):
+        hidden = args[0].clone()
+        hidden[..., 3] *= -2.0
+        return (hidden,)
+
+    for projection in (eager.model.layers[1].self_attn.q_proj, eager.model.layers[1].self_attn.k_proj):
+        projection.register_forward_pre_hook(scaled)
+    observer = ScaledAttention(method)
     with torch.no_grad():
-        with ragbias.debias(llama, method):
-            expected = llama(torch.tensor([ids])).logits
-        with ragbias.debias(llama, observer, spans):
-            torch.testing.assert_close(llama(torch.tensor([ids])).logits, expected)
-        with ragbias.debias(llama, again, spans):
-            llama(torch.tensor([ids]))
-    assert not torch.allclose(observer.mass[0], again.mass[0], atol=1e-3)
+        with ragbias.debias(model, method):
+            expected = model(torch.tensor([ids])).logits
+        with ragbias.debias(model, observer, spans):
+            torch.testing.assert_close(model(torch.tensor([ids])).logits, expected)
+        last = eager(torch.tensor([ids]), output_attentions=True).attentions[1][0, :, -1].mean(0)
+    expected = torch.stack([last[begin:end].sum() for begin, end in spans])
+    torch.testing.assert_close(observer.mass[0][1], expected, atol=1e-5, rtol=1e-4)
 
 
 def test_gold_attention_is_split_into_gold_and_the_average_other(lm, samples):
