@@ -46,9 +46,7 @@ def states_by_batch(
         yield summed_states(lm, ids, **inputs), behind - first
 
 
-def mean_states(
-    lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable[[int], None] = lambda done: None
-) -> NDArray[np.float64]:
+def mean_states(lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable[[int], None]) -> NDArray[np.float64]:
     """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``."""
     total, done = partial.sums()
     progress(done)

@@ -42,8 +42,8 @@ class Settings:
     batch_size: int = 8
 
     def __post_init__(self) -> None:
-        least = {"strings": 1, "length": MIN_LENGTH, "questions": 1, "documents": 2, "depths": 1, "seed": 0}
-        for name, minimum in {**least, "batch_size": 1}.items():
+        least = dict(strings=1, length=MIN_LENGTH, questions=1, documents=2, depths=1, seed=0, batch_size=1)
+        for name, minimum in least.items():
             if getattr(self, name) is not None:
                 check_whole(f"calibrate: {name}", getattr(self, name), minimum)
         if self.task is not None:
