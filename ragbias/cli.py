@@ -175,8 +175,8 @@ def calibrate(
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
     """
     from ragbias.calibration import report
+    from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.settings import Settings
-    from ragbias.calibration.statistics import NoPositionalChannelError
 
     settings = Settings(model, task, data, strings, length, questions, documents, depths, seed, batch_size)
     try:

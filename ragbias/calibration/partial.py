@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.calibration.profile import write_atomically
 from ragbias.errors import MethodError
+from ragbias.profiles.profile import write_atomically
 
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 
@@ -46,10 +46,10 @@ class Partial:
         self.results[name] = value
         self._write()
 
-    def sums(self) -> tuple[NDArray[np.float64], int] | None:
-        """The sum of hidden states so far and how many strings are in it."""
+    def sums(self) -> tuple[NDArray[np.float64], int]:
+        """The sum of hidden states so far, 0 at first, and how many strings are in it."""
         if not self._sums.exists():
-            return None
+            return np.zeros(()), 0
         try:
             with np.load(self._sums) as data:
                 return data["sum"], int(data["count"])

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, causal_mask
-from ragbias.calibration.profile import Profile, find
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
+from ragbias.profiles import Profile, find
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall
