@@ -176,9 +176,21 @@ def calibrate(
     """
     from ragbias.calibration import report
     from ragbias.calibration.channel_search import NoPositionalChannelError
+    from ragbias.calibration.partial import unfinished
     from ragbias.calibration.settings import Settings
 
-    settings = Settings(model, task, data, strings, length, questions, documents, depths, seed, batch_size)
+    settings = Settings(
+        model=model,
+        task=task,
+        data=data,
+        strings=strings,
+        length=length,
+        questions=questions,
+        documents=documents,
+        depths=depths,
+        seed=seed,
+        batch_size=batch_size,
+    )
     try:
         with _progress() as progress:
             profile = report.run(settings, out, restart, progress)
@@ -186,7 +198,8 @@ def calibrate(
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
+        if unfinished(out):
+            console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
         raise
     report.tell(profile, console)
     console.print(f"Written: {out}")

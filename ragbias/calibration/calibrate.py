@@ -48,6 +48,8 @@ def calibrate(
         NoPositionalChannelError: no channel follows the position in any layer.
         OSError: no such model, or ``out`` cannot be written.
     """
+    if out.suffix != ".json":
+        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
     folder = out.absolute().parent
     if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")

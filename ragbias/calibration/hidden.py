@@ -52,6 +52,8 @@ def mean_states(lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable
     progress(done)
     try:
         for states, count in states_by_batch(lm, plan, done, plan.strings):
+            if total.shape not in ((), states.shape):
+                raise partial.refuse_sums(states.shape, total.shape)
             total, done = total + states, done + count
             partial.put_sums(total, done, now=done == plan.strings)
             progress(count)

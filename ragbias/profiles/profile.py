@@ -66,7 +66,7 @@ class Profile:
         """
         try:
             data = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise MethodError(
                 f"profile {path} cannot be read: {error}; expected a JSON file that `ragbias calibrate --out` wrote"
             ) from error
@@ -82,7 +82,7 @@ class Profile:
             raise MethodError(f"expected a JSON object, got {type(data).__name__}")
         if missing := [name for name in ("version", *FIELDS) if name not in data]:
             raise MethodError(f"field {', '.join(missing)} is missing")
-        if data["version"] != VERSION:
+        if type(data["version"]) is not int or data["version"] != VERSION:
             raise MethodError(f"version={data['version']!r}; expected {VERSION}, that of this release of ragbias")
         values: dict[str, Any] = {
             name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS
@@ -117,6 +117,8 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     """
     if isinstance(profile, Profile):
         return profile
+    if not isinstance(profile, (str, os.PathLike)):
+        raise MethodError(f"profile={profile!r}; expected a model's name, a path or a Profile")
     name = os.fspath(profile)
     if not isinstance(profile, str) or name.endswith(".json") or os.path.isfile(name):
         return Profile.load(name)
@@ -132,7 +134,7 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by a file with this content in one step."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # no other process writes this one
     temporary.write_bytes(data)
     os.replace(temporary, path)
 

@@ -71,7 +71,7 @@ def test_a_missing_field_is_named_with_its_file(tmp_path, field):
         Profile.load(path)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[1]", "\x00", "[" * 100_000])
 def test_a_file_that_is_no_profile_is_named(tmp_path, content):
     path = tmp_path / "bad.json"
     path.write_text(content)
