@@ -73,7 +73,7 @@ def test_what_has_no_counterpart_is_refused_by_name(arguments, text):
 def test_a_device_map_goes_to_the_model():
     llm = ChatRagBias.from_model_id("tiny", device_map="cpu", max_tokens=2)
     assert llm.model_kwargs["device_map"] == "cpu"
-    assert llm.lm.model.hf_device_map
+    assert llm.lm.model.device.type == "cpu"
     assert llm.invoke("Hello").usage_metadata["output_tokens"] <= 2
 
 
@@ -82,6 +82,9 @@ def test_a_pipeline_of_transformers_is_taken_apart(lm):
     llm = RagBiasPipeline(pipeline=pipe)
     assert llm.max_tokens == 5
     assert llm.invoke(QUESTION) == RagBiasPipeline(lm=lm, max_tokens=5).invoke(QUESTION)
+    assert RagBiasPipeline(pipeline=pipe, max_tokens=3).max_tokens == 3
+    with pytest.raises(ValueError, match="num_beams"):
+        RagBiasPipeline(pipeline=pipeline("text-generation", model=lm.model, tokenizer=lm.tokenizer, num_beams=3))
 
 
 def test_a_chat_model_may_wrap_a_completion_model(lm):

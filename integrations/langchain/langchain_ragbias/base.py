@@ -12,7 +12,7 @@ from uuid import UUID
 import torch
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.runnables.config import ensure_config
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import loading, reports
@@ -65,7 +65,7 @@ class RagBiasModel(BaseModel):
     """A hub name, a path, or ``"tiny"`` for the embedded model."""
     debias: Any = "pine"
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
-    max_tokens: int = Field(default=256, validation_alias=AliasChoices("max_tokens", "max_new_tokens"), ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     """The most tokens an answer may have. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature; greedy without one."""
@@ -107,12 +107,12 @@ class RagBiasModel(BaseModel):
         if not isinstance(values, dict):
             return values
         values = {name: value for name, value in values.items() if name not in REMOTE}
+        if "max_new_tokens" in values:
+            values["max_tokens"] = values.pop("max_new_tokens")
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
-            values = {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **values}
-            values = {**loading.fields_of_pipeline(pipeline._forward_params), **values}
-        given = values.pop("pipeline_kwargs", None)
-        return {**loading.fields_of_pipeline(given), **values}
+            values = {**loading.fields_of(pipeline), **values}
+        return {**loading.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
 
     @model_validator(mode="after")
     def _load(self) -> Self:
@@ -211,10 +211,10 @@ class RagBiasModel(BaseModel):
         logprobs = given.pop("logprobs", self.logprobs)
         if not given.pop("skip_prompt", True):
             raise TypeError("skip_prompt=False; answers never repeat the prompt here, leave it out")
-        given = {**loading.fields_of_pipeline(given.pop("pipeline_kwargs", None)), **given}
-        stop = given.pop("stop", None) if stop is None else stop
         if "max_new_tokens" in given:
             given["max_tokens"] = given.pop("max_new_tokens")
+        given = {**loading.fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
+        stop = given.pop("stop", None) if stop is None else stop
         unknown = sorted(given.keys() - NUMBERS.keys())
         if unknown:
             known = ", ".join(["documents", "debias", "stop", "logprobs", *NUMBERS, "max_new_tokens"])

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-SAME = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty")
+SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 BACKENDS = ("default", "pipeline")
 
 
-def fields_of_pipeline(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fields from ``pipeline_kwargs``.
 
     Raises:
@@ -23,6 +23,8 @@ def fields_of_pipeline(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, A
     if given.pop("return_full_text", False):
         raise ValueError("pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out")
     fields = {name: given.pop(name) for name in SAME if name in given}
+    if "max_new_tokens" in given:
+        fields["max_tokens"] = given.pop("max_new_tokens")
     for name in STOPS:
         if name in given:
             fields["stop"] = given.pop(name)
@@ -32,9 +34,18 @@ def fields_of_pipeline(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, A
     elif sampling:
         fields.setdefault("temperature", 1.0)
     if given:
-        known = ", ".join([*SAME, *STOPS, "do_sample", "return_full_text"])
+        known = ", ".join(["max_new_tokens", *SAME, *STOPS, "do_sample", "return_full_text"])
         raise ValueError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart here; known are {known}")
     return fields
+
+
+def fields_of(pipeline: Any) -> dict[str, Any]:
+    """Model, tokenizer and settings of a ``transformers.pipeline``, as fields."""
+    given: dict[str, Any] = {}
+    for place in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
+        given |= getattr(pipeline, place, {})
+    given.pop("tokenizer", None)
+    return {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **fields_of_kwargs(given)}
 
 
 def loading_kwargs(
