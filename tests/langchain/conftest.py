@@ -156,3 +156,15 @@ def rag(retriever: BaseRetriever) -> Callable[[BaseLanguageModel], Runnable]:
         return create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def tiny_with_tools() -> DebiasedLM:
+    """The embedded model, which was not trained on tools, with a chat template that shows them.
+
+    It says nothing at all to a mere "Hello", so it has to write a few tokens.
+    """
+    lm = DebiasedLM.from_pretrained("tiny")
+    lm.tokenizer.chat_template = HERMES_TEMPLATE
+    lm.model.generation_config.min_new_tokens = 4
+    return lm
