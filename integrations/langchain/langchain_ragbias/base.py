@@ -21,7 +21,7 @@ from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
 from ragbias.boundaries import Boundaries, current_documents, locate
 from ragbias.boundaries.context import document_texts
-from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM, Generation
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
@@ -255,9 +255,8 @@ class RagBiasModel(BaseModel):
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
         if call.method.needs_documents:
-            if found.spans and not Prompt.from_text(text, found.spans).suffix:
-                reason = f"{found.n_found} documents end the prompt, and the method needs text behind them"
-                found = replace(found, spans=(), n_found=0, reason=reason)
+            if obstacle := _obstacle(text, found):
+                found = replace(found, spans=(), n_found=0, reason=obstacle)
             self._check_found(found, call, tree, artifacts)
         return found
 
@@ -290,6 +289,17 @@ class RagBiasModel(BaseModel):
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         return report
+
+
+def _obstacle(text: str, found: Boundaries) -> str:
+    """Why the documents cannot be told from the prompt around them; empty if they can."""
+    try:
+        suffix = Prompt.from_text(text, found.spans).suffix
+    except AmbiguousSegmentsError as error:
+        return f"{found.n_found} documents stand in the prompt, but {error}"
+    if suffix or not found.spans:
+        return ""
+    return f"{found.n_found} documents end the prompt, and the method needs text behind them"
 
 
 def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
