@@ -184,6 +184,7 @@ class RagBiasModel(BaseModel):
         given = current_documents()
         return {
             "model_id": self.model_id,
+            **({} if self.lm.name else {"model": loading.identity(self.lm.model)}),
             "debias": self.debias if isinstance(self.debias, str) else repr(self.debias),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,

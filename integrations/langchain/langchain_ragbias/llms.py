@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
+from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +22,19 @@ from langchain_ragbias.listener import listener
 from langchain_ragbias.pump import pieces
 from ragbias.decoding import Stream
 from ragbias.lm import Generation
+
+# Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
+_call: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
+OF_THE_RUN = ("tags", "metadata", "run_name", "run_id")
+
+
+@contextmanager
+def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
+    token = _call.set({name: value for name, value in arguments.items() if name not in OF_THE_RUN})
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 class RagBiasPipeline(RagBiasModel, BaseLLM):
@@ -40,6 +54,23 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
         return LangSmithParams(**{**params, "ls_provider": "ragbias", "ls_model_name": self.model_id})
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        call = _call.get()
+        return {**super()._identifying_params, **({"call": call} if call else {})}
+
+    def generate(
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
+    ) -> LLMResult:
+        with _cached_by(kwargs):
+            return super().generate(prompts, stop, callbacks, **kwargs)
+
+    async def agenerate(
+        self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
+    ) -> LLMResult:
+        with _cached_by(kwargs):
+            return await super().agenerate(prompts, stop, callbacks, **kwargs)
 
     def _generate(
         self,

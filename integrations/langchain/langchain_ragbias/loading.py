@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -11,6 +13,13 @@ SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 BACKENDS = ("default", "pipeline")
+
+_identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
+
+
+def identity(model: torch.nn.Module) -> str:
+    """What tells a loaded model that has no name from all others, so that caches do not mix their answers."""
+    return _identities.setdefault(model, uuid4().hex)
 
 
 def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
