@@ -22,9 +22,10 @@ from ragbias import methods
 from ragbias.boundaries import Boundaries, current_documents, locate
 from ragbias.boundaries.context import document_texts
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
-from ragbias.lm import DebiasedLM, Generation
+from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
+from ragbias.report import Generation
 
 NUMBERS: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,),
@@ -163,7 +164,8 @@ class RagBiasModel(BaseModel):
         """
         loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
         place = loading.torch_device(device)
-        llm = cls(model_id=model_id, model_kwargs=loaded, pipeline_kwargs=pipeline_kwargs, **kwargs)
+        given = {"model_id": model_id, "model_kwargs": loaded, "pipeline_kwargs": pipeline_kwargs, **kwargs}
+        llm = cls(**given)
         if place is not None:
             llm.lm.model.to(place)
         return llm

@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from ragbias.lm import Generation
+from ragbias.report import Generation
 from ragbias.request import Request
 
 T = TypeVar("T")

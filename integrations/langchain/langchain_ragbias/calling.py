@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk
-from langchain_core.messages.tool import InvalidToolCall, ToolCall, ToolCallChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall
+from langchain_core.messages.tool import ToolCall, ToolCallChunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ragbias import DebiasedLM
@@ -132,7 +132,11 @@ def _require_rendering(lm: DebiasedLM, schemas: list[dict[str, Any]]) -> None:
 
 def message(content: str, calls: Sequence[formats.ToolCall], **fields: Any) -> AIMessage:
     """An answer with its tool calls."""
-    valid = [ToolCall(name=call.name, args=call.arguments, id=_id(), type="tool_call") for call in _good(calls)]
+    valid = [
+        ToolCall(name=call.name, args=call.arguments, id=_id(), type="tool_call")
+        for call in calls
+        if call.arguments is not None
+    ]
     invalid = [
         InvalidToolCall(name=call.name or None, args=call.raw, id=_id(), error=call.error, type="invalid_tool_call")
         for call in calls
@@ -157,11 +161,7 @@ def last_chunk(content: str, calls: Sequence[formats.ToolCall], **fields: Any) -
         )
         for index, call in enumerate(calls)
     ]
-    return AIMessageChunk(content, tool_call_chunks=chunks, chunk_position="last", **fields)
-
-
-def _good(calls: Sequence[formats.ToolCall]) -> list[formats.ToolCall]:
-    return [call for call in calls if not call.error]
+    return AIMessageChunk(content=content, tool_call_chunks=chunks, chunk_position="last", **fields)
 
 
 def _id() -> str:

@@ -29,7 +29,7 @@ from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
 from langchain_ragbias.pump import pieces
 from ragbias.decoding import Stream
-from ragbias.lm import Generation
+from ragbias.report import Generation
 from ragbias.request import Request
 from ragbias.tools import ToolCall
 

@@ -21,7 +21,7 @@ from langchain_ragbias.base import RagBiasModel, parent_run
 from langchain_ragbias.listener import listener
 from langchain_ragbias.pump import pieces
 from ragbias.decoding import Stream
-from ragbias.lm import Generation
+from ragbias.report import Generation
 
 # Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
 _call: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)

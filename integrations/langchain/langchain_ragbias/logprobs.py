@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ragbias.decoding import decoded
-from ragbias.lm import Generation
+from ragbias.report import Generation
 
 CONTEXT = 4  # tokens before one that can change how it is written: a half character, a leading blank
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 
 from ragbias.decoding import Stream
-from ragbias.lm import Generation
+from ragbias.report import Generation
 
 
 async def pieces(open_stream: Callable[[], Stream]) -> AsyncGenerator[str | Generation, None]:
