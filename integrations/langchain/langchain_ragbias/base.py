@@ -19,8 +19,9 @@ from langchain_ragbias import loading, reports
 from langchain_ragbias.listener import Tree, listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
-from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries import Boundaries, current_documents, has_numbering, locate
 from ragbias.boundaries.context import document_texts
+from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -87,6 +88,13 @@ class RagBiasModel(BaseModel):
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: Literal["warn", "raise", "ignore"] = "warn"
     """What to do where the method needs documents and fewer than two are found."""
+    segmenter: Any = None
+    """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
+    gives spans or texts."""
+    include_headers: bool = False
+    """Whether spans in the report begin with the documents' headers; inside the model headers belong to them anyway."""
+    strip_numbering: bool = False
+    """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
     lm: Any = Field(default=None, exclude=True, repr=False)
     """A ``ragbias.DebiasedLM`` that is loaded already."""
     model: Any = Field(default=None, exclude=True, repr=False)
@@ -119,15 +127,22 @@ class RagBiasModel(BaseModel):
     def _load(self) -> Self:
         if (self.model is None) != (self.tokenizer is None):
             raise ValueError("model and tokenizer go together; give both, or only model_id")
+        if self.segmenter is not None:
+            check_segmenter(self.segmenter)
         if self.lm is not None:
             if not isinstance(self.lm, DebiasedLM):
                 raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
+            if "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
+                raise ValueError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
+            self.strip_numbering = self.lm.strip_numbering
             if "debias" not in self.model_fields_set:
                 self.debias = self.lm.method
         elif self.model is not None:
-            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias)
+            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, strip_numbering=self.strip_numbering)
         else:
-            self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.debias, **self.model_kwargs)
+            self.lm = DebiasedLM.from_pretrained(
+                self.model_id, method=self.debias, strip_numbering=self.strip_numbering, **self.model_kwargs
+            )
             return self
         if "model_id" not in self.model_fields_set:
             self.model_id = self.lm.name or type(self.lm.model).__name__
@@ -196,6 +211,8 @@ class RagBiasModel(BaseModel):
             "seed": self.seed,
             "repetition_penalty": self.repetition_penalty,
             "logprobs": self.logprobs,
+            "segmenter": repr(self.segmenter),
+            "strip_numbering": self.strip_numbering,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
         }
@@ -254,6 +271,8 @@ class RagBiasModel(BaseModel):
             artifacts=artifacts,
             run=tree.texts.elements(),
             registry=listener.registry if listener.installed else None,
+            segmenter=self.segmenter,
+            include_headers=self.include_headers,
         )
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
@@ -261,11 +280,15 @@ class RagBiasModel(BaseModel):
             if obstacle := _obstacle(text, found):
                 found = replace(found, spans=(), n_found=0, reason=obstacle)
             self._check_found(found, call, tree, artifacts)
+            if not self.strip_numbering and has_numbering(text, found.spans):
+                message = "the documents' headers number them, which tells the model their order"
+                self._warn("numbering", f"{message}; strip_numbering=True takes the numbers out")
         return found
 
     def _check_found(self, found: Boundaries, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
         explicit = call.documents if call.documents is not None else current_documents()
-        lost = found.source == "documents" and found.n_found < found.n_expected
+        elsewhere = bool(explicit) and found.source in ("registry", "segmenter", "headers")
+        lost = elsewhere or (found.source == "documents" and found.n_found < found.n_expected)
         too_few = found.n_found < 2 and not (found.source != "none" and found.n_found == found.n_expected)
         if self.on_missing == "ignore" or not (too_few or lost):
             return
@@ -276,10 +299,13 @@ class RagBiasModel(BaseModel):
         if self.on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         expected = "explicit" if explicit else "artifacts" if artifacts else "retrieved" if tree.texts else tree.failure
-        if expected and expected not in self._warned:
-            self._warned.add(expected)
-            remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
-            warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
+        if expected:
+            self._warn(expected, f"{message}; pass documents=, or retrieve inside the chain")
+
+    def _warn(self, about: str, message: str) -> None:
+        if self.on_missing != "ignore" and about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"{message}; on_missing='ignore' silences this", MissingDocumentsWarning, stacklevel=2)
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
         """What is known of an answer beside its text."""

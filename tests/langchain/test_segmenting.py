@@ -1,0 +1,61 @@
+"""Documents that nothing retrieved: a segmenter of the user's, numbered headers, and their numbers taken out."""
+
+import re
+import warnings
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
+from ragbias.errors import SegmenterError
+
+TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
+TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in TEXTS) + "\nQuestion: who sleeps?"
+NUMBERED = (
+    "\n".join(f"Document [{number}] {text}" for number, text in enumerate(TEXTS, 1)) + "\n\nQuestion: who sleeps?"
+)
+
+
+def ask(llm, text):
+    return llm.invoke([HumanMessage(text)], max_tokens=2).response_metadata["ragbias"]
+
+
+@pytest.mark.parametrize(
+    "segmenter", [re.compile(r"<doc>(.*?)</doc>"), lambda text: TEXTS], ids=["pattern", "function"]
+)
+def test_a_segmenter_finds_documents_that_nothing_retrieved(lm, segmenter):
+    report = ask(ChatRagBias(lm=lm, segmenter=segmenter), TAGGED)
+    assert (report["source"], report["n_found"], report["method_ran"]) == ("segmenter", 3, "pine")
+
+
+def test_without_one_the_same_prompt_runs_plain(lm):
+    assert ask(ChatRagBias(lm=lm, on_missing="ignore"), TAGGED)["method_ran"] == "none"
+
+
+def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
+    with pytest.raises(SegmenterError, match="segmenter=3"):
+        ChatRagBias(lm=lm, segmenter=3)
+
+
+def test_numbered_headers_are_found_and_warned_of_once(lm):
+    llm = ChatRagBias(lm=lm)
+    with pytest.warns(MissingDocumentsWarning, match="strip_numbering=True"):
+        report = ask(llm, NUMBERED)
+    assert (report["source"], report["n_found"]) == ("headers", 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingDocumentsWarning)
+        ask(llm, NUMBERED)
+
+
+def test_stripped_numbers_give_one_answer_for_every_order(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, strip_numbering=True)
+    answers = set()
+    for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
+        blocks = [f"Document [{number}] {TEXTS[index]}" for number, index in enumerate(order, 1)]
+        answers.add(llm.invoke("\n".join(blocks) + "\n\nQuestion: who sleeps?", max_tokens=6).content)
+    assert len(answers) == 1
+
+
+def test_a_cache_tells_segmenters_apart(lm):
+    keys = {ChatRagBias(lm=lm, segmenter=each)._get_llm_string() for each in (None, "---", "===", re.compile("---"))}
+    assert len(keys) == 4
