@@ -1,4 +1,4 @@
-"""A `DebiasedLM` that reads prompts as always and answers from a script, for what small models cannot write."""
+"""`DebiasedLM`s that keep what they are asked; one answers from a script, for what small models cannot write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ragbias.boundaries import Boundaries
 from ragbias.decoding import Stream
 from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
@@ -20,6 +21,22 @@ TOOL_TEMPLATE = (
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'
     "{{ '\\n</tool_call>\\n' }}{% endfor %}{% endfor %}{{ '<|assistant|>\\n' }}"
 )
+
+
+class RecordingLM(DebiasedLM):
+    """Keeps each prompt with the documents that were found in it."""
+
+    def __init__(self, lm: DebiasedLM) -> None:
+        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
+        self.seen: list[tuple[str, Boundaries]] = []
+
+    def generate(self, prompt: Any, **settings: Any) -> Generation:
+        self.seen.append((prompt, settings["boundaries"]))
+        return super().generate(prompt, **settings)
+
+    def stream(self, prompt: Any, **settings: Any) -> Stream:
+        self.seen.append((prompt, settings["boundaries"]))
+        return super().stream(prompt, **settings)
 
 
 class ScriptedLM(DebiasedLM):

@@ -33,33 +33,16 @@ from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
+from scripted_lm import RecordingLM
 
 from ragbias.boundaries import Boundaries
-from ragbias.decoding import Stream
 from ragbias.lm import DebiasedLM
-from ragbias.report import Generation
 from ragbias.tiny.world import Passage
 
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4
 FORMS = ("sync", "async", "stream", "async stream")
 DOCS = Path(__file__).parents[2] / "docs" / "pipelines-llama-index.md"
-
-
-class RecordingLM(DebiasedLM):
-    """Keeps each prompt with the documents that were found in it."""
-
-    def __init__(self, lm: DebiasedLM) -> None:
-        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
-        self.seen: list[tuple[str, Boundaries]] = []
-
-    def generate(self, prompt: Any, **settings: Any) -> Generation:
-        self.seen.append((prompt, settings["boundaries"]))
-        return super().generate(prompt, **settings)
-
-    def stream(self, prompt: Any, **settings: Any) -> Stream:
-        self.seen.append((prompt, settings["boundaries"]))
-        return super().stream(prompt, **settings)
 
 
 @dataclass(frozen=True)
