@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ragbias.errors import RagBiasError
@@ -60,7 +61,7 @@ def demo(
     from ragbias.evaluation import demo as evaluation
 
     settings = evaluation.Settings(model=model, questions=questions, seed=seed)
-    with console.status("Loading the model, embedding the corpus ..."):
+    with _status("Loading the model, embedding the corpus"):
         prepared = evaluation.Demo(settings)
     methods = evaluation.demo_methods(model)
     if not any(method.name == "channel-scaling" for method in methods):
@@ -98,12 +99,13 @@ def ask(
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     chunks = read_chunks(documents)
-    with console.status("Loading the model, embedding the documents ..."):
+    with _status("Loading the model, embedding the documents"):
         lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")
         generation, used = answer(lm, question, chunks, k, max_new_tokens)
-    console.print(generation.text.strip(), markup=False)
+    console.print(generation.text.strip() or "(the model gave no answer)", markup=False)
     report = generation.report
-    console.print(f"[dim]{report.method_ran} over {report.n_found} of {len(chunks)} chunks. {report.reason}[/dim]")
+    about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
+    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim", markup=False)
     _write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)
 
 
@@ -119,21 +121,18 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Time prefill and decoding of methods against plain sdpa, interleaved, at the shape of a 1B Llama."""
-    from ragbias.evaluation.speed import measure, random_llama
-    from ragbias.methods import SIW, ChannelScaling, MsPoE, get
+    from ragbias.evaluation.speed import in_every_layer, measure, random_llama
 
-    # in every layer, so that the few layers of the model show their cost
-    everywhere = {
-        ChannelScaling.name: ChannelScaling(0, 0.0, layers=(0, None)),
-        MsPoE.name: MsPoE(layers=(0, None)),
-        SIW.name: SIW(layers=(0, None)),
-    }
-    chosen = [everywhere.get(name) or get(name) for name in methods.split(",")]
-    with console.status("Building the model ..."):
+    chosen = [in_every_layer(name) for name in methods.split(",")]
+    with _status("Building the model"):
         model = random_llama(layers)
     with _progress() as progress:
-        task = progress.add_task("timing", total=(rounds + 1) * (len(chosen) + 1))
-        costs = measure(model, chosen, documents, tokens, rounds=rounds, progress=lambda: progress.advance(task))
+        task = progress.add_task("", total=(rounds + 1) * (len(chosen) + 1))
+
+        def show(name: str) -> None:
+            progress.update(task, advance=1, description=f"timing {name}")
+
+        costs = measure(model, chosen, documents, tokens, rounds=rounds, progress=show)
     title = f"{documents} documents of {tokens} tokens, {layers} layers; ratio to none: median (range)"
     table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     for column in ("method", "prefill s", "ratio", "decode s", "ratio"):
@@ -176,10 +175,22 @@ def calibrate(
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
     """
     from ragbias.calibration import report
+    from ragbias.calibration.channel_search import NoPositionalChannelError
+    from ragbias.calibration.partial import unfinished
     from ragbias.calibration.settings import Settings
-    from ragbias.calibration.statistics import NoPositionalChannelError
 
-    settings = Settings(model, task, data, strings, length, questions, documents, depths, seed, batch_size)
+    settings = Settings(
+        model=model,
+        task=task,
+        data=data,
+        strings=strings,
+        length=length,
+        questions=questions,
+        documents=documents,
+        depths=depths,
+        seed=seed,
+        batch_size=batch_size,
+    )
     try:
         with _progress() as progress:
             profile = report.run(settings, out, restart, progress)
@@ -187,7 +198,8 @@ def calibrate(
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
+        if unfinished(out):
+            console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
         raise
     report.tell(profile, console)
     console.print(f"Written: {out}")
@@ -198,28 +210,32 @@ def calibrate(
 
 @app.command("methods")
 def list_methods(
+    name: Annotated[str | None, typer.Argument(help="One method, in detail.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the docs.")] = False,
     json_path: JsonPath = None,
 ) -> None:
     """List the methods: what each needs, promises, touches and costs."""
-    from ragbias.binding.architectures import ARCHITECTURES
-    from ragbias.matrix import HEADINGS, as_markdown, matrix
+    from ragbias.matrix import HEADINGS, as_markdown, family_notes, matrix
+    from ragbias.methods import method_class
 
     rows = matrix()
     if markdown:
         print(as_markdown(), end="")
+    elif name is not None:
+        method_class(name)
+        (row,) = (row for row in rows if row.name == name)
+        console.print(f"{row.constructor}\n", style="bold", markup=False)
+        console.print(row.documentation, markup=False)
+        for heading, cell in zip(HEADINGS[1:], row.cells()[1:], strict=True):
+            console.print(f"{heading}: {cell}", markup=False)
     else:
-        table, details = (Table(box=None, padding=(0, 1, 0, 0), header_style="bold underline") for _ in range(2))
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold underline")
         for heading in HEADINGS[:6]:
             table.add_column(heading, no_wrap=True)
-        for heading in (HEADINGS[0], *HEADINGS[6:]):
-            details.add_column(heading, no_wrap=heading == "method")
         for row in rows:
-            cells = row.cells()
-            table.add_row(*cells[:6])
-            details.add_row(cells[0], *cells[6:])
-        console.print(table, "", details, "", sep="\n")
-        console.print(f"families: all = {', '.join(ARCHITECTURES)}; rotary = all but mpt; any = every causal model")
+            table.add_row(*row.cells()[:6])
+        console.print(table)
+        console.print(f"\n{family_notes()}\n`ragbias methods NAME`: parameters, what it does, cost and source.")
     _write_json({row.name: row.as_dict() for row in rows}, json_path)
 
 
@@ -258,10 +274,28 @@ def _frameworks(prepared: Any, question: Any) -> None:
     console.print(table)
 
 
+class _Lines(Progress):
+    """A progress bar; where there is no terminal to draw it on, a line for each new description."""
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        description = changes.get("description")
+        if not self.console.is_terminal and description not in (None, self._tasks[task_id].description):
+            self.console.print(f"{description} ...")
+        super().update(task_id, **changes)
+
+
 def _progress() -> Progress:
-    return Progress(
+    return _Lines(
         TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
+
+
+def _status(text: str) -> AbstractContextManager[Any]:
+    """A spinner, or a line where there is no terminal to draw it on."""
+    if console.is_terminal:
+        return console.status(f"{text} ...")
+    console.print(f"{text} ...")
+    return nullcontext()
 
 
 def _write_json(data: Any, path: Path | None) -> None:

@@ -21,9 +21,10 @@ from transformers import (
 from ragbias import methods, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries
+from ragbias.checks import check_whole
 from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, stop_strings, trimmed
 from ragbias.errors import MethodError, PromptTooLongError
-from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod, RoToR
+from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
@@ -31,11 +32,11 @@ from ragbias.request import Request, groups, in_parts, obstacle_in
 from ragbias.voting import elect
 
 RESERVED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
-    "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff", "generation_config",
-    "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
-    "prefill_chunk_size", "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h",
-    "typical_p", "use_cache",
+    "assistant_model", "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
+    "generation_config", "guidance_scale", "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups",
+    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits",
+    "output_scores", "pad_token_id", "past_key_values", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
 
 
@@ -61,7 +62,7 @@ class DebiasedLM:
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
-        self.method = self._resolve(method)
+        self.method = methods.get(method, self.name)
 
     @classmethod
     def from_pretrained(
@@ -219,7 +220,7 @@ class DebiasedLM:
         if isinstance(ran, ReorderingMethod):
             order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
             tokens = tokens.reordered(order)
-        if isinstance(ran, RoToR) and ran.selective:
+        if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = self._more_confident(tokens, ran)
         report = Report(
             method_requested=wanted.name,
@@ -250,7 +251,7 @@ class DebiasedLM:
         return [scores[index] for index in range(len(order))]
 
     @torch.no_grad()
-    def _more_confident(self, tokens: TokenisedPrompt, method: RoToR) -> tuple[Method, str]:
+    def _more_confident(self, tokens: TokenisedPrompt, method: AttentionMethod) -> tuple[Method, str]:
         """Of the plain model and the method, the one that gives its first token the higher probability, and why."""
         plain, other = (self._first_logits(tokens, each)[0].softmax(-1).amax().item() for each in (NoMethod(), method))
         if plain >= other:
@@ -324,8 +325,7 @@ class DebiasedLM:
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
+        check_whole("max_new_tokens", max_new_tokens, 1)
         if refused := RESERVED & generate_kwargs.keys():
             raise MethodError(
                 f"{', '.join(sorted(refused))}: not an argument here, DebiasedLM settles it itself; leave it out"

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragbias.binding.architectures import ARCHITECTURES
+from ragbias.binding.architectures import ARCHITECTURES, ROTARY
 from ragbias.methods import METHODS, AttentionMethod, Method, ReorderingMethod
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
@@ -23,7 +23,7 @@ class MethodRow:
         needs_spans: whether it must know where the documents stand.
         layers: where it acts by default.
         families: the architectures it runs on.
-        summary: the first line of its documentation.
+        documentation: what its class says of it.
     """
 
     name: str
@@ -35,7 +35,7 @@ class MethodRow:
     cost: str
     families: list[str]
     source: str
-    summary: str
+    documentation: str
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,12 +54,18 @@ def matrix() -> list[MethodRow]:
     return [_row(method) for method in METHODS.values()]
 
 
+def family_notes() -> str:
+    """What the words in the families' column mean."""
+    others = ", ".join(family for family in ARCHITECTURES if family not in ROTARY)
+    return f"families: all = {', '.join(ARCHITECTURES)}; rotary = all but {others}; any = every causal model"
+
+
 def _row(method: type[Method]) -> MethodRow:
     families, layers = list(ARCHITECTURES), "none"
     if issubclass(method, AttentionMethod):
-        layers = method.acts_in
+        layers = method.default_layers
         if method.needs_rotary:
-            families = [name for name in families if ARCHITECTURES[name].positions == "rotary"]
+            families = list(ROTARY)
     return MethodRow(
         name=method.name,
         constructor=_constructor(method),
@@ -70,7 +76,7 @@ def _row(method: type[Method]) -> MethodRow:
         cost=method.cost,
         families=families,
         source=method.source,
-        summary=(inspect.getdoc(method) or "").splitlines()[0],
+        documentation=inspect.getdoc(method) or "",
     )
 
 

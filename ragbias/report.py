@@ -37,7 +37,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request."""
+    """Token counts of one request; the token that ends an answer counts too. A vote counts all its answers."""
 
     prompt_tokens: int
     completion_tokens: int

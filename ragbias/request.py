@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ragbias.boundaries import Boundaries, locate
+from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError
 from ragbias.methods import Method, NoMethod, PermutationVote
 from ragbias.prompt import Prompt, TokenisedPrompt
@@ -71,8 +72,7 @@ def obstacle_in(tokens: TokenisedPrompt) -> str:
 
 def groups(requests: Sequence[Request], size: int) -> list[list[int]]:
     """Indices of requests that can run in one batch: same method, at most ``size``."""
-    if size < 1:
-        raise MethodError(f"batch_size={size!r}; expected a whole number >= 1")
+    check_whole("batch_size", size, 1)
     together: list[list[int]] = []
     for method in dict.fromkeys(request.method for request in requests):
         indices = [index for index, request in enumerate(requests) if request.method == method]

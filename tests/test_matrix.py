@@ -18,7 +18,7 @@ def test_every_method_has_its_row_and_its_class_in_the_docs():
     rows = {row.name: row for row in matrix()}
     assert list(rows) == list(METHODS)
     for row in rows.values():
-        assert row.summary and row.cost
+        assert row.documentation and row.cost
         assert row.name == "none" or row.source
         assert row.name == "none" or row.constructor.split("(")[0] in DOCS.read_text()
 

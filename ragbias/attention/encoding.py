@@ -14,16 +14,12 @@ from torch import Tensor
 class Encoding:
     """No position at all, or one that queries and keys carry already; the base of the others."""
 
-    def query(self, x: Tensor, relative: Tensor) -> Tensor:
-        """Queries ``[..., d]`` as they stand ``relative`` positions behind the start of a segment of keys."""
-        return x
-
-    def key(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """Keys ``[..., d]`` at ``offsets`` inside their segment."""
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys ``[..., d]`` at ``positions`` behind the start of a segment."""
         return x
 
     def moved(self, x: Tensor, by: Tensor) -> Tensor:
-        """Keys that ``key`` has encoded, moved on by ``by`` positions."""
+        """Keys that are encoded already, moved on by ``by`` positions, int64 and non-negative."""
         return x
 
     def bias(self, relative: Tensor, offsets: Tensor) -> Tensor | None:
@@ -57,25 +53,15 @@ class Rotary(Encoding):
         """
         if positions.numel() == 0:
             return x
-        if positions.is_floating_point():
-            cos, sin = self._cos_sin(positions)
-        else:
-            table = self._table(int(positions.max()) + 1, x.device)
-            cos, sin = table[0][positions], table[1][positions]
-        return rotate(x, cos, sin, self.interleaved)
-
-    def query(self, x: Tensor, relative: Tensor) -> Tensor:
-        return self(x, relative)
-
-    def key(self, x: Tensor, offsets: Tensor) -> Tensor:
-        return self(x, offsets)
+        cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
+        return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
     def moved(self, x: Tensor, by: Tensor) -> Tensor:
-        turned = self(x, by)
-        if self.scaling == 1:
-            return turned
-        size = 2 * len(self.frequencies)  # the scaling is in ``x`` already
-        return torch.cat((turned[..., :size] / self.scaling, turned[..., size:]), dim=-1)
+        return rotate(x, *self._looked_up(by), self.interleaved)  # the scaling is in ``x`` already
+
+    def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self._table(int(positions.max()) + 1, positions.device)
+        return cos[positions], sin[positions]
 
     def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``, grown on demand."""
@@ -87,7 +73,7 @@ class Rotary(Encoding):
 
     def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         angles = positions[..., None].float() * self.frequencies.to(positions.device)
-        return angles.cos() * self.scaling, angles.sin() * self.scaling
+        return angles.cos(), angles.sin()
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:

@@ -36,7 +36,7 @@ def attend(
     scoring: Scoring,
     visible: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]``."""
+    """As ``primitive.attend``, for at least one key, with ``starts`` of shape ``[H or 1, n]``."""
     heads, encoding = query.shape[0], scoring.encoding
     sizes = torch.tensor(lengths, device=query.device)
     shifts = starts.repeat_interleave(sizes, dim=-1, output_size=key.shape[1])  # [H or 1, K]
@@ -50,7 +50,7 @@ def attend(
     if visible is not None:
         mask = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, -torch.inf)
     output, lse = _flash(
-        encoding.query(query, positions)[None],
+        encoding(query, positions)[None],
         placed[None],
         repeat_heads(value, heads)[None],
         attn_mask=None if mask is None else mask[None, None],

@@ -40,6 +40,7 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     Args:
         query: ``[H, Q, d]``.
         key: ``[G, K, d]``.
+        scoring: of which scale and softcap count; encoding and window do not.
 
     Returns:
         float32 ``[H, Q, K]``.
@@ -62,7 +63,7 @@ def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 
     Args:
         scores: float32 ``[H, Q, K]``; ``-inf`` hides a key.
-        value: ``[G, K, d]``.
+        value: ``[G or H, K, d]``.
 
     Returns:
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``.
@@ -84,9 +85,9 @@ def placed_scores(
     key: Tensor,
     *,
     positions: Tensor,
-    starts: Tensor,
-    lengths: Sequence[int],
     scoring: Scoring,
+    starts: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
     visible: Tensor | None = None,
 ) -> Tensor:
     """Scores where segment ``j`` starts at position ``starts[..., j]``; arguments as for ``attend``.
@@ -94,8 +95,9 @@ def placed_scores(
     Returns:
         float32 ``[H, Q, K]``, ``-inf`` where a key is hidden.
     """
+    starts, lengths = _segments(key, starts, lengths)
     relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
-    queries = scoring.encoding.query(query, relative).expand(len(lengths), *query.shape)
+    queries = scoring.encoding(query, relative).expand(len(lengths), *query.shape)
     pieces = []
     for moved, behind, segment in zip(queries, relative, torch.split(key, list(lengths), dim=1), strict=True):
         offsets = torch.arange(segment.shape[1], device=key.device)
@@ -115,9 +117,9 @@ def attend(
     value: Tensor,
     *,
     positions: Tensor,
-    starts: Tensor,
-    lengths: Sequence[int],
     scoring: Scoring,
+    starts: Tensor | None = None,
+    lengths: Sequence[int] | None = None,
     visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
@@ -127,20 +129,27 @@ def attend(
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``, or ``[H, K, d]`` if already repeated over the group.
         positions: int64 ``[Q]``, positions of the queries, none before the start of a segment.
-        starts: int64 ``[H or 1, Q or 1, n]``.
-        lengths: lengths of the ``n`` segments, in the order of the keys; they sum to ``K``.
         scoring: positions, scale, softcap and window of the layer.
+        starts: int64 ``[H or 1, Q or 1, n]``; without it and ``lengths``, one segment starts at 0.
+        lengths: lengths of the ``n`` segments, in the order of the keys; they sum to ``K``.
         visible: bool, broadcast to ``[Q, K]``; true where a query may see a key, at least one for each; None: all.
 
     Returns:
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query whose window holds no key gets zeros and ``-inf``.
     """
+    starts, lengths = _segments(key, starts, lengths)
     if starts.shape[1] == 1 and query.shape[1] > 1 and fused.available(query, scoring):
         return fused.attend(query, key, value, positions, starts[:, 0], lengths, scoring, visible)
     scores = placed_scores(
         query, key, positions=positions, starts=starts, lengths=lengths, scoring=scoring, visible=visible
     )
     return weigh(scores, value)
+
+
+def _segments(key: Tensor, starts: Tensor | None, lengths: Sequence[int] | None) -> tuple[Tensor, Sequence[int]]:
+    if starts is None:
+        starts = torch.zeros(1, 1, 1, dtype=torch.long, device=key.device)
+    return starts, [key.shape[1]] if lengths is None else lengths
 
 
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
@@ -157,6 +166,7 @@ def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scoring: Sc
     Args:
         query: ``[H, Q, d]`` and key ``[G, K, d]``.
         lengths: lengths of the ``n`` segments of keys.
+        scoring: of which scale and softcap count; encoding and window do not.
 
     Returns:
         float32 ``[H, Q, n]``; sums to 1 over the segments.

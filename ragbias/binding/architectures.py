@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -49,11 +50,10 @@ class Architecture:
         return self._project(module, hidden, 1, "k")
 
     def _project(self, module: nn.Module, hidden: Tensor, index: int, letter: str) -> Tensor:
-        # .forward, not a call: the binding's own hook on the projection must not act here
         if self.fused is not None:
-            output = module.get_submodule(self.fused).forward(hidden)
+            output = module.get_submodule(self.fused)(hidden)
             return self.split(module, self.clipped(module, output))[index].transpose(1, 2)
-        projected = module.get_submodule(f"{letter}_proj").forward(hidden)
+        projected = module.get_submodule(f"{letter}_proj")(hidden)
         norm = getattr(module, f"{letter}_norm", None) if self.norm else None
         if norm is not None and self.norm == "whole":
             projected = norm(projected)
@@ -72,6 +72,14 @@ class Architecture:
         groups = getattr(module, "num_key_value_heads", None) or heads.shape[-2] // 3
         query, key, value = heads.split((heads.shape[-2] - 2 * groups, groups, groups), dim=-2)
         return query, key, value
+
+    def join(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The inverse of ``split``."""
+        parts = (query, key, value)
+        joined: Tensor = (
+            torch.stack(parts, dim=-2).flatten(-3) if self.per_head else torch.cat(parts, dim=-2).flatten(-2)
+        )
+        return joined
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
@@ -140,6 +148,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "glm": Architecture(interleaved=True),
     "mpt": Architecture(attention="attn", layers="blocks", fused="Wqkv", positions="alibi"),
 }
+
+
+ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positions == "rotary")
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:

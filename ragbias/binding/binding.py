@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -19,7 +21,7 @@ from ragbias.binding.architectures import architecture_of, attention_sites, deco
 from ragbias.binding.call import AttentionCall
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import NoMethod, RoToR, get
+from ragbias.methods import NoMethod, get
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.prompt import Span
 
@@ -32,6 +34,7 @@ class _Pass(threading.local):
     session: Session | None = None
     prefill: bool = True
     noted: tuple[Tensor, Rotation] | None = None
+    projecting: bool = False
 
 
 class Binding:
@@ -50,6 +53,8 @@ class Binding:
         self.architecture = architecture_of(model)
         self.decoder = decoder_of(model, self.architecture)
         modules = attention_sites(self.decoder, self.architecture)
+        if any(getattr(module, "_compiled_call_impl", None) for module in (model, *self.decoder.modules())):
+            raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")
         self.modules = set(modules)
         config = model.config.get_text_config()
         method.validate(config.hidden_size, len(modules))
@@ -94,9 +99,15 @@ class Binding:
                 "this thread runs a model that another thread opened debias() on; open debias() in this thread too "
                 "(method 'none' for a plain run), or start the thread with contextvars.copy_context().run"
             )
-        if current is not self or kwargs is None:
+        if kwargs is None:
             return None
-        name, tokens = _tokens(args, kwargs)
+        kwargs = {**dict(zip(inspect.signature(decoder.forward).parameters, args, strict=False)), **kwargs}
+        if current is not self:
+            if (cache := kwargs.get("past_key_values")) is not None:
+                self._sessions.pop(cache, None)  # what enters now is none of ours
+            return None
+        name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
+        tokens: Tensor = kwargs[name]
         cache = kwargs.get("past_key_values")
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
@@ -116,8 +127,25 @@ class Binding:
                     f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in "
                     "one forward pass, without a filled cache and without chunked prefill"
                 )
+            self._check_rows(self._now.session, cache, len(tokens))
         self._now.session.seen = seen + tokens.shape[1]
-        return args[1:], {**kwargs, name: tokens}
+        return (), {**kwargs, name: tokens}
+
+    def _check_rows(self, session: Session, cache: Any, batch: int) -> None:
+        """Refuse a cache whose rows were repeated, dropped or moved since the prompt entered."""
+        moved = batch != len(session.rows)
+        if not moved and session.mark is not None:
+            moved = not torch.allclose(self._mark(cache, session), session.mark, rtol=1e-2, atol=1e-2)
+        if moved:
+            raise BindingError(
+                f"the cache's rows are not those of the {len(session.rows)} prompts that entered under this debias(); "
+                "give each row its own prompt"
+            )
+
+    def _mark(self, cache: Any, session: Session) -> Tensor:
+        column = max(row.pad + row.length for row in session.rows) - 1
+        keys: Tensor = cache.layers[max(self.layers.values())].keys
+        return keys[:, :, column].clone()
 
     def _with_full_layers(self, cache: Any, kwargs: dict[str, Any]) -> Any:
         """The cache of this pass, with layers that keep every key."""
@@ -132,9 +160,13 @@ class Binding:
         if binding_of(decoder) is not self or self._now.session is None:
             return None
         session, self._now.session, self._now.noted = self._now.session, None, None
+        if isinstance(output, tuple):
+            raise BindingError("return_dict=False is not supported; leave it out")
         cache = output.past_key_values
         if cache is not None:
             self._sessions[cache] = session
+            if self._now.prefill:
+                session.mark = self._mark(cache, session)
         if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)
@@ -147,10 +179,20 @@ class Binding:
     def note(self, hidden: Tensor, rotation: Rotation) -> None:
         self._now.noted = (hidden, rotation)
 
-    def query_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
-        return self.method.query_input(hidden, self.layers[module], self._now.prefill)
+    @contextmanager
+    def projecting(self) -> Iterator[None]:
+        """Inside, projections read what they are given."""
+        self._now.projecting = True
+        try:
+            yield
+        finally:
+            self._now.projecting = False
 
-    def key_input(self, module: nn.Module, hidden: Tensor) -> Tensor:
+    def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
+        if self._now.projecting:
+            return hidden
+        if of == "query":
+            return self.method.query_input(hidden, self.layers[module], self._now.prefill)
         return self.method.key_input(hidden, self.layers[module])
 
     def attention(
@@ -184,6 +226,7 @@ class Binding:
             session=session,
             scorings=[Scoring(encoding, scale, softcap, window) for encoding in encodings],
             architecture=self.architecture,
+            projecting=self.projecting,
             plain=plain,
         )
         return self.method.attention(call)
@@ -217,14 +260,6 @@ class Plain:
             yield
         finally:
             opened.reset(token)
-
-
-def _tokens(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Tensor]:
-    """The decoder's input and its name: token ids, positional or not, or embeddings."""
-    if args:
-        return "input_ids", args[0]
-    name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
-    return name, kwargs[name]
 
 
 def _gathered(states: Tensor, columns: Tensor) -> Tensor:
@@ -269,7 +304,9 @@ def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = N
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
-    if isinstance(resolved, RoToR) and resolved.selective:
-        raise MethodError("selective rotor compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)")
+    if isinstance(resolved, AttentionMethod) and resolved.selective:
+        raise MethodError(
+            f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
     with attach(model, resolved, spans_by_row(spans)):
         yield model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,6 +65,7 @@ class AttentionCall:
             layer rotates nothing.
         prefill: whether this pass holds the whole prompt.
         scorings: how the layer scores, for each row.
+        projecting: a context in which the layer's projections read what they are given, the method aside.
         plain: the attention the model would have called, mask and all, for other queries and keys; it returns
             ``[batch, Q, H, d]``.
     """
@@ -80,15 +82,18 @@ class AttentionCall:
     session: Session
     scorings: list[Scoring]
     architecture: Architecture
+    projecting: Callable[[], AbstractContextManager[None]]
     plain: Callable[[Tensor, Tensor], Tensor]
 
     def project_query(self, hidden: Tensor) -> Tensor:
         """Queries of ``hidden`` without position, ``[batch, H, T, d]``."""
-        return self.architecture.project_query(self.module, hidden.to(self.query.device))
+        with self.projecting():
+            return self.architecture.project_query(self.module, hidden.to(self.query.device))
 
     def project_key(self, hidden: Tensor) -> Tensor:
         """Keys of ``hidden`` without position, ``[batch, G, T, d]``."""
-        return self.architecture.project_key(self.module, hidden.to(self.query.device))
+        with self.projecting():
+            return self.architecture.project_key(self.module, hidden.to(self.query.device))
 
     def rotate(self, x: Tensor) -> Tensor:
         """The model's own rotation of the last ``T`` tokens of this call, for ``x`` ``[batch, heads, T, d]``."""

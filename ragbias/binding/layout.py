@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,12 +39,15 @@ class Session:
         seen: number of columns that the cache holds so far.
         permutation: int64 ``[batch, T]``, column of the user's prompt for each column inside the model; None: as it is.
         memory: what a method keeps, by layer and row.
+        mark: the keys of each row's last prompt token in the method's last layer, ``[batch, G, d]``; tells whether the
+            cache still holds the same prompts in the same rows.
     """
 
     rows: list[Row]
     seen: int
     permutation: Tensor | None
     memory: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    mark: Tensor | None = None
 
 
 Spans = Sequence[Span] | Sequence[Sequence[Span]]
@@ -85,7 +89,7 @@ def open_session(
             _check_row(method, columns, pads[index], length)
         order = list(range(len(columns)))
         if method.invariant:
-            order = method.document_order([tokens[index, begin:end].tolist() for begin, end in columns])
+            order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
         rows.append(Row(pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
         orders.append([columns[i] for i in order])
     moved = any(row != sorted(row) for row in orders)
@@ -93,6 +97,14 @@ def open_session(
     if moved:
         permutation = torch.stack([_permutation(row, length) for row in orders]).to(tokens.device)
     return Session(rows, 0, permutation)
+
+
+def _comparable(document: Tensor) -> Sequence[Any]:
+    """The token ids ``[L]``, or the bytes of each embedding ``[L, hidden]``: what documents are ordered by."""
+    if document.dim() == 1:
+        ids: list[int] = document.tolist()
+        return ids
+    return [row.tobytes() for row in document.float().cpu().numpy()]
 
 
 def _shifted(ordered: list[Span], columns: list[Span], pad: int) -> tuple[Span, ...]:
@@ -151,9 +163,13 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
         return [0] * batch
     if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
         raise BindingError("expected a 2-D attention_mask [batch, length]; custom masks are not supported")
+    if attention_mask.shape[1] != length:
+        raise BindingError(f"the attention mask has {attention_mask.shape[1]} columns, the prompt {length} tokens")
     mask = attention_mask.bool().expand(batch, -1)
     pads = (length - mask.sum(-1)).tolist()
     for row, pad in enumerate(pads):
         if not mask[row, pad:].all():
             raise BindingError(f"row {row} is not padded on the left alone; set tokenizer.padding_side = 'left'")
+        if pad == length:
+            raise BindingError(f"row {row} holds nothing but padding")
     return pads

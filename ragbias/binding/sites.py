@@ -12,7 +12,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,6 +24,7 @@ from ragbias.binding.architectures import Architecture
 from ragbias.binding.mpt import forward_of
 
 PREFIX = "ragbias-over-"
+OF: tuple[Literal["query", "key"], ...] = ("query", "key")
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
 _lock = threading.Lock()
@@ -47,9 +48,9 @@ class _Site:
             fused = module.get_submodule(architecture.fused)
             self._handles.append(fused.register_forward_hook(_after_fused_projection(module, architecture)))
         else:
-            for name, read in (("q_proj", _query_input), ("k_proj", _key_input)):
-                projection = module.get_submodule(name)
-                self._handles.append(projection.register_forward_pre_hook(_before_projection(module, read)))
+            for of in OF:
+                projection = module.get_submodule(f"{of[0]}_proj")
+                self._handles.append(projection.register_forward_pre_hook(_before_projection(module, of)))
         if architecture.positions == "alibi":
             module.forward = forward_of(module, architecture)
             return
@@ -72,7 +73,10 @@ class _Site:
 def acquire(module: nn.Module, architecture: Architecture) -> None:
     """Hook an attention module, or share it if it is hooked already."""
     with _lock:
-        if module not in _sites:
+        site = _sites.get(module)
+        if site is not None and site.users == 0:  # an interrupt stopped its removal
+            site.remove(module)
+        if site is None or site.users == 0:
             _sites[module] = _Site(module, architecture)
         _sites[module].users += 1
 
@@ -83,8 +87,8 @@ def release(module: nn.Module) -> None:
         site = _sites[module]
         site.users -= 1
         if site.users == 0:
-            del _sites[module]
             site.remove(module)
+            del _sites[module]
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
@@ -104,20 +108,10 @@ def _before_attention(architecture: Architecture) -> Callable[..., Any]:
     return hook
 
 
-def _query_input(guest: Any, attention: nn.Module, hidden: Tensor) -> Tensor:
-    changed: Tensor = guest.query_input(attention, hidden)
-    return changed
-
-
-def _key_input(guest: Any, attention: nn.Module, hidden: Tensor) -> Tensor:
-    changed: Tensor = guest.key_input(attention, hidden)
-    return changed
-
-
-def _before_projection(attention: nn.Module, read: Callable[[Any, nn.Module, Tensor], Tensor]) -> Callable[..., Any]:
+def _before_projection(attention: nn.Module, of: Literal["query", "key"]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
         guest = guest_of(attention)
-        return None if guest is None else (read(guest, attention, args[0]), *args[1:])
+        return None if guest is None else (guest.projection_input(attention, args[0], of), *args[1:])
 
     return hook
 
@@ -129,15 +123,15 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
         guest = guest_of(attention)
         if guest is None:
             return None
-        inputs = [read(guest, attention, args[0]) for read in (_query_input, _key_input)]
-        if all(changed is args[0] for changed in inputs):
+        query, key = (guest.projection_input(attention, args[0], of) for of in OF)
+        if query is args[0] and key is args[0]:
             return None
-        output = output.clone()
-        for index, changed in enumerate(inputs):
+        parts = list(architecture.split(attention, output))
+        for index, changed in enumerate((query, key)):
             if changed is not args[0]:
-                other = architecture.split(attention, module.forward(changed))
-                architecture.split(attention, output)[index].copy_(other[index])
-        return output
+                with guest.projecting():
+                    parts[index] = architecture.split(attention, module(changed))[index]
+        return architecture.join(*parts)
 
     return hook
 

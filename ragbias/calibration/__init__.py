@@ -1,5 +1,5 @@
-"""Channel scaling for a model of your own: the search for its positional channel, and profiles of what was found."""
+"""Channel scaling for a model of your own: the search for its positional channel."""
 
-from ragbias.calibration.profile import Profile
+from ragbias.profiles import Profile
 
 __all__ = ["Profile"]

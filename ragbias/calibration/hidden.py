@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ragbias.calibration.partial import Partial
+from ragbias.calibration.settings import Plan
 from ragbias.lm import DebiasedLM
 
 
@@ -35,27 +36,28 @@ def summed_states(lm: DebiasedLM, ids: Tensor, **inputs: Any) -> NDArray[np.floa
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
-def mean_states(
-    lm: DebiasedLM,
-    strings: int,
-    length: int,
-    seed: int,
-    batch_size: int,
-    partial: Partial,
-    progress: Callable[[int], None] = lambda done: None,
-) -> NDArray[np.float64]:
-    """Mean hidden states ``[n_hs, T, D]`` over random strings, resumed from ``partial``."""
-    saved = partial.sums()
-    total, done = saved if saved is not None else (np.zeros(()), 0)
+def states_by_batch(
+    lm: DebiasedLM, plan: Plan, begin: int, end: int, **inputs: Any
+) -> Iterator[tuple[NDArray[np.float64], int]]:
+    """Summed hidden states of the plan's random strings ``begin`` to ``end - 1``, and the number of strings in them."""
+    for first in range(begin, end, plan.batch_size):
+        behind = min(first + plan.batch_size, end)
+        ids = random_strings(lm, first, behind, plan.length, plan.seed)
+        yield summed_states(lm, ids, **inputs), behind - first
+
+
+def mean_states(lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable[[int], None]) -> NDArray[np.float64]:
+    """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``."""
+    total, done = partial.sums()
     progress(done)
     try:
-        while done < strings:
-            end = min(done + batch_size, strings)
-            total = total + summed_states(lm, random_strings(lm, done, end, length, seed))
-            progress(end - done)
-            done = end
-            partial.put_sums(total, done, now=done == strings)
+        for states, count in states_by_batch(lm, plan, done, plan.strings):
+            if total.shape not in ((), states.shape):
+                raise partial.refuse_sums(states.shape, total.shape)
+            total, done = total + states, done + count
+            partial.put_sums(total, done, now=done == plan.strings)
+            progress(count)
     except KeyboardInterrupt:
         partial.put_sums(total, done, now=True)
         raise
-    return total / strings
+    return total / plan.strings

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 import ragbias
 from ragbias.calibration.samples import Sample
-from ragbias.methods import ChannelScaling, Method, NoMethod
-
-Scaling = tuple[int, float, tuple[int, int]]  # channel, factor, first and last layer
+from ragbias.methods import ChannelScaling, NoMethod
 
 
 @torch.no_grad()
 def losses(
     model: PreTrainedModel,
     samples: Sequence[Sample],
-    scaling: Scaling | None,
+    method: ChannelScaling | NoMethod,
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[float]:
@@ -29,22 +29,15 @@ def losses(
 
     The answer follows the prompt in one pass, and the ``len(answer) + 1`` rows from the prompt's last token on are
     scaled, as generation would scale them one by one (``eval_on_valid_set`` of the authors).
-
-    Args:
-        scaling: None runs the model as it is.
     """
     result = [0.0] * len(samples)
     for together in _batches(samples, batch_size):
         part = [samples[index] for index in together]
         answers = torch.tensor([sample.answer for sample in part], device=model.device)
-        length = answers.shape[1]
-        method: Method = NoMethod()
-        if scaling is not None:
-            channel, factor, layers = scaling
-            method = ChannelScaling(channel, factor, layers=layers, last=length + 1)
+        rows = answers.shape[1] + 1
         ids, mask = padded([sample.prompt.ids + sample.answer for sample in part], model.device)
-        with ragbias.debias(model, method):
-            logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=length + 1).logits
+        with ragbias.debias(model, replace(method, last=rows) if isinstance(method, ChannelScaling) else method):
+            logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=rows).logits
         found = cross_entropy(logits[:, :-1].float().transpose(1, 2), answers, reduction="none").mean(1)
         for index, value in zip(together, found.tolist(), strict=True):
             result[index] = value
@@ -54,10 +47,10 @@ def losses(
 
 def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Token ids and mask ``[batch, T]``, padded on the left with token 0, which the mask hides."""
-    width = max(map(len, sequences))
-    ids = [[0] * (width - len(sequence)) + list(sequence) for sequence in sequences]
-    mask = [[0] * (width - len(sequence)) + [1] * len(sequence) for sequence in sequences]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+    rows = [torch.tensor(sequence, device=device) for sequence in sequences]
+    both = rows, [torch.ones_like(row) for row in rows]
+    ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in both)
+    return ids, mask
 
 
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:

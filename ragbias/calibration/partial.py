@@ -8,12 +8,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.calibration.profile import write_atomically
 from ragbias.errors import MethodError
+from ragbias.profiles.profile import write_atomically
 
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 
@@ -32,7 +33,7 @@ class Partial:
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
-        self._file = out.with_name(out.name + ".partial.json")
+        self._file = _results_of(out)
         self._sums = out.with_name(out.name + ".partial.npz")
         self._settings = json.loads(json.dumps(settings))
         self._saved = time.monotonic()
@@ -46,24 +47,31 @@ class Partial:
         self.results[name] = value
         self._write()
 
-    def sums(self) -> tuple[NDArray[np.float64], int] | None:
-        """The sum of hidden states so far and how many strings are in it."""
+    def sums(self) -> tuple[NDArray[np.float64], int]:
+        """The sum of hidden states so far, 0 at first, and how many strings are in it."""
         if not self._sums.exists():
-            return None
+            return np.zeros(()), 0
         try:
             with np.load(self._sums) as data:
                 return data["sum"], int(data["count"])
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise MethodError(f"{self._sums} cannot be read: {error}; start anew with --restart") from error
 
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
         """Keep the sum; at once if ``now``, or else only if the last saving is some time ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
-            temporary = self._sums.with_name(self._sums.name + ".tmp")
+            temporary = self._sums.with_name(f"{self._sums.name}.{os.getpid()}.tmp")
             with temporary.open("wb") as file:  # not by way of memory: a large model's sum takes a gigabyte
                 np.savez(file, sum=total, count=np.array(count))
             os.replace(temporary, self._sums)
             self._saved = time.monotonic()
+
+    def refuse_sums(self, expected: tuple[int, ...], found: tuple[int, ...]) -> MethodError:
+        """The error for a sum of another shape than the model's hidden states."""
+        return MethodError(
+            f"{self._sums} holds hidden states of shape {list(found)}, this model's have {list(expected)}; start anew "
+            "with --restart"
+        )
 
     def remove(self) -> None:
         """The calibration is done, or shall start anew."""
@@ -93,3 +101,12 @@ class Partial:
 
     def _write(self) -> None:
         write_atomically(self._file, json.dumps({"settings": self._settings, "results": self.results}).encode())
+
+
+def unfinished(out: Path) -> bool:
+    """Whether a calibration of this profile was begun and is not finished."""
+    return _results_of(out).exists()
+
+
+def _results_of(out: Path) -> Path:
+    return out.with_name(out.name + ".partial.json")

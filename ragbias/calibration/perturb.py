@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,39 @@ from rich.table import Table
 from torch import Tensor
 from transformers.utils import logging
 
-from ragbias.calibration.attention import last_token_attention
+from ragbias.binding.call import AttentionCall
+from ragbias.calibration.attention import attention_to
 from ragbias.calibration.calibrate import load
-from ragbias.calibration.hidden import random_strings, summed_states
-from ragbias.calibration.profile import Profile, find
+from ragbias.calibration.channel_search import Windows, layer_outputs
+from ragbias.calibration.hidden import states_by_batch
+from ragbias.calibration.record import rounded
 from ragbias.calibration.samples import Sample, calibration_set
-from ragbias.calibration.settings import Settings
-from ragbias.calibration.statistics import Windows, layer_outputs
+from ragbias.calibration.settings import Plan, Settings
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.profiles import Profile, find
+from ragbias.prompt import Span
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
+
+
+class ScaledAttention(DocumentAttention):
+    """Runs the model with a channel scaled and measures the attention of the prompt's last token meanwhile."""
+
+    def __init__(self, scaling: ChannelScaling) -> None:
+        super().__init__()
+        self._scaling = scaling
+
+    def key_input(self, hidden: Tensor, layer: int) -> Tensor:
+        return self._scaling.key_input(hidden, layer)
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        hidden = self._scaling.query_input(call.hidden[:, -1:], call.layer, prefill=False)
+        last = call.rotate(call.project_query(hidden))
+        super().attention(replace(call, query=torch.cat([call.query[:, :, :-1], last], dim=2)))
+        return self._scaling.attention(call)
 
 
 def attention_by_factor(
@@ -45,67 +67,56 @@ def attention_by_factor(
 
     Averaged over the profile's layers, heads and samples.
     """
+    prompts = [(sample.prompt.ids, thirds(sample.prompt.spans)) for sample in samples]
+    first, last = profile.layers
     rows = []
     for factor in FACTORS:
-        scaling = ChannelScaling(profile.channel, factor, layers=profile.layers)
-        first, last = [], []
-        for begin in range(0, len(samples), batch_size):
-            part = samples[begin : begin + batch_size]
-            weights = last_token_attention(lm.model, [sample.prompt.ids for sample in part], scaling)
-            for sample, layers in zip(part, weights, strict=True):
-                spans = sample.prompt.spans
-                thirds = layers[profile.layers[0] : profile.layers[1] + 1, spans[0][0] : spans[-1][1]].tensor_split(
-                    3, 1
-                )
-                first.append(float(thirds[0].sum(1).mean()))
-                last.append(float(thirds[2].sum(1).mean()))
-            progress(len(part))
-        rows.append({"factor": factor, "first_third": mean(first), "last_third": mean(last)})
+        observe = partial(ScaledAttention, ChannelScaling(profile.channel, factor, layers=profile.layers))
+        mass = torch.stack(attention_to(lm.model, prompts, batch_size, progress, observe))
+        beginning, _, end = mass[:, first : last + 1].mean((0, 1)).tolist()
+        rows.append({"factor": factor, "first_third": beginning, "last_third": end})
     return rows
 
 
+def thirds(spans: Sequence[Span]) -> list[Span]:
+    """The documents' tokens cut into three spans of equal length, the first ones longer by one where need be."""
+    parts = torch.arange(spans[0][0], spans[-1][1]).tensor_split(3)
+    return [(int(part[0]), int(part[-1]) + 1) for part in parts]
+
+
 def curve_correlations(
-    lm: DebiasedLM,
-    profile: Profile,
-    strings: int,
-    length: int,
-    seed: int,
-    batch_size: int,
-    progress: Callable[[int], None],
+    lm: DebiasedLM, profile: Profile, plan: Plan, progress: Callable[[int], None]
 ) -> list[dict[str, Any]]:
     """How alike the channel's mean curve stays, by perturbation: Pearson's correlation for each layer's output.
 
     The strings are the same in every row, so what the content leaves in the mean counts as alike. The row with other
     strings says how much that is: a channel that carries the position is alike there too.
     """
-    quarter, device = length // 4, lm.model.device
-    shifted = torch.arange(length, device=device) + quarter
-    gap = torch.arange(length, device=device) + quarter * (torch.arange(length, device=device) >= length // 2)
-    runs: dict[str, tuple[int, dict[str, Tensor]]] = {
-        "none": (0, {}),
-        "other strings": (strings, {}),
-        f"mask cropped to the last {quarter} tokens": (0, {"attention_mask": cropped_mask(lm, length, quarter)}),
-        f"position ids plus {quarter}": (0, {"position_ids": shifted[None]}),
-        f"position ids of the second half plus {quarter}": (0, {"position_ids": gap[None]}),
+    quarter, positions = plan.length // 4, torch.arange(plan.length, device=lm.model.device)
+    gap = positions + quarter * (positions >= plan.length // 2)
+    runs: dict[str, dict[str, Tensor]] = {
+        "none": {},
+        "other strings": {},
+        f"mask cropped to the last {quarter} tokens": {"attention_mask": cropped_mask(lm, plan.length, quarter)},
+        f"position ids plus {quarter}": {"position_ids": positions[None] + quarter},
+        f"position ids of the second half plus {quarter}": {"position_ids": gap[None]},
     }
     curves: dict[str, NDArray[np.float64]] = {}
-    for name, (offset, inputs) in runs.items():
-        total = np.zeros(())
-        for begin in range(0, strings, batch_size):
-            end = min(begin + batch_size, strings)
-            ids = random_strings(lm, offset + begin, offset + end, length, seed)
-            total = total + summed_states(lm, ids, **inputs)
-            progress(end - begin)
-        outputs = layer_outputs(total / strings)
-        windows = Windows.for_shape(len(outputs), length)
+    for name, inputs in runs.items():
+        total, begin = np.zeros(()), plan.strings if name == "other strings" else 0
+        for states, count in states_by_batch(lm, plan, begin, begin + plan.strings, **inputs):
+            total = total + states
+            progress(count)
+        outputs = layer_outputs(total)
+        windows = Windows.for_shape(len(outputs), plan.length)
         curves[name] = outputs[windows.first : windows.last + 1, windows.skip_fit :, profile.channel]
+    unperturbed = curves.pop("none")
     return [
         {
             "perturbation": name,
-            "correlation_by_layer": [_correlation(*pair) for pair in zip(curves["none"], found, strict=True)],
+            "correlation_by_layer": [float(np.corrcoef(*pair)[0, 1]) for pair in zip(unperturbed, found, strict=True)],
         }
         for name, found in curves.items()
-        if name != "none"
     ]
 
 
@@ -115,10 +126,6 @@ def cropped_mask(lm: DebiasedLM, length: int, window: int) -> Tensor:
     dtype = lm.model.dtype
     mask = torch.zeros(length, length, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
     return mask[None, None].to(lm.model.device)
-
-
-def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    return round(float(np.corrcoef(left, right)[0, 1]), 4)
 
 
 def main() -> None:
@@ -140,29 +147,22 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    settings = Settings(
-        arguments.model, strings=arguments.strings, length=arguments.length, questions=arguments.questions,
-        seed=arguments.seed, batch_size=arguments.batch_size,
-    )  # fmt: skip
-    profile = find(arguments.profile or arguments.model)
+    sizes = {name: getattr(arguments, name) for name in ("strings", "length", "questions", "seed", "batch_size")}
+    settings, profile = Settings(arguments.model, **sizes), find(arguments.profile or arguments.model)
     lm = load(settings.model)
     plan = settings.plan(lm.window)
-    samples = calibration_set(lm, plan.task, plan.questions, None, plan.depths, plan.seed, None).choose
+    samples = calibration_set(lm, plan).choose
     console = Console()
     with Progress(console=console) as bar:
         task = bar.add_task("attention", total=len(FACTORS) * len(samples))
-        attention = attention_by_factor(lm, profile, samples, settings.batch_size, lambda n: bar.advance(task, n))
+        attention = attention_by_factor(lm, profile, samples, plan.batch_size, lambda n: bar.advance(task, n))
         other = bar.add_task("channel curves", total=5 * plan.strings)
-        curves = curve_correlations(
-            lm, profile, plan.strings, plan.length, plan.seed, settings.batch_size, lambda n: bar.advance(other, n)
-        )
+        curves = curve_correlations(lm, profile, plan, lambda n: bar.advance(other, n))
     _show(console, profile, attention, curves)
     if arguments.json:
-        results: dict[str, Any] = {
-            "profile": {"model": profile.model, "channel": profile.channel, "layers": list(profile.layers)}
-        }
-        results |= {"settings": plan.as_dict(), "attention": attention, "curves": curves}
-        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
+        chosen = {"model": profile.model, "channel": profile.channel, "layers": profile.layers}
+        results = {"profile": chosen, "settings": plan.as_dict(), "attention": attention, "curves": curves}
+        arguments.json.write_text(json.dumps(rounded(results), indent=1) + "\n")
 
 
 def _show(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
+from ragbias.calibration.settings import Plan
 from ragbias.errors import MethodError
 from ragbias.evaluation.positions import Example, evenly_spread, split
 from ragbias.lm import DebiasedLM
@@ -17,8 +17,6 @@ from ragbias.prompt import TokenisedPrompt, tokenise
 from ragbias.tiny import evaluate as tiny_evaluation
 from ragbias.tiny.world import ask, sample_entries
 
-Task = Literal["kv", "tiny", "data"]
-TASKS: tuple[Task, ...] = get_args(Task)
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
 ROOM = 200  # tokens kept free for instruction, question and answer
 DATA_FIELDS = "question (text), documents (list of texts), answer (text), gold (index of the document that holds it)"
@@ -47,27 +45,32 @@ class CalibrationSet:
     check: list[Sample]
 
 
-def calibration_set(
-    lm: DebiasedLM, task: Task, questions: int, documents: int | None, depths: int, seed: int, data: Path | None
-) -> CalibrationSet:
+Examples = Callable[[DebiasedLM, Plan], tuple[list[Example], list[Example]]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Where questions come from, and how they are asked.
+
+    Attributes:
+        examples: those to choose by and those for the check.
+        text: of documents in their order and their question: the flat prompt and the answer that follows it.
+    """
+
+    examples: Examples
+    text: Callable[[DebiasedLM, Sequence[str], Example], tuple[str, str]]
+
+
+def calibration_set(lm: DebiasedLM, plan: Plan) -> CalibrationSet:
     """Draw or read a calibration set and tokenise it for a model.
 
-    Generated sets hold ``questions`` to choose by and twice as many for the check, which is run with two settings only;
-    of a file every third is for the check.
+    Generated sets hold ``plan.questions`` to choose by and twice as many for the check, which is run with two settings
+    only; of a file every third is for the check.
 
     Raises:
         MethodError: a file that does not fit, or a prompt longer than the model's window.
     """
-    if data is not None:
-        examples = read_examples(data)
-        kept, held = [e for i, e in enumerate(examples) if i % 3 != 2], examples[2::3]
-    else:
-        rng = random.Random(f"calibration {task} {seed}")
-        count = documents or default_documents(lm, task)
-        make = _kv_example if task == "kv" else _tiny_example
-        examples = [make(rng, count) for _ in range(3 * questions)]
-        kept, held = examples[:questions], examples[questions:]
-    made = CalibrationSet(*(_samples(lm, task, part, depths) for part in (kept, held)))
+    made = CalibrationSet(*(_samples(lm, plan, part) for part in TASKS[plan.task].examples(lm, plan)))
     longest = max(len(sample.prompt.ids) + len(sample.answer) for sample in (*made.choose, *made.check))
     if longest > lm.window:
         raise MethodError(
@@ -77,28 +80,25 @@ def calibration_set(
     return made
 
 
-def default_documents(lm: DebiasedLM, task: Task) -> int:
-    """20 passages for ``tiny``; for ``kv`` the 75 pairs of the benchmark, or as many as the window holds."""
-    if task != "kv":
-        return 20
-    pair = _kv_example(random.Random(0), 1).gold
-    tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
-    return max(2, min(MAX_PAIRS, (lm.window - ROOM) // tokens))
+def _drawn(example: Callable[[random.Random, int], Example], documents: Callable[[DebiasedLM], int]) -> Examples:
+    """Examples drawn by the plan's seed, with as many documents as it says, or else as suit the model."""
+
+    def draw(lm: DebiasedLM, plan: Plan) -> tuple[list[Example], list[Example]]:
+        rng, count = random.Random(f"calibration {plan.task} {plan.seed}"), plan.documents or documents(lm)
+        examples = [example(rng, count) for _ in range(3 * plan.questions)]
+        return examples[: plan.questions], examples[plan.questions :]
+
+    return draw
 
 
-def read_examples(path: Path) -> list[Example]:
-    """Examples from a JSON-lines file.
-
-    Raises:
-        MethodError: names file, line and field.
-    """
-    examples = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        if line.strip():
-            examples.append(_example(line, f"{path}, line {number}"))
+def _read(lm: DebiasedLM, plan: Plan) -> tuple[list[Example], list[Example]]:
+    """Examples from a JSON-lines file; errors name file, line and field."""
+    assert plan.data is not None  # the settings were checked
+    lines = enumerate(plan.data.read_text().splitlines(), start=1)
+    examples = [_example(line, f"{plan.data}, line {number}") for number, line in lines if line.strip()]
     if len(examples) < 3:
-        raise MethodError(f"{path} holds {len(examples)} questions; a calibration set needs 3 at least, better 100")
-    return examples
+        raise MethodError(f"{plan.data} holds {len(examples)} questions; a calibration set needs 3, better 100")
+    return [example for index, example in enumerate(examples) if index % 3 != 2], examples[2::3]
 
 
 def _example(line: str, place: str) -> Example:
@@ -117,20 +117,23 @@ def _example(line: str, place: str) -> Example:
     return Example(question, answer, documents[gold], (*documents[:gold], *documents[gold + 1 :]))
 
 
-def _samples(lm: DebiasedLM, task: Task, examples: Sequence[Example], depths: int) -> list[Sample]:
+def _samples(lm: DebiasedLM, plan: Plan, examples: Sequence[Example]) -> list[Sample]:
     samples = []
     for question, example in enumerate(examples):
-        for place in _places(1 + len(example.distractors), depths):
+        for place in evenly_spread(1 + len(example.distractors), plan.depths):
             documents = example.arranged(place)
-            text, answer = _FORMATS[task](lm, documents, example)
+            text, answer = TASKS[plan.task].text(lm, documents, example)
             prompt = tokenise(split(text, documents), lm.tokenizer)
             ids = lm.tokenizer(answer, add_special_tokens=False)["input_ids"]
             samples.append(Sample(prompt, list(ids), place, question))
     return samples
 
 
-def _places(documents: int, depths: int) -> list[int]:
-    return [documents // 2] if depths == 1 else evenly_spread(documents, min(depths, documents))
+def kv_pairs(lm: DebiasedLM) -> int:
+    """The 75 pairs of the benchmark, or as many as the window holds."""
+    pair = _kv_example(random.Random(0), 1).gold
+    tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
+    return max(2, min(MAX_PAIRS, (lm.window - ROOM) // tokens))
 
 
 def _kv_example(rng: random.Random, pairs: int) -> Example:
@@ -176,4 +179,8 @@ def _asked(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
     return lm.chat_text([{"role": "user", "content": text}]), answer
 
 
-_FORMATS = {"kv": _kv_text, "tiny": _tiny_text, "data": _data_text}
+TASKS = {
+    "kv": Task(_drawn(_kv_example, kv_pairs), _kv_text),
+    "tiny": Task(_drawn(_tiny_example, lambda lm: 20), _tiny_text),
+    "data": Task(_read, _data_text),
+}

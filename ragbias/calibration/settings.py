@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ragbias.calibration.samples import TASKS, Task
-from ragbias.calibration.statistics import MIN_LENGTH
+from ragbias.calibration.channel_search import MIN_LENGTH
+from ragbias.checks import check_choice, check_whole
 from ragbias.errors import MethodError
 
-STRINGS = 500
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer where one CPU core shall do in minutes
 
 
@@ -34,7 +33,7 @@ class Settings:
     model: str
     task: str | None = None
     data: Path | None = None
-    strings: int = STRINGS
+    strings: int = 500
     length: int | None = None
     questions: int | None = None
     documents: int | None = None
@@ -43,13 +42,12 @@ class Settings:
     batch_size: int = 8
 
     def __post_init__(self) -> None:
-        least = {"strings": 1, "length": MIN_LENGTH, "questions": 1, "documents": 2, "depths": 1, "seed": 0}
-        for name, minimum in {**least, "batch_size": 1}.items():
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < minimum):
-                raise MethodError(f"calibrate: {name}={value!r}; expected a whole number >= {minimum}")
-        if self.task is not None and self.task not in TASKS:
-            raise MethodError(f"calibrate: task={self.task!r}; expected one of {', '.join(TASKS)}")
+        least = dict(strings=1, length=MIN_LENGTH, questions=1, documents=2, depths=1, seed=0, batch_size=1)
+        for name, minimum in least.items():
+            if getattr(self, name) is not None:
+                check_whole(f"calibrate: {name}", getattr(self, name), minimum)
+        if self.task is not None:
+            check_choice("calibrate: task", self.task, tuple(QUESTIONS))
         if self.task == "data" and self.data is None:
             raise MethodError("calibrate: task='data' needs a file; give its path as data (--data FILE)")
         if self.data is not None and self.task not in (None, "data"):
@@ -60,7 +58,7 @@ class Settings:
             raise MethodError(f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each")
 
     def plan(self, window: int) -> Plan:
-        """The settings with nothing left open that the model decides.
+        """The settings with nothing left open but what depends on the tokenizer.
 
         Raises:
             MethodError: the strings are longer than the model's window.
@@ -68,36 +66,26 @@ class Settings:
         if self.length is not None and self.length > window:
             raise MethodError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
-        return Plan(
-            model=self.model,
-            task=cast(Task, task),  # checked above
-            data=self.data,
-            strings=self.strings,
-            length=self.length or min(1000, window),
-            questions=self.questions or QUESTIONS[task],
-            documents=self.documents,
-            depths=self.depths,
-            seed=self.seed,
-        )
+        settled = {
+            "task": task,
+            "length": self.length or min(1000, window),
+            "questions": self.questions or QUESTIONS[task],
+        }
+        return Plan(**{**vars(self), **settled})
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is run; as ``Settings``. Results of equal plans are equal, up to the order of floating-point sums."""
+@dataclass(frozen=True, kw_only=True)
+class Plan(Settings):
+    """Settings that were made definite for a model. Results of equal plans are equal, up to the order of sums."""
 
-    model: str
-    task: Task
-    data: Path | None
-    strings: int
+    task: str
     length: int
     questions: int
-    documents: int | None
-    depths: int
-    seed: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan as plain data; of a data file its name and the SHA-256 of what it holds."""
-        data = None
+        """What the results depend on, as plain data; of a data file its name and the SHA-256 of what it holds."""
+        plain = {**vars(self)}
+        del plain["batch_size"]
         if self.data is not None:
-            data = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
-        return {**asdict(self), "data": data}
+            plain["data"] = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
+        return plain

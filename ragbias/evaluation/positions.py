@@ -68,7 +68,9 @@ class Curve:
 
 
 def evenly_spread(documents: int, count: int) -> list[int]:
-    """``count`` positions among ``documents``, first and last included, counted from 0."""
+    """``count`` positions among ``documents``, first and last included, counted from 0; a single one is the middle."""
+    if count == 1:
+        return [documents // 2]
     return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
 
 

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from ragbias.binding import debias
-from ragbias.methods import Method, NoMethod
+from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, NoMethod, get
 
 LLAMA_1B: dict[str, Any] = dict(
     hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, head_dim=64
@@ -47,6 +47,16 @@ def random_llama(layers: int = 2, vocabulary: int = 4096, **shape: Any) -> PreTr
     return model
 
 
+def in_every_layer(name: str) -> Method:
+    """The method of this name, acting in every layer, so that a model of few layers shows its cost."""
+    everywhere = {
+        ChannelScaling.name: ChannelScaling(0, 0.0, layers=None),
+        MsPoE.name: MsPoE(layers=None),
+        SIW.name: SIW(layers=(0, None)),
+    }
+    return everywhere.get(name) or get(name)
+
+
 @torch.no_grad()
 def measure(
     model: PreTrainedModel,
@@ -55,7 +65,7 @@ def measure(
     document_tokens: int = 100,
     steps: int = 8,
     rounds: int = 5,
-    progress: Callable[[], None] = lambda: None,
+    progress: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Cost]:
     """Time the methods, and ``none`` beside them in each round, on random tokens.
 
@@ -63,7 +73,7 @@ def measure(
         documents, document_tokens: shape of the prompt; 20 tokens stand before and 30 after the documents.
         steps: decoded tokens per round.
         rounds: repetitions; a first one is not counted.
-        progress: called after each timing, ``(rounds + 1) * (len(methods) + 1)`` times.
+        progress: called with the method's name after each timing, ``(rounds + 1) * (len(methods) + 1)`` times.
     """
     end = 20 + documents * document_tokens
     spans = [(begin, begin + document_tokens) for begin in range(20, end, document_tokens)]
@@ -76,7 +86,7 @@ def measure(
             taken = _once(model, method, ids, spans, steps)
             if round_:
                 times[method.name].append(taken)
-            progress()
+            progress(method.name)
     base = times[NoMethod.name]
     return {name: _cost(taken, base) for name, taken in times.items()}
 

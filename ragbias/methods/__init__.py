@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from ragbias.errors import UnknownMethodError
 from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
@@ -56,11 +58,25 @@ def get(method: str | Method, model_name: str | None = None) -> Method:
     """
     if isinstance(method, Method):
         return method
-    if method not in METHODS:
-        raise UnknownMethodError(f"unknown method {method!r}; known methods: {', '.join(METHODS)}")
-    if method == ChannelScaling.name:
-        return ChannelScaling.from_profile(model_name or "(unnamed model)")
-    return METHODS[method]()
+    found = method_class(method)
+    return ChannelScaling.from_profile(model_name or "(unnamed model)") if found is ChannelScaling else found()
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method of this name.
+
+    Raises:
+        UnknownMethodError: no method has this name.
+    """
+    if isinstance(name, type) and issubclass(name, Method):
+        raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
+    if not isinstance(name, str):
+        raise UnknownMethodError(f"a method is a name or an instance, got {name!r}; 'none' runs the plain model")
+    if name not in METHODS:
+        close = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise UnknownMethodError(f"unknown method {name!r}; {hint}known methods: {', '.join(METHODS)}")
+    return METHODS[name]
 
 
 __all__ = [
@@ -85,4 +101,5 @@ __all__ = [
     "SelfExtend",
     "StructuredPrompting",
     "get",
+    "method_class",
 ]

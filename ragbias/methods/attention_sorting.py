@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import placed_scores
-from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod, check_whole
+from ragbias.checks import check_whole
+from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall
@@ -46,9 +47,10 @@ class AttentionSorting(ReorderingMethod):
 
 
 class DocumentAttention(AttentionMethod):
-    """Runs the model as it is and adds up the attention of the prompt's last token to each document.
+    """Runs the model as it is and measures the attention of the prompt's last token to each document.
 
-    ``scores[row][j]`` is the attention to document ``j`` per token of the document, averaged over layers and heads.
+    ``mass[row]`` ``[n_layers, n]`` is the attention to each document, averaged over heads. ``scores[row][j]`` is the
+    attention to document ``j`` per token of the document, averaged over layers and heads.
     """
 
     name = "document-attention"
@@ -58,15 +60,18 @@ class DocumentAttention(AttentionMethod):
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __init__(self) -> None:
-        self._sums: dict[int, Tensor] = {}
-        self._layers = 0
+        self._mass: dict[int, list[Tensor]] = {}
+        self._lengths: dict[int, Tensor] = {}
+
+    @property
+    def mass(self) -> list[Tensor]:
+        return [torch.stack(by_layer) for _, by_layer in sorted(self._mass.items())]
 
     @property
     def scores(self) -> list[list[float]]:
-        return [(total / self._layers).tolist() for _, total in sorted(self._sums.items())]
+        return [(mass.mean(0) / self._lengths[row]).tolist() for row, mass in enumerate(self.mass)]
 
     def attention(self, call: AttentionCall) -> Tensor:
-        self._layers += 1
         for row in call.rows():
             count = row.key.shape[1]
             last = torch.tensor([count - 1], device=row.query.device)
@@ -80,6 +85,6 @@ class DocumentAttention(AttentionMethod):
             )
             weights = scores.softmax(-1).mean((0, 1))
             mass = torch.stack([weights[begin:end].sum() for begin, end in row.spans])
-            per_token = mass.cpu() / torch.tensor(row.lengths)
-            self._sums[row.index] = self._sums.get(row.index, 0) + per_token
+            self._mass.setdefault(row.index, []).append(mass.cpu())
+            self._lengths[row.index] = torch.tensor(row.lengths)
         return call.plain(call.query, call.key)

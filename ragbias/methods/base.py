@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from ragbias.checks import check_whole
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
@@ -44,21 +44,20 @@ class AttentionMethod(Method):
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
         needs_rotary: whether it makes sense for rotary positions only.
-        acts_in: the layers it acts in by default, in words.
+        selective: whether it is one of two answers to choose between, which ``DebiasedLM`` does.
+        default_layers: the layers it acts in by default, in words.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
     """
 
     positions: ClassVar[Literal["none", "model"]] = "none"
     needs_rotary: ClassVar[bool] = False
-    acts_in: ClassVar[str] = "all"
+    default_layers: ClassVar[str] = "all"
+    selective: bool = False
     layers: LayerRange | None = None
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
-        output = torch.zeros_like(call.query).transpose(1, 2)
-        for row in call.rows():
-            output[row.index, row.pad :] = self.attend_row(row, call.prefill)[0].transpose(0, 1)
-        return output
+        return by_row(call, lambda row: self.attend_row(row, call.prefill)[0])
 
     def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
         """Attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
@@ -82,11 +81,14 @@ class AttentionMethod(Method):
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         """The layers it acts in, for a model of ``n_layers``."""
-        try:
-            first, last = self.layers or (0, None)
-            hash(self.layers)
-        except (TypeError, ValueError) as error:
-            raise MethodError(f"{self.name}: layers={self.layers!r}; expected a tuple (first, last)") from error
+        if self.layers is None:
+            return range(n_layers)
+        if not isinstance(self.layers, tuple) or len(self.layers) != 2:
+            raise MethodError(f"{self.name}: layers={self.layers!r}; expected a tuple (first, last)")
+        first, last = self.layers
+        check_whole(f"{self.name}: first of layers={self.layers!r}:", first, 0)
+        if last is not None:
+            check_whole(f"{self.name}: last of layers={self.layers!r}:", last, 0)
         last = n_layers - 1 if last is None else last
         if not 0 <= first <= last < n_layers:
             raise MethodError(
@@ -94,6 +96,14 @@ class AttentionMethod(Method):
                 f"expected 0 <= first <= last <= {n_layers - 1}, both included"
             )
         return range(first, last + 1)
+
+
+def by_row(call: AttentionCall, rule: Callable[[RowCall], Tensor]) -> Tensor:
+    """The outputs ``[H, Q, d]`` of a rule for each row, as ``[batch, Q, H, d]`` with zeros for padding."""
+    output = torch.zeros_like(call.query).transpose(1, 2)
+    for row in call.rows():
+        output[row.index, row.pad :] = rule(row).transpose(0, 1)
+    return output
 
 
 def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
@@ -121,23 +131,3 @@ class ReorderingMethod(Method):
             indices into ``documents``.
         """
         raise NotImplementedError
-
-
-def check_finite(name: str, value: float, above: float = -math.inf) -> None:
-    """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise MethodError(f"{name}={value!r} is not a finite number")
-    if value <= above:
-        raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
-
-
-def check_whole(name: str, value: int, least: int) -> None:
-    """Raise ``MethodError`` unless ``value`` is a whole number of at least ``least``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MethodError(f"{name}={value!r}; expected a whole number >= {least}")
-
-
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
-    if value not in choices:
-        raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, causal_mask
-from ragbias.calibration.profile import Profile, find
+from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange, check_finite, check_whole
+from ragbias.methods.base import AttentionMethod, LayerRange
+from ragbias.profiles import Profile, find
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall
@@ -47,7 +48,7 @@ class ChannelScaling(AttentionMethod):
     name = "channel-scaling"
     needs_documents = False
     positions = "model"
-    acts_in = "the profile's"
+    default_layers = "the profile's"
     cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
     source = "Yu et al., arXiv 2406.02536"
 
@@ -110,8 +111,6 @@ class ChannelScaling(AttentionMethod):
                 row.key,
                 row.value,
                 positions=positions,
-                starts=positions.new_zeros(1, 1, 1),
-                lengths=[count],
                 scoring=row.scoring,
                 visible=causal_mask(rows, count, query.device),
             )

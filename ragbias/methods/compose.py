@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, Method
+from ragbias.methods.base import AttentionMethod, Method, by_row
 from ragbias.methods.channel_scaling import ChannelScaling
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
@@ -36,7 +35,6 @@ class Compose(AttentionMethod):
     siw: SIW
     other: ChannelScaling | SelfExtend
 
-    name = "compose"
     needs_documents = True
     cost = "the sum of both"
     source = "Qiang et al., arXiv 2512.13109"
@@ -48,8 +46,18 @@ class Compose(AttentionMethod):
             raise MethodError(f"Compose({', '.join(map(_name, methods))}): {_reason(methods)}")
         object.__setattr__(self, "siw", siw[0])
         object.__setattr__(self, "other", others[0])
-        object.__setattr__(self, "positions", others[0].positions)
-        object.__setattr__(self, "needs_rotary", others[0].needs_rotary)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.siw.name}+{self.other.name}"
+
+    @property
+    def positions(self) -> Literal["none", "model"]:  # type: ignore[override]
+        return self.other.positions
+
+    @property
+    def needs_rotary(self) -> bool:  # type: ignore[override]
+        return self.other.needs_rotary
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         self.siw.validate(hidden_size, n_layers)
@@ -70,15 +78,8 @@ class Compose(AttentionMethod):
             return self.other.attention(call)
         if isinstance(self.other, ChannelScaling):
             return self.other.attention(replace(call, plain=lambda query, key: self.siw.reweighted(call, query, key)))
-        return self._over_self_extend(call, self.other)
-
-    def _over_self_extend(self, call: AttentionCall, other: SelfExtend) -> Tensor:
-        output = torch.zeros_like(call.query).transpose(1, 2)
-        for row in call.rows():
-            extended = other.attend_row(row, prefill=True)
-            corrected = self.siw.corrected(row, *extended, lambda *which, row=row: other.scores(row, *which))
-            output[row.index, row.pad :] = corrected.transpose(0, 1)
-        return output
+        other = self.other
+        return by_row(call, lambda row: self.siw.corrected(row, *other.attend_row(row, prefill=True), other.scores))
 
 
 def _name(method: object) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ragbias.methods.base import DocumentScorer, ReorderingMethod, check_choice
+from ragbias.checks import check_choice
+from ragbias.methods.base import DocumentScorer, ReorderingMethod
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import grouped_scores, placed_scores
+from ragbias.checks import check_choice, check_finite
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange, check_choice, check_finite
+from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class MsPoE(AttentionMethod):
     name = "ms-poe"
     needs_documents = False
     needs_rotary = True
-    acts_in = "third to last"
+    default_layers = "third to last"
     cost = "one row of scores in the prefill; one rotation of queries and keys"
     source = "Zhang et al., arXiv 2403.04797"
 
@@ -91,14 +92,8 @@ class MsPoE(AttentionMethod):
         last, count = row.query[:, -1:], row.key.shape[1]
         if self.variant == "paper":
             offsets = torch.arange(count, device=last.device)
-            scores = placed_scores(
-                last,
-                row.scoring.encoding.key(row.key, offsets),
-                positions=offsets[-1:],
-                starts=offsets.new_zeros(1, 1, 1),
-                lengths=[count],
-                scoring=row.scoring,
-            )
+            keys = row.scoring.encoding(row.key, offsets)
+            scores = placed_scores(last, keys, positions=offsets[-1:], scoring=row.scoring)
         else:
             scores = grouped_scores(last, row.key, row.scoring)
         weights = scores.softmax(-1)

@@ -29,6 +29,3 @@ class NoInterDocumentAttention(SegmentMethod):
     def document_starts(self, row: RowCall, i: int) -> Tensor:
         begins = list(itertools.accumulate(row.lengths[:-1], initial=row.prefix))
         return torch.tensor(begins, device=row.query.device)[None, None]
-
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        return self.document_starts(row, 0)

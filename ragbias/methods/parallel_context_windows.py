@@ -32,8 +32,5 @@ class ParallelContextWindows(SegmentMethod):
     def document_starts(self, row: RowCall, i: int) -> Tensor:
         return torch.full((1, 1, len(row.lengths)), row.prefix, device=row.query.device)
 
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        return self.document_starts(row, 0)
-
     def tail_begin(self, row: RowCall) -> int:
         return row.prefix + max(row.lengths)

@@ -10,7 +10,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.methods.base import Method, canonical_order, check_whole
+from ragbias.checks import check_whole
+from ragbias.methods.base import Method, canonical_order
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import segment_mass
-from ragbias.methods.base import LayerRange, check_choice
+from ragbias.checks import check_choice
+from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Pine(SegmentMethod):
             int64 ``[H, Q, n]``. Equal importances keep their canonical order.
         """
         sizes = torch.tensor(lengths, device=mass.device)
-        importance = mass / sizes
-        if self.order == "none":
-            importance = torch.arange(len(lengths), device=mass.device).expand_as(mass)
-        return ending_at(end, sizes, importance.argsort(dim=-1, descending=self.order != "reverse", stable=True))
+        if self.order == "none":  # the last in canonical order is the nearest
+            nearest_first = torch.arange(len(lengths), device=mass.device).flip(0).expand(mass.shape)
+        else:
+            nearest_first = (mass / sizes).argsort(dim=-1, descending=self.order == "importance", stable=True)
+        return ending_at(end, sizes, nearest_first)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.methods.base import AttentionMethod, check_finite
+from ragbias.checks import check_finite
+from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:

@@ -27,6 +27,6 @@ def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tens
         count, new = row.key.shape[1], row.query.shape[1]
         positions = torch.arange(count, device=key.device, dtype=torch.float32)
         encoding = row.scoring.encoding
-        key[row.index, :, -count:] = encoding.key(row.key, positions / by_key[:, None])
-        query[row.index, :, -new:] = encoding.query(row.query, positions[-new:] / by_query[:, None])
+        key[row.index, :, -count:] = encoding(row.key, positions / by_key[:, None])
+        query[row.index, :, -new:] = encoding(row.query, positions[-new:] / by_query[:, None])
     return call.plain(query, key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ragbias.errors import MethodError
 from ragbias.methods.base import canonical_order
 from ragbias.methods.segments import SegmentMethod, ending_at
 
@@ -28,7 +29,8 @@ class RoToR(SegmentMethod):
     the order ends at ``E - 1``, the second stands before it, and so on.
 
     Args:
-        key: sorts the documents by ``key(token ids)``; equal keys, and all without a key, by the token ids themselves.
+        key: sorts the documents by ``key(token ids)``; equal keys, and all without a key, by the token ids themselves
+            (by the embeddings, where the model is given those).
         selective: generate by the plain model where its first token is more confident than RoToR's; needs
             ``DebiasedLM``, costs a second prefill, and is not order-invariant.
     """
@@ -42,19 +44,20 @@ class RoToR(SegmentMethod):
     cost = "twice the causal scores in the prefill; a few rotations in decoding"
     source = "Yoon et al., arXiv 2502.08662"
 
+    def __post_init__(self) -> None:
+        if self.key is not None and not callable(self.key):
+            raise MethodError(f"rotor: key={self.key!r}; expected a function of a document's token ids, or None")
+        if not isinstance(self.selective, bool):
+            raise MethodError(f"rotor: selective={self.selective!r}; expected True or False")
+
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         order = canonical_order(documents)
         key = self.key
+        if key is not None and any(isinstance(token, bytes) for document in documents for token in document[:1]):
+            raise MethodError("rotor: key sorts documents by their token ids, but the model was given embeddings")
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
     def document_starts(self, row: RowCall, i: int) -> Tensor:
-        return self._starts(row, i)
-
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        return self._starts(row, 0)
-
-    @staticmethod
-    def _starts(row: RowCall, nearest: int) -> Tensor:
         lengths = torch.tensor(row.lengths, device=row.query.device)
-        circle = torch.arange(len(lengths), device=lengths.device).roll(-nearest)
+        circle = torch.arange(len(lengths), device=lengths.device).roll(-i)  # i, i + 1, ..., n - 1, 0, ..., i - 1
         return ending_at(row.documents_end, lengths, circle)[None, None]

@@ -32,8 +32,11 @@ class SegmentMethod(AttentionMethod):
         raise NotImplementedError
 
     def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        """Position of each document for the tokens after them, ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``."""
-        raise NotImplementedError
+        """Position of each document for the tokens after them, ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
+
+        By default as for the first document.
+        """
+        return self.document_starts(row, 0)
 
     def tail_begin(self, row: RowCall) -> int:
         """Position of the first token after the documents."""
@@ -44,7 +47,7 @@ class SegmentMethod(AttentionMethod):
             return self._tail(row)
         # keys up to the last document, each encoded at its offset in its segment
         offsets = torch.cat([torch.arange(length) for length in (row.prefix, *row.lengths)])
-        row.memory["placed"] = row.scoring.encoding.key(
+        row.memory["placed"] = row.scoring.encoding(
             row.key[:, : row.documents_end], offsets.to(row.key.device)
         ).contiguous()
         parts = [self._prefix(row), *self._documents(row), self._tail(row)]
@@ -62,8 +65,6 @@ class SegmentMethod(AttentionMethod):
             row.memory["placed"][:, :end],
             row.value[:, :end],
             positions=torch.arange(end, device=device),
-            starts=torch.zeros(1, 1, 1, dtype=torch.long, device=device),
-            lengths=[end],
             scoring=row.scoring,
             visible=causal_mask(end, end, device),
         )
@@ -71,6 +72,7 @@ class SegmentMethod(AttentionMethod):
     def _documents(self, row: RowCall) -> list[tuple[Tensor, Tensor]]:
         """Attention of each document's tokens."""
         device, end = row.query.device, row.documents_end
+        # repeated here once, and not for each document in the fused kernel
         value = row.value[:, :end].repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
         parts = []
         for i, (begin, stop) in enumerate(row.spans):
@@ -105,11 +107,10 @@ class SegmentMethod(AttentionMethod):
         query, positions = row.query[:, -new:], torch.arange(begin + count - new, begin + count, device=device)
         over_tail = attend(
             query,
-            row.scoring.encoding.key(row.key[:, row.documents_end :], torch.arange(count, device=device)),
+            row.scoring.encoding(row.key[:, row.documents_end :], torch.arange(count, device=device)),
             row.value[:, row.documents_end :],
             positions=positions,
             starts=torch.full((1, 1, 1), begin, device=device),
-            lengths=[count],
             scoring=row.scoring,
             visible=causal_mask(new, count, device),
         )

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, merge, placed_scores
-from ragbias.methods.base import AttentionMethod, check_whole
+from ragbias.checks import check_whole
+from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
     from ragbias.binding.call import RowCall
@@ -45,54 +46,46 @@ class SelfExtend(AttentionMethod):
 
     def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
         total, new = row.key.shape[1], row.query.shape[1]
-        keys = torch.arange(total, device=row.key.device)
-        queries, scoring = keys[-new:], replace(row.scoring, window=None)
-        distance = queries[:, None] - keys
+        j = torch.arange(total, device=row.key.device)
+        i, scoring = j[-new:], replace(row.scoring, window=None)
+        distance = i[:, None] - j
         reach = total if row.scoring.window is None else row.scoring.window
-        first = max(0, total - new - self.window + 1)  # no query sees a near key before this one
+        window = min(self.window, total)
+        first = max(0, total - new - window + 1)  # no query sees a near key before this one
         near = attend(
             row.query,
-            scoring.encoding.key(row.key[:, first:], keys[first:]),
+            scoring.encoding(row.key[:, first:], j[first:]),
             row.value[:, first:],
-            positions=queries,
-            starts=keys.new_zeros(1, 1, 1),
-            lengths=[total - first],
+            positions=i,
             scoring=scoring,
-            visible=((distance >= 0) & (distance < min(self.window, reach)))[:, first:],
+            visible=((distance >= 0) & (distance < min(window, reach)))[:, first:],
         )
-        far, last = queries >= self.window, total - self.window  # queries that see far keys, and the end of those
-        if last <= 0 or reach <= self.window:
+        last = total - window  # no query sees a far key from this one on
+        if last <= 0 or reach <= window:
             return near
-        over_far = attend(
-            row.query[:, far],
-            scoring.encoding.key(row.key[:, :last], self._grouped(keys[:last])),
+        sees_far = i >= window
+        far = attend(
+            row.query[:, sees_far],
+            scoring.encoding(row.key[:, :last], self._grouped(j[:last])),
             row.value[:, :last],
-            positions=self._shifted(queries[far]),
-            starts=keys.new_zeros(1, 1, 1),
-            lengths=[last],
+            positions=self._shifted(i[sees_far]),
             scoring=scoring,
-            visible=((distance >= self.window) & (distance < reach))[far, :last],
+            visible=((distance >= window) & (distance < reach))[sees_far, :last],
         )
         output, lse = near
-        output[:, far], lse[:, far] = merge([(output[:, far], lse[:, far]), over_far])
+        output[:, sees_far], lse[:, sees_far] = merge([(output[:, sees_far], lse[:, sees_far]), far])
         return output, lse
 
-    def scores(self, row: RowCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
-        """Scores of queries ``[H, Q, d]`` at ``positions`` with the first ``count`` keys: float32 ``[H, Q, count]``."""
-        keys, encoding = torch.arange(count, device=query.device), row.scoring.encoding
-        distance = positions[:, None] - keys
+    def scores(self, row: RowCall, query: Tensor, i: Tensor, count: int) -> Tensor:
+        """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
+        j, scoring = torch.arange(count, device=query.device), replace(row.scoring, window=None)
+        if self.window >= row.key.shape[1]:  # all keys are near
+            return placed_scores(query, row.scoring.encoding(row.key[:, :count], j), positions=i, scoring=row.scoring)
         near, far = (
-            placed_scores(
-                query,
-                encoding.key(row.key[:, :count], at),
-                positions=stand,
-                starts=keys.new_zeros(1, 1, 1),
-                lengths=[count],
-                scoring=replace(row.scoring, window=None),
-            )
-            for at, stand in ((keys, positions), (self._grouped(keys), self._shifted(positions)))
+            placed_scores(query, scoring.encoding(row.key[:, :count], keys), positions=queries, scoring=scoring)
+            for queries, keys in ((i, j), (self._shifted(i), self._grouped(j)))
         )
-        reach = row.scoring.window
+        distance, reach = i[:, None] - j, row.scoring.window
         scores = torch.where(distance < self.window, near, far)
         return scores if reach is None else scores.masked_fill(distance >= reach, -torch.inf)
 

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from ragbias.attention import attend, causal_mask, placed_scores
-from ragbias.methods.base import AttentionMethod, LayerRange, check_finite
+from ragbias.checks import check_finite
+from ragbias.methods.base import AttentionMethod, LayerRange, by_row
 
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall, RowCall
 
 HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose place decides what is dense
 
-# (query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
-Scores = Callable[[Tensor, Tensor, int], Tensor]
+# (row, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
+Scores = Callable[["RowCall", Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SIW(AttentionMethod):
     name = "siw"
     needs_documents = True
     positions = "model"
-    acts_in = "middle half"
+    default_layers = "middle half"
     cost = "one row and one column of scores in the prefill; none in decoding"
     source = "Qiang et al., arXiv 2512.13109"
 
@@ -65,37 +66,15 @@ class SIW(AttentionMethod):
 
     def reweighted(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
         """Attention of a prompt with other queries and keys, positions included: ``[batch, Q, H, d]``."""
-        output = torch.zeros_like(query).transpose(1, 2)
-        for row in replace(call, query=query, key=key).rows():
-            count = row.key.shape[1]
-            positions = torch.arange(count, device=query.device)
-            starts = positions.new_zeros(1, 1, 1)
-            plain = attend(
-                row.query,
-                row.key,
-                row.value,
-                positions=positions,
-                starts=starts,
-                lengths=[count],
-                scoring=row.scoring,
-                visible=causal_mask(count, count, query.device),
-            )
-
-            def scores(query: Tensor, at: Tensor, keys: int, row: RowCall = row, starts: Tensor = starts) -> Tensor:
-                return placed_scores(
-                    query, row.key[:, :keys], positions=at, starts=starts, lengths=[keys], scoring=row.scoring
-                )
-
-            output[row.index, row.pad :] = self.corrected(row, *plain, scores).transpose(0, 1)
-        return output
+        return by_row(replace(call, query=query, key=key), lambda row: self.corrected(row, *_causal(row), _scores))
 
     def corrected(self, row: RowCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
         """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed."""
         count = row.key.shape[1]
         positions = torch.arange(count, device=output.device)
-        weights = scores(row.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
+        weights = scores(row, row.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
         alpha = self._alpha(row, weights)
-        share = (scores(row.query, positions, 1)[..., 0] - lse).exp()  # weight of each token on token 0, [H, T]
+        share = (scores(row, row.query, positions, 1)[..., 0] - lse).exp()  # weight of each token on token 0, [H, T]
         first = row.value[:, 0].repeat_interleave(output.shape[0] // row.value.shape[0], dim=0)
         return output + (((alpha - 1) * share)[..., None] * first[:, None]).to(output.dtype)
 
@@ -109,3 +88,20 @@ class SIW(AttentionMethod):
         for (begin, end), dense in zip(row.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         return alpha
+
+
+def _causal(row: RowCall) -> tuple[Tensor, Tensor]:
+    """Plain attention of a prompt: output ``[H, T, d]`` and LSE ``[H, T]``."""
+    count, device = row.key.shape[1], row.key.device
+    return attend(
+        row.query,
+        row.key,
+        row.value,
+        positions=torch.arange(count, device=device),
+        scoring=row.scoring,
+        visible=causal_mask(count, count, device),
+    )
+
+
+def _scores(row: RowCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
+    return placed_scores(query, row.key[:, :count], positions=positions, scoring=row.scoring)

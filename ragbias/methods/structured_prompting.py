@@ -49,8 +49,6 @@ class StructuredPrompting(ParallelContextWindows):
             placed[:, :prefix],
             value[:, :prefix],
             positions=positions,
-            starts=starts.new_zeros(1, 1, 1),
-            lengths=[prefix],
             scoring=scoring,
         )
         return [before, *documents]

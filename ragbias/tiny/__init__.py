@@ -11,4 +11,4 @@ __all__ = ["path"]
 
 def path() -> Path:
     """The folder with weights, configuration, tokenizer and chat template, as `from_pretrained` wants it."""
-    return Path(__file__).parent / "weights"
+    return Path(__file__).parent / "weights" / "tiny"

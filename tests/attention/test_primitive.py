@@ -53,8 +53,8 @@ def literal(query, key, value, positions, starts, lengths, visible, scoring):
             scores = []
             for s in range(key.shape[1]):
                 place = starts[h, i, segment[s]] + offsets[s]
-                encoded = scoring.encoding.key(key[h // (HEADS // GROUPS), s], place)
-                score = scoring.encoding.query(query[h, i], positions[i]) @ encoded * SCALE
+                encoded = scoring.encoding(key[h // (HEADS // GROUPS), s], place)
+                score = scoring.encoding(query[h, i], positions[i]) @ encoded * SCALE
                 if isinstance(scoring.encoding, Alibi):
                     score = score - scoring.encoding.slopes[h] * (positions[i] - place)
                 if scoring.softcap:
@@ -68,7 +68,7 @@ def literal(query, key, value, positions, starts, lengths, visible, scoring):
 
 
 def locally_encoded(key, lengths, encoding):
-    return encoding.key(key, torch.cat([torch.arange(length) for length in lengths]))
+    return encoding(key, torch.cat([torch.arange(length) for length in lengths]))
 
 
 @pytest.mark.parametrize("per_query", [True, False], ids=["start by query", "start by head"])

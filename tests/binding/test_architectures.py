@@ -131,18 +131,6 @@ def test_a_cache_that_forgets_is_made_to_keep_every_key(family, method):
     assert_close(step, logits(model, torch.cat([IDS, torch.tensor([[7]])], dim=1))[:, -1:])
 
 
-def test_the_window_counts_assigned_positions():
-    """A document that PINE puts nearest is seen through the window, wherever it stands in the prompt."""
-    model = random_model("mistral", sliding_window=30)
-    answers = set()
-    for order in itertools.permutations(range(4)):
-        moved, spans = SEGMENTS.arranged(order)
-        answers.add(tuple(debiased(model, Pine(), spans, moved)[0, -1].tolist()))
-    assert len(answers) == 1
-    wide = random_model("mistral", sliding_window=300)
-    assert (torch.tensor(answers.pop()) - debiased(wide, Pine(), SPANS)[0, -1]).abs().max() > 1e-3
-
-
 # families
 
 

@@ -17,9 +17,10 @@ from ragbias.errors import (
     NoDocumentsError,
     SpanError,
     UnknownMethodError,
+    UnsupportedModelError,
 )
-from ragbias.methods import AttentionSorting, ChannelScaling, NoMethod, Pine
-from segments import Segments
+from ragbias.methods import AttentionSorting, ChannelScaling, NoMethod, Pine, RoToR
+from segments import Segments, padded
 
 METHODS = [NoMethod(), Pine(), ChannelScaling(5, 0.0, layers=(1, 2)), ChannelScaling(9, -1.0, layers=(0, 0))]
 SEGMENTS = Segments([8, 5, 11, 7])
@@ -268,11 +269,105 @@ def test_names_models_and_caches_that_are_refused(model):
         model(IDS[:, 6:], past_key_values=cache)
 
 
-def test_right_padding_and_custom_masks_are_refused(model):
-    mask = torch.ones_like(IDS)
-    mask[0, -1] = 0
-    with pytest.raises(BindingError, match="left"), ragbias.debias(model, Pine(), SPANS), torch.no_grad():
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (torch.ones_like(IDS).index_fill(1, torch.tensor([IDS.shape[1] - 1]), 0), "left"),
+        (torch.ones(1, 1, IDS.shape[1], IDS.shape[1], dtype=torch.bool).tril(), "2-D"),
+    ],
+    ids=["right padding", "custom"],
+)
+def test_right_padding_and_custom_masks_are_refused(model, mask, words):
+    with pytest.raises(BindingError, match=words), ragbias.debias(model, Pine(), SPANS), torch.no_grad():
         model(IDS, attention_mask=mask)
+
+
+@pytest.mark.parametrize("columns", [IDS.shape[1] - 2, IDS.shape[1] + 2])
+def test_a_mask_of_another_length_is_refused(model, columns):
+    mask = torch.ones(1, columns, dtype=torch.long)
+    with pytest.raises(BindingError, match=rf"{columns} columns"), ragbias.debias(model, Pine(), SPANS):
+        model(IDS, attention_mask=mask)
+
+
+def repeated(cache):
+    cache.batch_repeat_interleave(2)
+    return 4
+
+
+def dropped(cache):
+    cache.batch_select_indices(torch.tensor([1]))
+    return 1
+
+
+def swapped(cache):
+    cache.reorder_cache(torch.tensor([1, 0]))
+    return 2
+
+
+@pytest.mark.parametrize("change", [repeated, dropped, swapped])
+def test_a_cache_whose_rows_changed_is_refused(model, change):
+    ids, mask, spans = padded([SEGMENTS.plain, Segments([6, 9, 4], seed=1).plain])
+    with torch.no_grad(), ragbias.debias(model, Pine(), spans):
+        cache = model(ids, attention_mask=mask, use_cache=True).past_key_values
+        rows = change(cache)
+        with pytest.raises(BindingError, match="rows are not those of the 2 prompts"):
+            model(torch.full((rows, 1), 5), past_key_values=cache)
+
+
+def test_a_cache_that_plain_tokens_entered_is_refused(model):
+    with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
+        cache = model(IDS, use_cache=True).past_key_values
+        cache.crop(-2)
+        with ragbias.debias(model, "none"):
+            model(IDS[:, -2:], past_key_values=cache)
+        with pytest.raises(BindingError, match="did not enter"):
+            model(IDS[:, -1:], past_key_values=cache)
+
+
+def test_positional_arguments_of_the_decoder_are_read(model):
+    with torch.no_grad(), ragbias.debias(model, Pine(), SPANS):
+        named = model.model(input_ids=IDS, attention_mask=torch.ones_like(IDS)).last_hidden_state
+        assert torch.equal(model.model(IDS, torch.ones_like(IDS)).last_hidden_state, named)
+
+
+def test_a_compiled_model_is_refused_by_name():
+    model = random_model("llama")
+    model.model.layers[1].compile(backend="eager")
+    with pytest.raises(UnsupportedModelError, match=r"torch\.compile"), ragbias.debias(model, Pine(), SPANS):
+        pass
+
+
+def test_embeddings_order_documents_by_content_too_but_have_no_ids_for_a_key(model):
+    embed, answers = model.get_input_embeddings(), []
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        ids, spans = SEGMENTS.arranged(order)
+        with torch.no_grad(), ragbias.debias(model, RoToR(), spans):
+            answers.append(model(inputs_embeds=embed(ids)).logits[:, -9:])
+    assert torch.equal(*answers)
+    with pytest.raises(MethodError, match="embeddings"), ragbias.debias(model, RoToR(key=len), SPANS):
+        model(inputs_embeds=embed(IDS).detach())
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neox"])
+@pytest.mark.parametrize("last", [1, "all"])
+def test_the_users_hooks_on_projections_act_on_what_a_method_projects_again(family, last):
+    model = random_model(family)
+    for name, module in model.named_modules():
+        if name.rpartition(".")[2] in ("q_proj", "k_proj", "qkv_proj", "query_key_value"):
+            module.register_forward_hook(lambda module, args, output: output * 1.3 + 0.1)
+    with ragbias.debias(model, ChannelScaling(3, 1.0, layers=None, last=last)):
+        scaled = logits(model)
+    torch.testing.assert_close(scaled, logits(model), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "gpt_neox", "mpt"])
+def test_a_method_runs_with_gradients_on(family):
+    model = random_model(family)
+    for method in METHODS[1:3]:
+        with torch.enable_grad(), ragbias.debias(model, method, SPANS):
+            with_gradients = model(IDS).logits
+        with ragbias.debias(model, method, SPANS):
+            assert torch.equal(with_gradients.detach(), logits(model))
 
 
 def test_nothing_is_kept_of_a_prompt_after_its_cache_is_gone(model):
@@ -288,15 +383,13 @@ def test_nothing_is_kept_of_a_prompt_after_its_cache_is_gone(model):
 # equalities
 
 
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("method", METHODS[1:], ids=str)
-def test_every_attention_implementation_gives_the_same(method, implementation):
-    model, other = random_model("llama"), random_model("llama", attn_implementation=implementation)
-    results = []
-    for each in (model, other):
+def test_eager_and_sdpa_attention_give_the_same(model, method):
+    eager, results = random_model("llama", attn_implementation="eager"), []
+    for each in (model, eager):
         with ragbias.debias(each, method, SPANS):
             results.append(logits(each))
-    assert other.config._attn_implementation == implementation
+    assert (model.config._attn_implementation, eager.config._attn_implementation) == ("sdpa", "eager")
     torch.testing.assert_close(*results, atol=1e-4, rtol=0)
 
 

@@ -6,33 +6,26 @@ import pytest
 import torch
 
 import ragbias
-from conftest import random_model
+from conftest import FAMILIES, random_model
 from ragbias.calibration import perturb
-from ragbias.calibration.attention import (
-    _giving_weights,
-    _scaled_projections,
-    gold_attention,
-    last_token_attention,
-    layer_ranges,
-    middle_half,
-)
+from ragbias.calibration.attention import attention_to, ends, gold_attention, layer_ranges
 from ragbias.calibration.hidden import random_strings, summed_states
-from ragbias.calibration.loss import losses
-from ragbias.calibration.perturb import attention_by_factor, cropped_mask, curve_correlations
-from ragbias.calibration.profile import Profile
+from ragbias.calibration.loss import losses, padded
+from ragbias.calibration.perturb import ScaledAttention, attention_by_factor, cropped_mask, curve_correlations, thirds
 from ragbias.calibration.samples import Sample, calibration_set
-from ragbias.errors import UnsupportedModelError
-from ragbias.methods import ChannelScaling
+from ragbias.calibration.settings import Settings
+from ragbias.methods import SIW, ChannelScaling, NoMethod
+from ragbias.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 
 
 @pytest.fixture
 def samples(lm):
-    return calibration_set(lm, "kv", 2, 4, 2, 0, None).choose
+    return calibration_set(lm, Settings("m", questions=2, documents=4, depths=2).plan(lm.window)).choose
 
 
-@pytest.mark.parametrize("scaling", [None, (3, -1.0, (0, 1))])
-def test_losses_are_those_of_generating_token_by_token(lm, samples, scaling):
+@pytest.mark.parametrize("method", [NoMethod(), ChannelScaling(3, -1.0, layers=(0, 1))])
+def test_losses_are_those_of_generating_token_by_token(lm, samples, method):
     """Batched, padded and in one pass, against prompt, then token after token on the cache."""
     samples = [
         Sample(
@@ -40,7 +33,6 @@ def test_losses_are_those_of_generating_token_by_token(lm, samples, scaling):
         )
         for n, s in enumerate(samples)
     ]
-    method = "none" if scaling is None else ChannelScaling(scaling[0], scaling[1], layers=scaling[2])
     expected = []
     for sample in samples:
         with torch.no_grad(), ragbias.debias(lm.model, method):
@@ -51,71 +43,89 @@ def test_losses_are_those_of_generating_token_by_token(lm, samples, scaling):
                 output = lm.model(torch.tensor([[token]]), past_key_values=output.past_key_values, use_cache=True)
         expected.append(sum(found) / len(found))
     done = []
-    assert losses(lm.model, samples, scaling, 3, done.append) == pytest.approx(expected, abs=2e-4)
+    assert losses(lm.model, samples, method, 3, done.append) == pytest.approx(expected, abs=2e-4)
     assert sum(done) == len(samples)
 
 
-def test_last_tokens_attention_is_that_of_eager_attention(lm, samples):
-    prompts = [sample.prompt.ids[n:] for n, sample in enumerate(samples)]
-    found = last_token_attention(lm.model, prompts)
-    assert lm.model.config._attn_implementation == "sdpa"
-    for prompt, weights in zip(prompts, found, strict=True):
-        with torch.no_grad(), _giving_weights(lm.model):
-            attentions = lm.model(torch.tensor([prompt]), output_attentions=True).attentions
-        expected = torch.stack([layer[0, :, -1].mean(0) for layer in attentions])
-        torch.testing.assert_close(weights, expected, atol=1e-5, rtol=1e-4)
+def test_padding_is_on_the_left_and_masked():
+    ids, mask = padded([[3, 4], [5, 6, 7]], torch.device("cpu"))
+    assert ids.tolist() == [[0, 3, 4], [5, 6, 7]]
+    assert mask.tolist() == [[0, 1, 1], [1, 1, 1]]
 
 
-@pytest.mark.parametrize("family", ["gemma2", "phi3", "mpt"])
-def test_attention_and_losses_are_measured_on_other_families(family):
-    """Sliding layers that have forgotten, a fused projection, ALiBi: rows of a padded batch equal single ones."""
-    model, tokens = random_model(family), torch.arange(3, 63).tolist()
+def prompts_of(samples):
+    return [(sample.prompt.ids, sample.prompt.spans) for sample in samples]
+
+
+def shapeless_samples():
+    """Two prompts of different length without text, for models without a tokenizer."""
+    tokens = torch.arange(3, 63).tolist()
     prefixes, documents = ([3, 4, 5], [4, 5]), [tokens[9:20], tokens[20:]]
-    samples = [Sample(TokenisedPrompt(prefix, documents, [5]), [7, 8], 0, n) for n, prefix in enumerate(prefixes)]
-    prompts = [sample.prompt.ids for sample in samples]
-    for weights, prompt in zip(last_token_attention(model, prompts), prompts, strict=True):
-        torch.testing.assert_close(weights, last_token_attention(model, [prompt])[0], atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(weights.sum(1), torch.ones(4), atol=1e-5, rtol=0)
-    together = losses(model, samples, (3, 0.0, (1, 2)), 2)
-    assert together == pytest.approx([losses(model, [sample], (3, 0.0, (1, 2)), 1)[0] for sample in samples], abs=1e-3)
-    neutral = ChannelScaling(3, 1.0, layers=(1, 2))
-    if family != "gemma2":
-        with pytest.raises(UnsupportedModelError, match="separate projections only"):
-            last_token_attention(model, prompts, neutral)
-    else:
-        for pair in zip(
-            last_token_attention(model, prompts), last_token_attention(model, prompts, neutral), strict=True
-        ):
-            torch.testing.assert_close(*pair, atol=1e-5, rtol=1e-4)
+    return [Sample(TokenisedPrompt(prefix, documents, [5]), [7, 8], 0, n) for n, prefix in enumerate(prefixes)]
 
 
-def test_the_scaled_last_token_is_that_of_the_method(lm, samples):
-    """The token that is run again with the channel scaled gives the logits of the method's own prefill."""
-    method, ids = ChannelScaling(3, -2.0, layers=(1, 2)), torch.tensor([samples[0].prompt.ids])
+def test_attention_by_layer_is_that_of_eager_attention():
+    """Unequal prompts in one batch, against the weights that the model itself gives out."""
+    model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
+    prompts = prompts_of(shapeless_samples())
+    for (ids, spans), found in zip(prompts, attention_to(model, prompts, 2), strict=True):
+        with torch.no_grad():
+            attentions = eager(torch.tensor([ids]), output_attentions=True).attentions
+        last = torch.stack([layer[0, :, -1].mean(0) for layer in attentions])
+        expected = torch.stack([last[:, begin:end].sum(1) for begin, end in spans], dim=1)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_of_a_batch_are_those_of_each_prompt(family):
+    model, samples = random_model(family), shapeless_samples()
+    method = ChannelScaling(3, 0.0, layers=(1, 2))
+    alone = [losses(model, [sample], method, 1)[0] for sample in samples]
+    assert losses(model, samples, method, 2) == pytest.approx(alone, abs=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_with_factor_1_is_the_unscaled_one_on_every_family(family):
+    model, prompts = random_model(family), prompts_of(shapeless_samples())
+    plain = attention_to(model, prompts, 2)
+    for factor, same in ((1.0, True), (-2.0, False)):
+        scaling = ChannelScaling(3, factor, layers=(1, 2))
+        scaled = attention_to(model, prompts, 2, observe=lambda scaling=scaling: ScaledAttention(scaling))
+        for found, expected in zip(scaled, plain, strict=True):
+            assert torch.allclose(found, expected, atol=1e-4) == same
+            assert torch.allclose(found[0], expected[0], atol=1e-4)  # the first layer is not scaled
+
+
+def test_scaled_attention_is_that_of_scaled_queries_and_keys(samples):
+    """The logits are those of the method; the last token's weights those of eager attention with changed inputs."""
+    model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
+    method, (ids, spans) = ChannelScaling(3, -2.0, layers=(1, 1)), prompts_of(samples)[0]
+
+    def scaled(module, args):
+        hidden = args[0].clone()
+        hidden[..., 3] *= -2.0
+        return (hidden,)
+
+    for projection in (eager.model.layers[1].self_attn.q_proj, eager.model.layers[1].self_attn.k_proj):
+        projection.register_forward_pre_hook(scaled)
+    observer = ScaledAttention(method)
     with torch.no_grad():
-        with ragbias.debias(lm.model, method):
-            output = lm.model(ids, use_cache=True)
-        output.past_key_values.crop(-1)
-        with _giving_weights(lm.model), _scaled_projections(lm.model, method):
-            again = lm.model(ids[:, -1:], past_key_values=output.past_key_values, use_cache=True)
-        plain = lm.model(ids)
-    torch.testing.assert_close(again.logits[0, -1], output.logits[0, -1], atol=1e-4, rtol=1e-4)
-    assert (plain.logits[0, -1] - output.logits[0, -1]).abs().max() > 1e-2
-    neutral = last_token_attention(lm.model, [samples[0].prompt.ids], ChannelScaling(3, 1.0, layers=(1, 2)))[0]
-    torch.testing.assert_close(
-        neutral, last_token_attention(lm.model, [samples[0].prompt.ids])[0], atol=1e-5, rtol=1e-4
-    )
+        with ragbias.debias(model, method):
+            expected = model(torch.tensor([ids])).logits
+        with ragbias.debias(model, observer, spans):
+            torch.testing.assert_close(model(torch.tensor([ids])).logits, expected)
+        last = eager(torch.tensor([ids]), output_attentions=True).attentions[1][0, :, -1].mean(0)
+    expected = torch.stack([last[begin:end].sum() for begin, end in spans])
+    torch.testing.assert_close(observer.mass[0][1], expected, atol=1e-5, rtol=1e-4)
 
 
-def test_gold_attention_adds_up_over_the_documents(lm, samples):
-    gold = gold_attention(lm.model, samples, 3)
-    for layer, (own, other) in enumerate(gold):
-        weights = last_token_attention(lm.model, [sample.prompt.ids for sample in samples])
-        to_documents = sum(
-            float(w[layer, s.prompt.spans[0][0] : s.prompt.spans[-1][1]].sum())
-            for w, s in zip(weights, samples, strict=True)
-        )
-        assert own + 3 * other == pytest.approx(to_documents / len(samples), rel=1e-4)
+def test_gold_attention_is_split_into_gold_and_the_average_other(lm, samples):
+    masses = attention_to(lm.model, prompts_of(samples), 3)
+    for layer, (own, other) in enumerate(gold_attention(lm.model, samples, 3)):
+        gold = [float(mass[layer, sample.gold]) for mass, sample in zip(masses, samples, strict=True)]
+        whole = [float(mass[layer].sum()) for mass in masses]
+        assert own == pytest.approx(sum(gold) / len(samples), rel=1e-4)
+        assert own + 3 * other == pytest.approx(sum(whole) / len(samples), rel=1e-4)
 
 
 def test_layer_ranges_follow_the_layers_that_retrieve():
@@ -123,7 +133,7 @@ def test_layer_ranges_follow_the_layers_that_retrieve():
     ranges = layer_ranges([(0.05 + value, 0.05) for value in excess])
     assert ranges == {"middle half": (2, 5), "around the best": (3, 4), "all that retrieve": (1, 6)}
     assert layer_ranges([(0.1, 0.2), (0.1, 0.1)])["around the best"] == (1, 1)
-    assert [middle_half(n) for n in (1, 4, 32, 33)] == [(0, 0), (1, 2), (8, 23), (8, 24)]
+    assert [ends(SIW(), n) for n in (1, 4, 32, 33)] == [(0, 0), (1, 2), (8, 23), (8, 24)]
 
 
 def test_random_strings_depend_on_seed_and_index_only(lm):
@@ -144,14 +154,22 @@ def test_a_cropped_mask_hides_all_but_the_last_tokens(lm):
 
 
 def test_perturbations_report_every_factor_and_layer(lm, samples):
-    profile, done = Profile("random-llama", 64, 3, 3, 0.0, (1, 2)), []
+    profile, done = Profile("random-llama", 64, 4, 3, 0.0, (1, 2)), []
     rows = attention_by_factor(lm, profile, samples, 3, done.append)
-    assert [row["factor"] for row in rows] == [2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0]
-    assert all(0 < row["first_third"] < 1 and 0 < row["last_third"] < 1 for row in rows)
-    curves = curve_correlations(lm, profile, 6, 40, 0, 3, done.append)
+    plain = attention_to(lm.model, [(s.prompt.ids, thirds(s.prompt.spans)) for s in samples], 3)
+    first, _, last = torch.stack(plain)[:, 1:3].mean((0, 1)).tolist()
+    neutral = next(row for row in rows if row["factor"] == 1)
+    assert (neutral["first_third"], neutral["last_third"]) == pytest.approx((first, last), rel=1e-4)
+    assert len({row["first_third"] for row in rows}) == len(rows)
+    plan = Settings("m", strings=6, length=40, batch_size=3).plan(lm.window)
+    curves = curve_correlations(lm, profile, plan, done.append)
     constant = next(curve for curve in curves if curve["perturbation"] == "position ids plus 10")
     assert constant["correlation_by_layer"] == pytest.approx([1.0] * len(constant["correlation_by_layer"]), abs=1e-3)
-    assert sum(done) == 7 * len(samples) + 5 * 6
+    assert sum(done) == len(rows) * len(samples) + 5 * 6
+
+
+def test_thirds_cover_the_documents_and_are_equally_long():
+    assert thirds([(4, 9), (9, 12)]) == [(4, 7), (7, 10), (10, 12)]
 
 
 def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_path):
@@ -160,7 +178,8 @@ def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_
     perturb.main()
     assert "Correlation of the channel's curve" in " ".join(capsys.readouterr().out.split())
     written = json.loads((tmp_path / "p.json").read_text())
-    assert (len(written["attention"]), len(written["curves"])) == (7, 4)
+    assert [row["factor"] for row in written["attention"]] == list(perturb.FACTORS)
+    assert len(written["curves"]) == 4
     monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", "--strings=0"])
     with pytest.raises(SystemExit) as ended:
         perturb.main()

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.calibration.samples import calibration_set, default_documents
+from ragbias.calibration.samples import calibration_set, kv_pairs
+from ragbias.calibration.settings import Settings
 from ragbias.errors import MethodError
 from ragbias.tiny.world import is_held_out
 
@@ -15,12 +16,16 @@ def tiny():
     return DebiasedLM.from_pretrained("tiny", method="none")
 
 
+def made_of(lm, model="m", **settings):
+    return calibration_set(lm, Settings(model, **settings).plan(lm.window))
+
+
 def decode(lm, ids):
     return lm.tokenizer.decode(ids)
 
 
 def test_key_value_sets_hold_the_asked_pair_at_every_depth(lm):
-    made = calibration_set(lm, "kv", 2, 9, 3, 0, None)
+    made = made_of(lm, questions=2, documents=9, depths=3)
     assert (len(made.choose), len(made.check)) == (6, 12)
     assert [(sample.question, sample.gold) for sample in made.choose] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
     for sample in made.choose:
@@ -30,21 +35,25 @@ def test_key_value_sets_hold_the_asked_pair_at_every_depth(lm):
         assert f'Key: "{key}"' in decode(lm, sample.prompt.suffix)
         assert decode(lm, sample.answer).strip() == f'"{value}"'
         assert len(sample.prompt.documents) == 9
-    again = calibration_set(lm, "kv", 2, 9, 3, 0, None)
-    other = calibration_set(lm, "kv", 2, 9, 3, 1, None)
+    again = made_of(lm, questions=2, documents=9, depths=3)
+    other = made_of(lm, questions=2, documents=9, depths=3, seed=1)
     assert again == made and other != made
 
 
 def test_key_value_sets_fit_the_window_by_default(lm):
-    count = default_documents(lm, "kv")
+    count = kv_pairs(lm)
     assert 2 <= count < 75  # the byte tokenizer needs 80 tokens for a pair, and the window is 4096
-    calibration_set(lm, "kv", 1, None, 2, 0, None)
+    made_of(lm, questions=1, depths=2)
     with pytest.raises(MethodError, match="window is 4096; use fewer documents"):
-        calibration_set(lm, "kv", 1, 75, 2, 0, None)
+        made_of(lm, questions=1, documents=75, depths=2)
+
+
+def test_at_a_single_depth_the_gold_document_stands_in_the_middle(lm):
+    assert [sample.gold for sample in made_of(lm, questions=2, documents=5, depths=1).choose] == [2, 2]
 
 
 def test_the_set_of_tiny_uses_training_names_only(tiny):
-    made = calibration_set(tiny, "tiny", 3, 6, 2, 0, None)
+    made = made_of(tiny, "tiny", questions=3, documents=6, depths=2)
     for sample in (*made.choose, *made.check):
         for document in sample.prompt.documents:
             assert not is_held_out(decode(tiny, document).strip().splitlines()[0])
@@ -66,7 +75,7 @@ def rows(count):
 def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows(6)) + "\n\n")
-    made = calibration_set(lm, "data", 100, None, 3, 0, path)
+    made = made_of(lm, data=path, depths=3)
     assert (len(made.choose), len(made.check)) == (12, 6)
     assert "12 is a cat." in decode(lm, made.check[0].prompt.documents[0])
     assert "10 is a cat." in decode(lm, made.choose[2].prompt.documents[2])
@@ -90,14 +99,14 @@ def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
     data[1].update(change)
     path.write_text("\n".join(map(json.dumps, data)))
     with pytest.raises(MethodError, match=f"line 2: .*{message}"):
-        calibration_set(lm, "data", 1, None, 3, 0, path)
+        made_of(lm, data=path)
 
 
 def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("{}\n")
     with pytest.raises(MethodError, match="line 1: KeyError 'question'"):
-        calibration_set(lm, "data", 1, None, 3, 0, path)
+        made_of(lm, data=path)
     path.write_text(json.dumps(rows(1)[0]))
     with pytest.raises(MethodError, match="holds 1 questions"):
-        calibration_set(lm, "data", 1, None, 3, 0, path)
+        made_of(lm, data=path)

@@ -153,6 +153,15 @@ def by_view(view: View) -> Rule:
     return rule
 
 
+def within(window: int, view: View) -> View:
+    """Of a view, the keys whose position is less than ``window`` behind the query's."""
+
+    def near(i: int) -> Seen:
+        return {j: (q, k, bias) for j, (q, k, bias) in view(i).items() if q - k < window}
+
+    return near
+
+
 # views: the same in all layers
 
 

@@ -104,6 +104,10 @@ def test_document_attention_equals_the_models_own_attention_weights():
         lambda: SIW(dense=0),
         lambda: SIW(sparse=-1),
         lambda: SIW(sigma=float("nan")),
+        lambda: PositionInterpolation(10**400),
+        lambda: ChannelScaling(3, 1e300, layers=None),
+        lambda: RoToR(key="id"),
+        lambda: RoToR(selective="no"),
         lambda: PermutationVote(samples=0),
         lambda: PermutationVote(seed=-1),
         lambda: Pine(order="random"),
@@ -150,6 +154,13 @@ def test_a_composition_is_the_same_in_any_order():
         Pine(layers=(0, 4)),
         Pine(layers=(-1, 2)),
         Pine(layers=(3, 1)),
+        Pine(layers=(0.5, 2)),
+        Pine(layers=(True, 2)),
+        Pine(layers=(None, 2)),
+        Pine(layers="ab"),
+        Pine(layers=()),
+        MsPoE(layers=0),
+        Pine(layers=[0, 1, 2]),
         SIW(layers=(2, 9)),
         MsPoE(layers=(5, None)),
         ChannelScaling(64, 0.0, layers=None),
@@ -181,8 +192,12 @@ def test_every_method_is_found_by_its_name():
     for name in methods.METHODS:
         if name != "channel-scaling":
             assert methods.get(name).name == name
-    with pytest.raises(UnknownMethodError, match="attention-sorting"):
+    with pytest.raises(UnknownMethodError, match="did you mean 'attention-sorting'"):
         methods.get("attention_sorting")
+    with pytest.raises(UnknownMethodError, match=r"pass an instance, e\.g\. Pine\(\)"):
+        methods.get(Pine)
+    with pytest.raises(UnknownMethodError, match="'none' runs the plain model"):
+        methods.get(None)
 
 
 def test_pine_ablations_differ_and_stay_invariant(llama):

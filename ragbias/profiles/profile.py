@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
 
 VERSION = 1
+FIELDS = ("model", "hidden_size", "n_layers", "channel", "factor", "layers")
+SHIPPED = Path(__file__).parent / "shipped"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class Profile:
         factor: what the channel is multiplied with.
         layers: first and last layer, both included.
         measured: everything else that was measured or set, as plain data; empty for the paper's profiles.
+
+    Raises:
+        MethodError: a value that no model can have.
     """
 
     model: str
@@ -37,6 +41,22 @@ class Profile:
     layers: tuple[int, int]
     measured: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise MethodError(f"model={self.model!r}; expected the model's name")
+        check_whole("hidden_size", self.hidden_size, 1)
+        check_whole("n_layers", self.n_layers, 1)
+        check_whole("channel", self.channel, 0)
+        check_finite("factor", self.factor)
+        if self.channel >= self.hidden_size:
+            raise MethodError(f"channel={self.channel}; expected an index below hidden_size={self.hidden_size}")
+        if not isinstance(self.layers, tuple) or len(self.layers) != 2:
+            raise MethodError(f"layers={self.layers!r}; expected (first, last)")
+        for layer in self.layers:
+            check_whole(f"layers={self.layers}: layer", layer, 0)
+        if not self.layers[0] <= self.layers[1] < self.n_layers:
+            raise MethodError(f"layers={self.layers}; expected first <= last < n_layers={self.n_layers}")
+
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile that ``save`` wrote.
@@ -46,33 +66,32 @@ class Profile:
         """
         try:
             data = json.loads(Path(path).read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise MethodError(
                 f"profile {path} cannot be read: {error}; expected a JSON file that `ragbias calibrate --out` wrote"
             ) from error
-        return cls.from_dict(data, str(path))
+        try:
+            return cls.from_dict(data)
+        except MethodError as error:
+            raise MethodError(f"profile {path}: {error}; write it anew with `ragbias calibrate --out`") from error
 
     @classmethod
-    def from_dict(cls, data: Any, source: str) -> Profile:
-        """A profile from plain data; ``source`` is the file that errors name."""
+    def from_dict(cls, data: Any) -> Profile:
+        """A profile from what ``as_dict`` gives."""
         if not isinstance(data, dict):
-            raise MethodError(f"profile {source}: expected a JSON object, got {type(data).__name__}; {_REMEDY}")
-        if data.get("version") != VERSION:
-            raise MethodError(
-                f"profile {source}: field 'version' is {data.get('version')!r}, expected {VERSION}; it was written by "
-                f"another release of ragbias, or is no profile: {_REMEDY}"
-            )
-        values = {name: _checked(data, name, source) for name in _FIELDS}
-        if values["channel"] >= values["hidden_size"]:
-            raise _wrong(source, "channel", data["channel"], f"an index below hidden_size={values['hidden_size']}")
-        if values["layers"][1] >= values["n_layers"]:
-            raise _wrong(source, "layers", data["layers"], f"layers below n_layers={values['n_layers']}")
-        measured = {name: value for name, value in data.items() if name not in ("version", *_FIELDS)}
-        return cls(**{**values, "layers": tuple(values["layers"])}, measured=measured)
+            raise MethodError(f"expected a JSON object, got {type(data).__name__}")
+        if missing := [name for name in ("version", *FIELDS) if name not in data]:
+            raise MethodError(f"field {', '.join(missing)} is missing")
+        if type(data["version"]) is not int or data["version"] != VERSION:
+            raise MethodError(f"version={data['version']!r}; expected {VERSION}, that of this release of ragbias")
+        values: dict[str, Any] = {
+            name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS
+        }
+        return cls(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
 
     def as_dict(self) -> dict[str, Any]:
         """The profile as plain data, fit for JSON."""
-        own = {name: getattr(self, name) for name in _FIELDS}
+        own = {name: getattr(self, name) for name in FIELDS}
         return {"version": VERSION, **own, "layers": list(self.layers), **self.measured}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -82,13 +101,8 @@ class Profile:
 
 def shipped() -> dict[str, Profile]:
     """The profiles that come with ragbias by model name: the paper's, and the one calibrated for ``tiny``."""
-    folder = resources.files("ragbias.calibration")
-    paper = json.loads(folder.joinpath("profiles.json").read_text())
-    tiny = json.loads(folder.joinpath("tiny.json").read_text())
-    found = {"tiny": Profile.from_dict(tiny, "tiny.json")}
-    for name, entry in paper.items():
-        found[name] = Profile.from_dict({"version": VERSION, "model": name, **entry}, "profiles.json")
-    return found
+    profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
+    return {profile.model: profile for profile in profiles}
 
 
 def find(profile: str | os.PathLike[str] | Profile) -> Profile:
@@ -103,6 +117,8 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     """
     if isinstance(profile, Profile):
         return profile
+    if not isinstance(profile, (str, os.PathLike)):
+        raise MethodError(f"profile={profile!r}; expected a model's name, a path or a Profile")
     name = os.fspath(profile)
     if not isinstance(profile, str) or name.endswith(".json") or os.path.isfile(name):
         return Profile.load(name)
@@ -118,7 +134,7 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by a file with this content in one step."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # no other process writes this one
     temporary.write_bytes(data)
     os.replace(temporary, path)
 
@@ -138,39 +154,3 @@ def _dumps(data: Mapping[str, Any]) -> str:
             text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
         lines.append(f" {json.dumps(name)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _is_range(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(_is_whole(v, 0) for v in value) and value[0] <= value[1]
-
-
-_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "model": (lambda value: isinstance(value, str) and bool(value), "the model's name"),
-    "hidden_size": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
-    "n_layers": (lambda value: _is_whole(value, 1), "a whole number >= 1"),
-    "channel": (lambda value: _is_whole(value, 0), "a whole number >= 0"),
-    "factor": (_is_finite, "a finite number"),
-    "layers": (_is_range, "[first, last] with 0 <= first <= last"),
-}
-_REMEDY = "write it anew with `ragbias calibrate --out`"
-
-
-def _checked(data: Mapping[str, Any], name: str, source: str) -> Any:
-    valid, expected = _FIELDS[name]
-    if name not in data:
-        raise MethodError(f"profile {source}: field {name!r} is missing, expected {expected}; {_REMEDY}")
-    if not valid(data[name]):
-        raise _wrong(source, name, data[name], expected)
-    return data[name]
-
-
-def _wrong(source: str, name: str, value: Any, expected: str) -> MethodError:
-    return MethodError(f"profile {source}: field {name!r} is {value!r}, expected {expected}; {_REMEDY}")

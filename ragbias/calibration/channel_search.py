@@ -36,19 +36,17 @@ class Windows:
 
     Attributes:
         skip_fit, skip_smooth: positions dropped before the monotone test and before the smoothness.
-        savgol: window of the Savitzky-Golay filter.
         first, last: layers of the test, both included.
     """
 
     skip_fit: int
     skip_smooth: int
-    savgol: int
     first: int
     last: int
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int) -> Windows:
-        """The authors' numbers (300, 200, 10, layers 2 to n-2), scaled down where strings or model are short.
+        """The authors' numbers (300, 200, layers 2 to n-2), scaled down where strings or model are short.
 
         Below 1000 positions the skips shrink in proportion. Below 8 layers all but the last are tested; what the last
         one puts out no attention reads.
@@ -58,7 +56,6 @@ class Windows:
         return cls(
             skip_fit=min(PAPER_SKIP_FIT, PAPER_SKIP_FIT * length // PAPER_LENGTH),
             skip_smooth=min(PAPER_SKIP_SMOOTH, PAPER_SKIP_SMOOTH * length // PAPER_LENGTH),
-            savgol=SAVGOL_WINDOW,
             first=2 if n_layers >= SHALLOW else 0,
             last=max(n_layers - 2, 0),
         )
@@ -70,18 +67,17 @@ class Ranking:
 
     Attributes:
         monotone: by channel, the layers where the cubic fit is monotone, all in one direction.
-        smoothness: by ranked channel, the smallest sum of squared second differences; less is smoother.
+        roughness: by channel that passed (or is ranked), the smallest sum of squared second differences.
         ranked: the channels to try, best first.
-        passed: the channels that passed the count, in order of index.
-        fallback: whether no channel passed, so that ``ranked`` goes by the number of monotone layers instead.
+        passed: the channels that passed the count, in order of index; if none, ``ranked`` goes by the number of
+            monotone layers.
         windows: the settings.
     """
 
     monotone: dict[int, list[int]]
-    smoothness: dict[int, float]
+    roughness: dict[int, float]
     ranked: list[int]
     passed: list[int]
-    fallback: bool
     windows: Windows
 
 
@@ -115,13 +111,12 @@ def search(states: Array, top: int = 10, windows: Windows | None = None) -> Rank
             "model seems to keep no position in a single channel, or the mean is too noisy: try more random strings"
         )
     roughness = {
-        channel: min(_roughness(outputs[layer, windows.skip_smooth :, channel], windows) for layer in monotone[channel])
+        channel: min(_roughness(outputs[layer, windows.skip_smooth :, channel]) for layer in monotone[channel])
         for channel in tried
     }
     order = sorted(tried, key=lambda c: (0 if passed else -len(monotone[c]), roughness[c], c))
     ranked = order[:top]
-    kept = passed or ranked
-    return Ranking(monotone, {channel: roughness[channel] for channel in kept}, ranked, passed, not passed, windows)
+    return Ranking(monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, windows)
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:
@@ -142,9 +137,9 @@ def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
 
-def _roughness(curve: Array, windows: Windows) -> float:
+def _roughness(curve: Array) -> float:
     """Sum of squared second differences of the smoothed curve ``[T]``."""
-    smooth = savgol_filter(_min_max(curve), windows.savgol, SAVGOL_DEGREE)
+    smooth = savgol_filter(_min_max(curve), SAVGOL_WINDOW, SAVGOL_DEGREE)
     return float((np.diff(smooth, n=2) ** 2).sum())
 
 

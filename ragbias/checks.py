@@ -1,0 +1,31 @@
+"""Checks of parameters; the errors name the value and what was expected."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+
+from ragbias.errors import MethodError
+
+FLOAT32_MAX = 3.4028234663852886e38
+
+
+def check_finite(name: str, value: float, above: float = -math.inf) -> None:
+    """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
+        raise MethodError(f"{name}={value!r} is not a finite number")
+    if value <= above:
+        raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
+
+
+def check_whole(name: str, value: int, least: int) -> None:
+    """Raise ``MethodError`` unless ``value`` is a whole number of at least ``least``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise MethodError(f"{name}={value!r}; expected a whole number >= {least}")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")
