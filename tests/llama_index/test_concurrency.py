@@ -9,12 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.schema import TextNode
+from llama_index.core.base.response.schema import RESPONSE_TYPE
+from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
+from scripted_lm import RecordingLM
 
-from ragbias.tiny.world import Passage
+from ragbias.lm import DebiasedLM
+from ragbias.tiny.world import Passage, held_out_corpus, held_out_questions
 
 CLIENTS = 8
+MANY = 50
 DOCUMENTS = 3
 
 
@@ -70,3 +74,66 @@ def test_two_methods_on_one_model_do_not_mix(
     with ThreadPoolExecutor(CLIENTS) as pool:
         together = list(pool.map(lambda client: ask(llms[client], clients[client], client), range(CLIENTS)))
     assert together == alone
+
+
+# Fifty queries on one index, whose retrieved documents overlap
+
+
+@pytest.fixture(scope="module")
+def shared(make_index: Callable[..., VectorStoreIndex]) -> tuple[VectorStoreIndex, list[str]]:
+    """An index, and fifty questions about it."""
+    passages = held_out_corpus(60, seed=2)
+    index = make_index([TextNode(text=passage.text, metadata={"title": passage.title}) for passage in passages])
+    return index, [each.question for each in held_out_questions(passages, MANY, seed=2)]
+
+
+def texts_of(response: RESPONSE_TYPE) -> set[str]:
+    return {node.get_content(MetadataMode.LLM).strip() for node in response.source_nodes}
+
+
+def assert_right_documents(recording: RecordingLM, retrieved: dict[str, set[str]]) -> None:
+    """In each question's prompts exactly the documents that were retrieved for it were found."""
+    assert len(recording.seen) == 2 * MANY
+    for prompt, found in recording.seen:
+        (question,) = [question for question in retrieved if f"Query: {question}\n" in prompt]
+        assert {prompt[begin:end].strip() for begin, end in found.spans} == retrieved[question]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", [False, True])
+def test_fifty_threads(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], streaming: bool) -> None:
+    index, questions = shared
+    recording = RecordingLM(lm)
+    llm = RagBiasLLM(lm=recording, max_new_tokens=6)
+    engine = index.as_query_engine(llm=llm, similarity_top_k=4, streaming=streaming)
+
+    def answer(question: str) -> tuple[str, set[str]]:
+        response = engine.query(question)
+        text = "".join(response.response_gen) if streaming else str(response)
+        return text, texts_of(response)
+
+    alone = [answer(question) for question in questions]
+    with ThreadPoolExecutor(MANY) as pool:
+        together = list(pool.map(answer, questions))
+    assert together == alone
+    assert len({text for text, _ in alone}) > MANY // 2
+    assert_right_documents(recording, dict(zip(questions, (texts for _, texts in alone), strict=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_fifty_tasks(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], streaming: bool) -> None:
+    index, questions = shared
+    recording = RecordingLM(lm)
+    llm = RagBiasLLM(lm=recording, max_new_tokens=6)
+    engine = index.as_query_engine(llm=llm, similarity_top_k=4, streaming=streaming)
+
+    async def answer(question: str) -> tuple[str, set[str]]:
+        response = await engine.aquery(question)
+        text = "".join([token async for token in response.async_response_gen()]) if streaming else str(response)
+        return text, texts_of(response)
+
+    alone = [await answer(question) for question in questions]
+    together = await asyncio.gather(*map(answer, questions))
+    assert together == alone
+    assert_right_documents(recording, dict(zip(questions, (texts for _, texts in alone), strict=True)))

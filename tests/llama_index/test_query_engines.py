@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core import VectorStoreIndex
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.llm import LLMChatEndEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
@@ -49,20 +54,60 @@ async def test_async_query_engine_finds_the_documents(llm: RagBiasLLM, index: Ve
     assert_found(llm, "run")
 
 
-@pytest.mark.parametrize(("mode", "source"), [("compact", "registry"), ("simple_summarize", "run")])
-def test_streaming_query_engine_finds_the_documents(
-    llm: RagBiasLLM, index: VectorStoreIndex, mode: str, source: str
-) -> None:
+@pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
+def test_streaming_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex, mode: str) -> None:
     engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode, streaming=True)
     text = "".join(engine.query(QUESTION).response_gen)
-    assert_found(llm, source)
+    assert_found(llm, "run")
     assert text == str(index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode=mode).query(QUESTION))
 
 
 async def test_async_streaming_query_engine_finds_the_documents(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
     response = await index.as_query_engine(llm=llm, similarity_top_k=TOP_K, streaming=True).aquery(QUESTION)
     assert [token async for token in response.async_response_gen()]
-    assert_found(llm, "registry")
+    assert_found(llm, "run")
+
+
+def test_stream_that_is_read_in_another_thread_finds_the_documents(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm(on_missing="raise")
+    response = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, streaming=True).query(QUESTION)
+
+    def read() -> None:
+        assert "".join(response.response_gen)
+        assert_found(llm, "registry")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(read).result()
+
+
+@pytest.mark.parametrize("mode", ["compact", "refine"])
+def test_stream_of_several_calls_reports_what_is_missing_in_the_last_one(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex, mode: str
+) -> None:
+    llm = make_llm(context_window=700)
+    engine = index.as_query_engine(llm=llm, similarity_top_k=16, response_mode=mode, streaming=True)
+    with pytest.warns(UserWarning, match="larger context_window"):
+        list(engine.query(QUESTION).response_gen)
+    report = llm.last_report
+    assert report is not None
+    assert 0 < report["n_found"] < report["n_expected"] == 16
+    assert "of the 16 documents" in report["reason"]
+
+
+def test_later_prompt_without_documents_expects_none(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+    index.as_query_engine(llm=llm, similarity_top_k=TOP_K).query(QUESTION)
+    report = llm.complete("Say hello.").additional_kwargs["ragbias"]
+    assert (report["source"], report["n_expected"]) == ("none", 0)
+
+
+def test_later_retrieval_wins_over_the_synthesis_before_it(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
+    index.as_query_engine(llm=llm, similarity_top_k=2).query(QUESTION)
+    nodes = index.as_retriever(similarity_top_k=TOP_K).retrieve(QUESTION)
+    prompt = "\n\n".join(node.get_content() for node in nodes)
+    report = llm.complete(f"{prompt}\n\n{QUESTION}").additional_kwargs["ragbias"]
+    assert (report["source"], report["n_found"]) == ("registry", TOP_K)
 
 
 def test_spans_cover_the_documents_with_their_metadata(llm: RagBiasLLM, index: VectorStoreIndex) -> None:
@@ -135,3 +180,24 @@ def test_documents_with_blank_lines_stay_whole(
     index = make_index([TextNode(text=f"{one.text}\n\n{two.text}") for one, two in pairs])
     index.as_query_engine(llm=llm, similarity_top_k=3).query(QUESTION)
     assert_found(llm, "run", 3)
+
+
+def test_refine_says_on_each_call_that_it_ran_plain(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm, reports = make_llm(), []
+
+    class Kept(BaseEventHandler):
+        def handle(self, event: BaseEvent, **_: object) -> None:
+            if isinstance(event, LLMChatEndEvent):
+                reports.append(event.response.additional_kwargs["ragbias"])
+
+    root = get_dispatcher()
+    root.event_handlers = [*root.event_handlers, Kept()]
+    try:
+        with pytest.warns(UserWarning, match="1 of 4 expected ones"):
+            index.as_query_engine(llm=llm, similarity_top_k=TOP_K, response_mode="refine").query(QUESTION)
+    finally:
+        root.event_handlers = root.event_handlers[:-1]
+    assert [(each["method_ran"], each["n_found"], each["n_expected"]) for each in reports] == [("none", 1, TOP_K)] * 4
+    assert all("one document" in each["reason"] and "3 of the 4" in each["reason"] for each in reports)

@@ -11,19 +11,33 @@ from ragbias.errors import RagBiasError
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
-# What DebiasedLM decides itself, and what would make the model return something else than one answer.
-_REFUSED = {
-    "bos_token_id",
-    "eos_token_id",
-    "max_length",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_logits",
-    "output_scores",
-    "pad_token_id",
-    "return_dict_in_generate",
-    "stop_strings",
+# Settings of `generate` with one possible value here; saying that value changes nothing.
+_FIXED = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "output_logits": False,
+    "output_scores": False,
+    "return_dict_in_generate": False,
+    "use_cache": True,
+}
+_INSTEAD = {
+    "bos_token_id": "the chat template and the tokenizer write it",
+    "eos_token_id": "give stopping_ids to the constructor, or stop=[...] to the call",
+    "max_length": "give max_new_tokens",
+    "stop_strings": "give stop=[...]",
+    "streamer": "call stream_complete or stream_chat",
+}
+_REFUSED = _INSTEAD.keys() | {
+    "cache_implementation",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "min_p",
+    "prefill_chunk_size",
+    "stopping_criteria",
+    "top_h",
+    "typical_p",
 }
 
 
@@ -31,10 +45,11 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
     """The arguments of one call: what the call says, else the defaults; None counts as not said.
 
     `max_tokens` is another name of `max_new_tokens`; `do_sample` becomes a temperature, which is what `DebiasedLM`
-    samples by. Any other setting of transformers' `GenerationConfig` is passed on.
+    samples by; `pad_token_id` has no effect on an answer and is left out. Any other setting of transformers'
+    `GenerationConfig` is passed on.
 
     Raises:
-        RagBiasError: an argument is unknown, or both names of the same one are given.
+        RagBiasError: an argument is unknown or cannot be had, or both names of the same one are given.
     """
     merged = {**_checked(defaults), **_checked(call)}
     sample = merged.pop("do_sample", None)
@@ -46,13 +61,19 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
 
 
 def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    known = {*OWN, *GenerationConfig().to_dict()} - _REFUSED  # type: ignore[no-untyped-call]
-    given = {name: value for name, value in arguments.items() if value is not None}
-    for name in given:
-        if name not in known:
+    known = {*OWN, "prefix_allowed_tokens_fn", *GenerationConfig().to_dict()}
+    given = {name: value for name, value in arguments.items() if value is not None and name != "pad_token_id"}
+    for name, value in list(given.items()):
+        if name in _FIXED:
+            if given.pop(name) != _FIXED[name]:
+                raise RagBiasError(f"{name}={value!r} cannot be had here; only {name}={_FIXED[name]!r}; leave it out")
+        elif name in _REFUSED:
+            instead = _INSTEAD.get(name, "leave it out")
+            raise RagBiasError(f"{name} is not an argument here, RagBiasLLM settles it itself; {instead}")
+        elif name not in known:
             raise RagBiasError(
                 f"unknown argument {name!r}; a call takes {', '.join(OWN)}, and the settings of transformers' "
-                f"GenerationConfig except {', '.join(sorted(_REFUSED))}"
+                f"GenerationConfig except {', '.join(sorted(_REFUSED & known))}"
             )
     if "max_tokens" in given:
         if "max_new_tokens" in given:

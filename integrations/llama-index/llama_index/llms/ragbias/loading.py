@@ -58,3 +58,17 @@ def add_end_tokens(lm: DebiasedLM, ids: list[int], owned: bool) -> None:
     settings = lm.model.generation_config
     own = settings.eos_token_id
     settings.eos_token_id = [*(own if isinstance(own, list) else [] if own is None else [own]), *ids]
+
+
+def check_outputs_to_remove(names: list[str]) -> None:
+    """Accept any name but those of the two outputs that the model is given.
+
+    Raises:
+        RagBiasError: the model cannot do without a named output.
+    """
+    needed = {"input_ids", "attention_mask"} & set(names)
+    if needed:
+        raise RagBiasError(
+            f"tokenizer_outputs_to_remove names {', '.join(sorted(needed))}, without which the model would read a "
+            "wrong prompt; leave it out (all other outputs are removed anyway)"
+        )

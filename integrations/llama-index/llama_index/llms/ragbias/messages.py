@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from llama_index.core.base.llms.types import AudioBlock, ChatMessage, DocumentBlock, ImageBlock, MessageRole, VideoBlock
+from llama_index.core.base.llms.types import (
+    AudioBlock,
+    ChatMessage,
+    DocumentBlock,
+    ImageBlock,
+    MessageRole,
+    ToolCallBlock,
+    VideoBlock,
+)
+from llama_index.llms.ragbias import tool_calls
 
 from ragbias.errors import RagBiasError
 
@@ -14,6 +24,7 @@ _ROLES = {
     MessageRole.MODEL: "assistant",
     MessageRole.FUNCTION: "tool",
 }
+_OF_RESULTS = ("tool_call_id", "name")
 _NOT_TEXT = (AudioBlock, DocumentBlock, ImageBlock, VideoBlock)
 
 
@@ -25,19 +36,29 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
     return [ChatMessage(role=MessageRole.SYSTEM, content=system_prompt), *messages]
 
 
-def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
-    """Role and text of each message, all leading system messages as one.
+def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Role, text and tool calls of each message, all leading system messages as one.
 
     LlamaIndex puts the LLM's system prompt in front of a prompt's own system message, and chat templates take one.
 
     Raises:
         RagBiasError: a message holds an image, sound, video or file.
     """
-    turns = [{"role": _ROLES.get(message.role, message.role.value), "content": _text(message)} for message in messages]
+    turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
     head = [{"role": "system", "content": system}] if system else []
     return head + turns[n_system:]
+
+
+def _turn(message: ChatMessage) -> dict[str, Any]:
+    turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": _text(message)}
+    calls = [tool_calls.as_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    if calls:
+        turn["tool_calls"] = calls
+    if turn["role"] == "tool":
+        turn.update({key: message.additional_kwargs[key] for key in _OF_RESULTS if key in message.additional_kwargs})
+    return turn
 
 
 def _text(message: ChatMessage) -> str:

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, MessageRole
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, MessageRole, TextBlock
+from llama_index.llms.ragbias import tool_calls
+from llama_index.llms.ragbias.tool_calls import Calls
 
-from ragbias.lm import Generation
+from ragbias.report import Generation
+
+Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
 class Answer:
     """What is there of an answer: the text so far, what came last, and once it is complete, how it was made.
 
-    `generation` is None until the answer is complete.
+    `generation` is None until the answer is complete, `calls` is None unless the model was given tools.
     """
 
     text: str
     delta: str | None = None
     generation: Generation | None = None
-
-    @property
-    def report(self) -> dict[str, Any] | None:
-        """What ran on which documents."""
-        return None if self.generation is None else self.generation.report.as_dict()
+    calls: Calls | None = None
 
     def completion(self) -> CompletionResponse:
         """As the response of a completion."""
         return CompletionResponse(text=self.text, delta=self.delta, additional_kwargs=self._details(), raw=self._raw())
 
     def chat(self) -> ChatResponse:
-        """As the response of a chat. The message itself carries no details: memories print those into later prompts."""
+        """As the response of a chat.
+
+        The message itself carries no details, since memories print those into later prompts; only calls of tools stand
+        there as well as in blocks, because LlamaIndex's streaming programs look for them there.
+        """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
-        return ChatResponse(message=message, delta=self.delta, additional_kwargs=self._details(), raw=self._raw())
+        details = self._details()
+        if self.calls is not None and self.calls.blocks:
+            text = [TextBlock(text=self.text)] if self.text else []
+            calls = {"tool_calls": [tool_calls.as_dict(block) for block in self.calls.blocks]}
+            blocks = [*text, *self.calls.blocks]
+            message = ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks, additional_kwargs=calls)
+        if self.calls is not None and self.calls.errors:
+            details["invalid_tool_calls"] = list(self.calls.errors)
+        return ChatResponse(message=message, delta=self.delta, additional_kwargs=details, raw=self._raw())
 
     def _usage(self) -> dict[str, int]:
         assert self.generation is not None
@@ -44,10 +57,52 @@ class Answer:
             "total_tokens": usage.total_tokens,
         }
 
+    def _report(self) -> dict[str, Any]:
+        assert self.generation is not None
+        return self.generation.report.as_dict()
+
     def _details(self) -> dict[str, Any]:
-        return {} if self.generation is None else {**self._usage(), "ragbias": self.report}
+        return {} if self.generation is None else {**self._usage(), "ragbias": self._report()}
 
     def _raw(self) -> dict[str, Any] | None:
         if self.generation is None:
             return None
-        return {"usage": self._usage(), "finish_reason": self.generation.finish_reason, "ragbias": self.report}
+        return {"usage": self._usage(), "finish_reason": self.generation.finish_reason, "ragbias": self._report()}
+
+
+@dataclass
+class Reply(Generic[Response]):
+    """Makes the responses to one request, whole or in chunks whose deltas add up to the text.
+
+    Args:
+        respond: an answer as LlamaIndex's type.
+        max_calls: how many tool calls are taken from the answer; 0 if the model was given no tools.
+    """
+
+    respond: Callable[[Answer], Response]
+    max_calls: int = 0
+    _text: str = ""
+    _shown: str = ""
+
+    def chunk(self, delta: str) -> Response | None:
+        """The response with the next piece, or None while the text may be a tool call."""
+        self._text += delta
+        text = tool_calls.before_calls(self._text) if self.max_calls else self._text
+        delta, self._shown = text[len(self._shown) :], text
+        return self.respond(Answer(text, delta)) if delta else None
+
+    def last(self, generation: Generation) -> Response:
+        """The response that ends a stream."""
+        answer = self._answer(generation)
+        rest = answer.text[len(self._shown) :] if answer.text.startswith(self._shown) else ""
+        return self.respond(replace(answer, delta=rest))
+
+    def whole(self, generation: Generation) -> Response:
+        """The response without a stream."""
+        return self.respond(self._answer(generation))
+
+    def _answer(self, generation: Generation) -> Answer:
+        if not self.max_calls:
+            return Answer(generation.text, generation=generation)
+        calls = tool_calls.read(generation.text, self.max_calls)
+        return Answer(calls.text, generation=generation, calls=calls)

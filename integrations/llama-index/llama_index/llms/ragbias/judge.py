@@ -1,0 +1,197 @@
+"""A judge of two answers whose verdict does not change when the answers are swapped."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llama_index.core.evaluation import EvaluationResult, PairwiseComparisonEvaluator
+from llama_index.core.evaluation.pairwise import (
+    DEFAULT_SYSTEM_TEMPLATE,
+    EvaluationSource,
+    _default_parser_function,
+)
+from llama_index.core.prompts import (
+    BasePromptTemplate,
+    ChatMessage,
+    ChatPromptTemplate,
+    MessageRole,
+    PromptTemplate,
+)
+from llama_index.llms.ragbias.base import RagBiasLLM
+
+from ragbias.errors import RagBiasError
+
+USER_TEMPLATE = (
+    "[User Question]\n{query}\n\n[The Start of Reference]\n{reference}\n[The End of Reference]\n\n"
+    "{answer_1}\n\n{answer_2}"
+)
+ANSWER_TEMPLATE = "[The Start of Assistant {label}'s Answer]\n{answer}\n[The End of Assistant {label}'s Answer]"
+DEFAULT_EVAL_TEMPLATE = ChatPromptTemplate(
+    message_templates=[
+        ChatMessage(role=MessageRole.SYSTEM, content=DEFAULT_SYSTEM_TEMPLATE),
+        ChatMessage(role=MessageRole.USER, content=USER_TEMPLATE),
+    ]
+)
+VERDICTS = ("[[A]]", "[[B]]", "[[C]]")
+
+Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
+
+
+class PairwiseJudge(PairwiseComparisonEvaluator):
+    """`PairwiseComparisonEvaluator` with the two answers as documents of a method that does not see their order.
+
+    The stock evaluator calls the answer that stands first A, so that neither position nor letter can be told from the
+    other. Here the letter belongs to the answer: the one whose text has the smaller SHA-256 is A, wherever it stands,
+    and its label is part of its document. So both orders are the same set of documents, and a method that is invariant
+    to their order (pine, canonical-order, ...) gives the same verdict, token for token. What is left is a liking for a
+    letter, which `enforce_consensus` removes: it asks again with the letters exchanged, and takes a disagreement for a
+    tie. Equal answers are a tie without asking.
+
+    Args:
+        llm: the judge.
+        eval_template: with `{query}`, `{reference}`, `{answer_1}` and `{answer_2}`; nothing but white space between
+            the last two, since the answers come with their labels.
+        answer_template: an answer in the prompt, with `{label}` (A or B) and `{answer}`.
+        parser_function: as in the stock evaluator, from the judge's text to passing, score and feedback; A passes.
+        enforce_consensus: ask again with the letters exchanged.
+        explain: False allows the judge nothing but a verdict (`[[A]]`, `[[B]]` or `[[C]]`), which is quick, and within
+            the reach of a small model.
+
+    Raises:
+        RagBiasError: the LLM is no `RagBiasLLM`, or text stands between the answers of the template.
+    """
+
+    def __init__(
+        self,
+        llm: RagBiasLLM,
+        eval_template: BasePromptTemplate | str | None = None,
+        answer_template: str = ANSWER_TEMPLATE,
+        parser_function: Parser = _default_parser_function,
+        enforce_consensus: bool = True,
+        explain: bool = True,
+    ) -> None:
+        if not isinstance(llm, RagBiasLLM):
+            raise RagBiasError(f"llm is a {type(llm).__name__}; expected a RagBiasLLM, which takes documents")
+        super().__init__(llm, eval_template or DEFAULT_EVAL_TEMPLATE, parser_function, enforce_consensus)
+        self._judge = llm
+        self._answer_template = answer_template
+        self._settings = {} if explain else {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
+        _check_template(self._eval_template)
+
+    async def aevaluate(
+        self,
+        query: str | None = None,
+        response: str | None = None,
+        contexts: Sequence[str] | None = None,
+        second_response: str | None = None,
+        reference: str | None = None,
+        sleep_time_in_seconds: int = 0,
+        **kwargs: Any,
+    ) -> EvaluationResult:
+        """Compare two answers; the result's `score` is 1.0 if `response` is better, 0.0 if `second_response` is."""
+        if query is None or response is None or second_response is None:
+            raise ValueError("query, response and second_response must be given")
+        await asyncio.sleep(sleep_time_in_seconds)
+        if response == second_response:
+            return EvaluationResult(query=query, score=0.5, feedback="the answers are equal")
+        answers = (response, second_response)
+        result = await self._verdict(query, answers, reference, exchange=False)
+        if result.invalid_result or not self._enforce_consensus:
+            return result
+        other = await self._verdict(query, answers, reference, exchange=True)
+        return other if other.invalid_result else _consensus(result, other)
+
+    async def _verdict(
+        self, query: str, answers: tuple[str, str], reference: str | None, exchange: bool
+    ) -> EvaluationResult:
+        first_is_a = (_digest(answers[0]) < _digest(answers[1])) != exchange
+        labels = "AB" if first_is_a else "BA"
+        documents = [
+            self._answer_template.format(label=label, answer=answer)
+            for label, answer in zip(labels, answers, strict=True)
+        ]
+        text = await self._ask(documents, query=query, reference=reference or "")
+        passing, score, feedback = self._parser_function(text)
+        if passing is None and score is None and feedback is None:
+            return EvaluationResult(
+                query=query, invalid_result=True, invalid_reason="Output cannot be parsed", feedback=text
+            )
+        if not first_is_a:
+            passing, score = None if passing is None else not passing, None if score is None else 1 - score
+        return EvaluationResult(
+            query=query,
+            response=text,
+            passing=passing,
+            score=score,
+            feedback=text,
+            pairwise_source=EvaluationSource.FLIPPED if exchange else EvaluationSource.ORIGINAL,
+        )
+
+    async def _ask(self, documents: list[str], **values: str) -> str:
+        llm, template = self._judge, self._eval_template
+        values |= {"answer_1": documents[0], "answer_2": documents[1]}
+        call = {"documents": documents, **self._settings}
+        if llm.metadata.is_chat_model:
+            reply = await llm.achat(template.format_messages(llm=llm, **values), **call)
+            text, report = reply.message.content or "", reply.additional_kwargs["ragbias"]
+        else:
+            completion = await llm.acomplete(template.format(llm=llm, **values), **call)
+            text, report = completion.text, completion.additional_kwargs["ragbias"]
+        if report["method_ran"] != report["method_requested"]:
+            raise RagBiasError(
+                f"{report['method_requested']} could not treat the two answers ({report['reason']}), so the verdict "
+                "may depend on their order; let the templates print them as they are"
+            )
+        return text
+
+
+def _digest(answer: str) -> bytes:
+    return hashlib.sha256(answer.encode()).digest()
+
+
+def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
+    """The verdict of two, where a tie gives way; two that disagree are a tie."""
+    assert one.score is not None
+    assert other.score is not None
+    if one.score == other.score or other.score == 0.5:
+        return one
+    if one.score == 0.5:
+        return other
+    return EvaluationResult(
+        query=one.query, response="", score=0.5, feedback="", pairwise_source=EvaluationSource.NEITHER
+    )
+
+
+def _check_template(template: BasePromptTemplate) -> None:
+    texts = (
+        [message.content or "" for message in template.message_templates]
+        if isinstance(template, ChatPromptTemplate)
+        else [template.template]
+        if isinstance(template, PromptTemplate)
+        else []
+    )
+    for text in texts:
+        _, found, after = text.partition("{answer_1}")
+        if found and after.partition("{answer_2}")[0].strip():
+            raise RagBiasError(
+                "the eval_template has text between {answer_1} and {answer_2}, which would tell their order; "
+                "give labels in answer_template, e.g. " + repr(ANSWER_TEMPLATE)
+            )
+
+
+def one_of(texts: Sequence[str], tokenizer: Any) -> Callable[[int, Any], list[int]]:
+    """A `prefix_allowed_tokens_fn` that lets a model write one of the texts and nothing else."""
+    options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
+    longest = max(len(option) for option in options)
+
+    def allowed(_row: int, ids: Any) -> list[int]:
+        for written in range(min(longest, len(ids)) - 1, -1, -1):
+            tail = ids[len(ids) - written :].tolist()
+            if following := {option[written] for option in options if option[:written] == tail}:
+                return sorted(following)
+        raise AssertionError("the empty beginning fits every option")
+
+    return allowed

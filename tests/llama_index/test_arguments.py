@@ -1,0 +1,114 @@
+"""Everything that `HuggingFaceLLM` takes is taken with the same meaning, or refused by name with the reason."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.output_parsers import PydanticOutputParser
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.types import PydanticProgramMode
+from llama_index.llms.huggingface import HuggingFaceLLM
+from llama_index.llms.ragbias import RagBiasLLM
+from pydantic import BaseModel
+
+from ragbias.errors import RagBiasError
+
+SIGNATURE = inspect.signature(HuggingFaceLLM.__init__).parameters
+PROMPT = "Question: Which gate is blue?\nAnswer:"
+
+
+class Gate(BaseModel):
+    color: str
+
+
+def join(messages: Any) -> str:
+    return "|".join(str(message.content) for message in messages)
+
+
+VALUES: dict[str, Any] = {
+    "context_window": 2048,
+    "max_new_tokens": 4,
+    "query_wrapper_prompt": PromptTemplate("<{query_str}>"),
+    "tokenizer_name": "tiny",
+    "model_name": "tiny",
+    "device_map": "cpu",
+    "stopping_ids": [5],
+    "tokenizer_kwargs": {"padding_side": "left"},
+    "tokenizer_outputs_to_remove": ["token_type_ids"],
+    "model_kwargs": {"dtype": "float32"},
+    "generate_kwargs": {"do_sample": True, "temperature": 0.5, "top_k": 5, "pad_token_id": 0, "num_beams": 1},
+    "is_chat_model": False,
+    "callback_manager": CallbackManager(),
+    "system_prompt": "Be brief.",
+    "messages_to_prompt": join,
+    "completion_to_prompt": str.upper,
+    "pydantic_program_mode": PydanticProgramMode.LLM,
+    "output_parser": PydanticOutputParser(Gate),
+}
+OBJECTS = {"model", "tokenizer"}  # see test_model_and_tokenizer_objects_are_taken
+
+
+def test_no_argument_or_field_of_the_stock_class_is_missing() -> None:
+    stock = {*SIGNATURE, *HuggingFaceLLM.model_fields} - {"self"}
+    assert stock <= {*RagBiasLLM.model_fields}
+    assert set(SIGNATURE) - {"self"} == {*VALUES, *OBJECTS}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_each_argument_is_taken(name: str) -> None:
+    llm = RagBiasLLM(**{"max_new_tokens": 4, name: VALUES[name]})
+    assert getattr(llm, name) == VALUES[name]
+    assert llm.complete(PROMPT).additional_kwargs["completion_tokens"] <= 4
+
+
+def test_defaults_of_the_stock_class_are_taken(make_llm: Callable[..., RagBiasLLM]) -> None:
+    defaults = {name: each.default for name, each in SIGNATURE.items() if name != "self"}
+    llm = make_llm(**{**defaults, "model_name": "tiny", "tokenizer_name": "tiny"})
+    assert llm._completion_prompt("x", False) == "x"
+    assert not llm.metadata.is_chat_model
+
+
+def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> None:
+    def template(messages: Any) -> str:
+        return "".join(f"[{message.role.value}]{message.content}" for message in messages)
+
+    llm = make_llm(messages_to_prompt=template, query_wrapper_prompt="<{query_str}>", is_chat_model=False)
+    messages = [ChatMessage(role="system", content="S"), ChatMessage(content="Q")]
+    assert llm._chat_prompt(messages) == template(messages)
+    assert llm._completion_prompt("Q", False) == "<Q>"
+
+
+@pytest.mark.parametrize(
+    ("generate_kwargs", "reason"),
+    [
+        ({"eos_token_id": 5}, "eos_token_id.*stopping_ids"),
+        ({"max_length": 50}, "max_length.*max_new_tokens"),
+        ({"num_beams": 4}, "num_beams=4.*only num_beams=1"),
+        ({"num_return_sequences": 2}, "num_return_sequences=2"),
+        ({"stop_strings": ["x"]}, r"stop_strings.*stop="),
+        ({"streamer": object()}, "streamer.*stream_complete"),
+        ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
+    ],
+)
+def test_settings_that_cannot_be_had_are_refused_by_name_at_once(
+    make_llm: Callable[..., RagBiasLLM], generate_kwargs: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(RagBiasError, match=reason):
+        make_llm(generate_kwargs=generate_kwargs)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "attention_mask"])
+def test_outputs_that_the_model_needs_are_not_removed(make_llm: Callable[..., RagBiasLLM], name: str) -> None:
+    with pytest.raises(RagBiasError, match=f"{name}.*wrong prompt"):
+        make_llm(tokenizer_outputs_to_remove=[name])
+
+
+def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
+    (token,) = llm.lm.tokenizer("red", add_special_tokens=False)["input_ids"][:1]
+    response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _row, _ids: [token], max_tokens=3)
+    assert response.text == llm.lm.tokenizer.decode([token] * 3)

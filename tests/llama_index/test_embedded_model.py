@@ -1,0 +1,20 @@
+"""The embedded model, which needs no download, answers from an index as it stands."""
+
+from __future__ import annotations
+
+from llama_index.core import VectorStoreIndex
+from llama_index.llms.ragbias import RagBiasLLM
+
+from ragbias.tiny.world import Passage, held_out_questions
+
+
+def test_embedded_model_is_the_default_and_answers_from_the_index(
+    index: VectorStoreIndex, corpus: list[Passage]
+) -> None:
+    llm = RagBiasLLM(max_new_tokens=16)
+    engine = index.as_query_engine(llm=llm, similarity_top_k=5)
+    questions = held_out_questions(corpus, 8, seed=0)
+    right = sum(asked.answer.lower() in str(engine.query(asked.question)).lower() for asked in questions)
+    assert llm.last_report is not None
+    assert llm.last_report["method_ran"] == "pine"
+    assert right >= 4

@@ -1,0 +1,36 @@
+"""The distribution is what LlamaIndex's other packages are: a namespace package with LlamaHub's metadata."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.llms.function_calling import FunctionCallingLLM
+from llama_index.llms.ragbias import RagBiasLLM
+
+ROOT = Path(__file__).parents[2] / "integrations" / "llama-index"
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def test_class_is_an_llm_of_llama_index() -> None:
+    assert issubclass(RagBiasLLM, BaseLLM)
+    assert issubclass(RagBiasLLM, FunctionCallingLLM)
+    assert RagBiasLLM.class_name() == "RagBiasLLM"
+
+
+def test_llamahub_finds_the_class() -> None:
+    (path,) = re.findall(r'^import_path = "(.+)"$', PYPROJECT, re.MULTILINE)
+    authors = PYPROJECT.split("[tool.llamahub.class_authors]")[1]
+    names = re.findall(r"^(\w+) = ", authors, re.MULTILINE)
+    assert names == ["RagBiasLLM"]
+    assert all(hasattr(importlib.import_module(path), name) for name in names)
+    assert "contains_example = false" in PYPROJECT
+
+
+def test_namespace_of_llama_index_is_left_open_and_the_types_are_marked() -> None:
+    package = ROOT / "llama_index" / "llms" / "ragbias"
+    assert not (package.parent / "__init__.py").exists()
+    assert not (package.parents[1] / "__init__.py").exists()
+    assert (package / "py.typed").exists()

@@ -1,0 +1,123 @@
+"""The examples run as they stand, with the embedded model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestClient, TestServer
+from llama_index.core import Document, VectorStoreIndex
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.llms.ragbias import RagBiasLLM
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+QUESTION = "Which gate is red?"
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a script in this process, where the libraries are loaded already, and gives what it printed."""
+
+    def run_script(script: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_script
+
+
+def test_all_examples_are_run_here() -> None:
+    source = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if f'"{path.name}"' not in source] == []
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> list[str]:
+    """Text files of a user's own."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.txt").write_text(f"The gate of house {name} is red.")
+    return [str(tmp_path / "one.txt"), str(tmp_path / "two.txt")]
+
+
+@pytest.mark.parametrize("llm", ["stock", "ragbias"])
+def test_llama_index_example_answers_in_both_orders(run: Run, llm: str) -> None:
+    output = run("llama_index_faiss_qa.py", "--llm", llm, "--questions", "2", "--top-k", "5")
+    assert output.count("reverse order:") == 2
+    assert llm == "stock" or "0 of 2 answers changed" in output
+
+
+def test_llama_index_example_reads_the_users_files(run: Run, notes: list[str]) -> None:
+    folder = str(Path(notes[0]).parent)
+    output = run("llama_index_faiss_qa.py", "--documents", folder, "--question", QUESTION)
+    assert "0 of 1 answers changed" in output
+    assert "pine on 2 documents" in output
+
+
+@pytest.mark.parametrize("llm", ["stock", "ragbias"])
+def test_langchain_example_answers_in_both_orders(run: Run, llm: str) -> None:
+    output = run("langchain_faiss_qa.py", "--llm", llm, "--top-k", "5")
+    assert output.count("reversed") >= 5
+
+
+def test_transformers_example_shows_that_pine_does_not_see_the_order(run: Run) -> None:
+    plain, pine = run("transformers_generate.py").split("\nnone: ")[1].split("\npine: ")
+    assert "two orders is 0\n" not in plain
+    assert "two orders is 0\n" in pine
+
+
+def test_chat_engine_example_finds_the_documents_on_every_turn(run: Run, notes: list[str]) -> None:
+    assert run("chat_engine.py").count("pine on 5 documents") == 4
+    output = run("chat_engine.py", "--documents", *notes, "--question", QUESTION, "And whose is it?")
+    assert output.count("pine on 2 documents") == 2
+
+
+def test_judge_example_shows_that_swapping_changes_the_stock_verdicts_only(run: Run) -> None:
+    output = run("judge.py", "--pairs", "4")
+    assert "judge: 0 of 4 verdicts changed" in output
+    assert "stock: 0 of 4 verdicts changed" not in output
+
+
+async def ask(client: TestClient[Any, Any], question: str) -> tuple[str, dict[str, Any]]:
+    async with client.get("/ask", params={"question": question}) as response:
+        text, report = (await response.text()).strip().rsplit("\n", 1)
+        return text, json.loads(report)
+
+
+async def test_web_example_streams_answers_to_several_clients(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[web.Application] = []
+    monkeypatch.setattr(web, "run_app", lambda app, **_: served.append(app))
+    await asyncio.to_thread(run, "streaming_web.py", "--top-k", "5")
+    async with TestClient(TestServer(served[0])) as client:
+        answers = await asyncio.gather(*(ask(client, f"What is the colour of {name}?") for name in ("Kiln", "Oak")))
+        assert [report["n_found"] for _, report in answers] == [5, 5]
+        assert (await client.get("/ask")).status == 400
+
+
+async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away() -> None:
+    make_app = runpy.run_path(str(EXAMPLES / "streaming_web.py"))["make_app"]
+    llm = RagBiasLLM(max_new_tokens=1500, generate_kwargs={"min_new_tokens": 1500})
+    index = VectorStoreIndex.from_documents([Document(text="The gate is red.")], embed_model=MockEmbedding(4))
+    steps: list[int] = []
+    handle = llm.lm.model.register_forward_pre_hook(lambda *_: steps.append(1))
+    async with TestServer(make_app(index, llm, 1)) as server, ClientSession() as session:
+        response = await session.get(server.make_url("/ask"), params={"question": QUESTION})
+        await response.content.readany()
+        async with session.get(server.make_url("/health")) as health:
+            assert await health.text() == "ok\n"
+        assert len(steps) < 1000
+        response.close()
+        await asyncio.sleep(2)
+        stopped_at = len(steps)
+        await asyncio.sleep(1)
+        assert len(steps) == stopped_at < 1400
+    handle.remove()
