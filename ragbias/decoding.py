@@ -22,6 +22,8 @@ from transformers import (
 from ragbias.errors import MethodError, NonFiniteLogitsError
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
     from ragbias.report import Generation
 
 
@@ -35,6 +37,34 @@ class RequireFinite(LogitsProcessor):
                 "check the weights and the dtype (float16 overflows easily; try bfloat16 or float32)"
             )
         return scores
+
+
+class TokenLogprobs(LogitsProcessor):
+    """Notes the log-probability of each token that is chosen, as the logits come in: stands before what samples."""
+
+    def __init__(self) -> None:
+        self._waiting: Tensor | None = None  # [rows, vocabulary], of the token that is being chosen
+        self._chosen: list[Tensor] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._take(input_ids)
+        self._waiting = scores.float().log_softmax(-1)
+        return scores
+
+    def rows(self, output: Tensor) -> list[list[float]]:
+        """Natural logarithms, float32, of each row's new tokens.
+
+        Args:
+            output: prompt and answer ``[rows, length]``, as ``generate`` returned them.
+        """
+        self._take(output)
+        rows: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
+        return rows
+
+    def _take(self, ids: Tensor) -> None:
+        if self._waiting is not None:
+            self._chosen.append(self._waiting.gather(1, ids[:, -1:])[:, 0])
+            self._waiting = None
 
 
 class GumbelNoise(LogitsProcessor):
@@ -93,6 +123,15 @@ def stop_strings(stop: Sequence[str] | str | None) -> list[str]:
     if not all(isinstance(word, str) and word for word in words):
         raise MethodError(f"stop={stop!r}; a stop string is a string that is not empty")
     return words
+
+
+def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
+    """The text of token ids without special tokens, but with those named in ``keep_special``."""
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    kept = {id for id in special if tokenizer.added_tokens_decoder[id].content in keep_special}
+    if not kept:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+    return str(tokenizer.decode([id for id in ids if id not in special - kept], skip_special_tokens=False))
 
 
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:

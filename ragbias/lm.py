@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,22 +21,25 @@ from transformers import (
 from ragbias import methods, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries
-from ragbias.decoding import RequireFinite, Stream, Watch, processors, safe_length, stop_strings, trimmed
+from ragbias.decoding import (
+    RequireFinite,
+    Stream,
+    TokenLogprobs,
+    Watch,
+    decoded,
+    processors,
+    safe_length,
+    stop_strings,
+    trimmed,
+)
 from ragbias.errors import MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod, RoToR
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
-from ragbias.request import Request, groups, in_parts, obstacle_in
+from ragbias.request import Request, groups, in_parts, obstacle_in, padded
+from ragbias.settings import generation_config, pad_token, refuse_settled
 from ragbias.voting import elect
-
-RESERVED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
-    "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff", "generation_config",
-    "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
-    "prefill_chunk_size", "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h",
-    "typical_p", "use_cache",
-}  # fmt: skip
 
 
 class DebiasedLM:
@@ -118,6 +121,8 @@ class DebiasedLM:
             stop: strings that end the answer and are not part of it.
             temperature, top_k, top_p: sampling; greedy without a temperature. ``do_sample=True`` alone means 1.0.
             seed: makes sampling repeatable, whatever runs beside it.
+            logprobs: give ``Generation.logprobs``.
+            keep_special: special tokens to leave in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed.
             settings: the above and any other argument of ``model.generate``.
 
         A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
@@ -126,35 +131,37 @@ class DebiasedLM:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, UnknownMethodError, MethodError,
             UnsupportedModelError, NonFiniteLogitsError.
         """
-        return self._answers([self._prepare(prompt, documents, boundaries, method)], **settings)[0]
+        return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
 
     def stream(
         self,
-        prompt: str | Prompt,
+        prompt: str | Prompt | Request,
         *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
         stop: Sequence[str] | None = None,
+        keep_special: Sequence[str] = (),
         **settings: Any,
     ) -> Stream:
         """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
-        request = self._prepare(prompt, documents, boundaries, method)
+        request = self._ready(prompt, documents, boundaries, method)
         stops = stop_strings(stop)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
-                text, _ = trimmed(self._decode(ids), stops)
+                text, _ = trimmed(decoded(self.tokenizer, ids, keep_special), stops)
                 emit(text[: safe_length(text, stops)])
 
+            own: dict[str, Any] = dict(stop=stops, keep_special=keep_special, cancelled=cancelled)
             on_tokens = show if len(request.candidates()) == 1 else None
-            return self._answers([request], stop=stops, cancelled=cancelled, on_tokens=on_tokens, **settings)[0]
+            return self._answers([request], on_tokens=on_tokens, **own, **settings)[0]
 
         return Stream(job)
 
     def batch(
         self,
-        prompts: Sequence[str | Prompt],
+        prompts: Sequence[str | Prompt | Request],
         *,
         documents: Sequence[Sequence[str] | None] | None = None,
         boundaries: Sequence[Boundaries | None] | None = None,
@@ -162,52 +169,31 @@ class DebiasedLM:
         batch_size: int = 8,
         **settings: Any,
     ) -> list[Generation]:
-        """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each."""
+        """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each.
+
+        The answers are those that each prompt gets alone, up to the rounding of padded sums.
+        """
         count = len(prompts)
         if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):
             raise MethodError(
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
-        requests = [self._prepare(prompt, texts, bounds, method) for prompt, texts, bounds in each]
+        requests = [self._ready(prompt, texts, bounds, method) for prompt, texts, bounds in each]
         return self._answers(requests, batch_size, **settings)
 
-    @torch.no_grad()
-    def score(
+    def prepare(
         self,
         prompt: str | Prompt,
-        continuation: str,
-        *,
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
-    ) -> Score:
-        """Log-probability of a continuation, token by token, as it would be generated after the prompt.
-
-        Raises:
-            MethodError: the continuation has no tokens.
-        """
-        request = self._prepare(prompt, documents, boundaries, method)
-        if isinstance(request.method, PermutationVote):
-            raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
-        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
-        if not target:
-            raise MethodError(f"continuation {continuation!r} has no tokens to score")
-        self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), self._logprobs(request, target), request.report)
-
-    # from a prompt to a request
-
-    def _resolve(self, method: str | Method | None) -> Method:
-        return self.method if method is None else methods.get(method, self.name)
-
-    def _prepare(
-        self,
-        prompt: str | Prompt,
-        documents: Sequence[str] | None,
-        boundaries: Boundaries | None,
-        method: str | Method | None,
     ) -> Request:
+        """Tokenise a prompt and settle which method runs, without answering: ``batch`` and ``stream`` take the
+        result as a prompt.
+
+        Arguments and errors are those of ``generate``.
+        """
         parts, boundaries, obstacle = in_parts(prompt, documents, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
@@ -232,6 +218,38 @@ class DebiasedLM:
         )
         inside = isinstance(ran, (AttentionMethod, PermutationVote))
         return Request(tokens, ran if inside else NoMethod(), report)
+
+    @torch.no_grad()
+    def score(
+        self,
+        prompt: str | Prompt,
+        continuation: str,
+        *,
+        documents: Sequence[str] | None = None,
+        boundaries: Boundaries | None = None,
+        method: str | Method | None = None,
+    ) -> Score:
+        """Log-probability of a continuation, token by token, as it would be generated after the prompt.
+
+        Raises:
+            MethodError: the continuation has no tokens.
+        """
+        request = self.prepare(prompt, documents, boundaries, method)
+        if isinstance(request.method, PermutationVote):
+            raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
+        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
+        if not target:
+            raise MethodError(f"continuation {continuation!r} has no tokens to score")
+        self._check_length(len(request.tokens.ids) + len(target) - 1)
+        return Score(list(target), self._logprobs(request, target), request.report)
+
+    # from a prompt to a request
+
+    def _resolve(self, method: str | Method | None) -> Method:
+        return self.method if method is None else methods.get(method, self.name)
+
+    def _ready(self, prompt: str | Prompt | Request, *about: Any) -> Request:
+        return prompt if isinstance(prompt, Request) else self.prepare(prompt, *about)
 
     def _check_length(self, length: int) -> None:
         if length >= self.window:
@@ -287,13 +305,17 @@ class DebiasedLM:
 
     # from requests to answers
 
-    def _answers(self, requests: Sequence[Request], batch_size: int = 8, **settings: Any) -> list[Generation]:
+    def _answers(
+        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
+    ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]
         answers: dict[int, Generation] = {}
-        for together in groups(flat, batch_size):
-            results = self._run([flat[index] for index in together], **settings)
+        for together in groups(flat, batch_size, self.window, max_new_tokens):
+            results = self._run([flat[index] for index in together], max_new_tokens, **settings)
             answers.update(zip(together, results, strict=True))
         given = iter(answers[index] for index in range(len(flat)))
         return [self._elected(each, [next(given) for _ in each]) for each in candidates]
@@ -311,38 +333,35 @@ class DebiasedLM:
     def _run(
         self,
         requests: Sequence[Request],
+        max_new_tokens: int,
         *,
-        max_new_tokens: int = 256,
         stop: Sequence[str] | None = None,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int | None = None,
         do_sample: bool | None = None,
+        logprobs: bool = False,
+        keep_special: Sequence[str] = (),
         cancelled: threading.Event | None = None,
         on_tokens: Callable[[list[int]], None] | None = None,
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
-        if refused := RESERVED & generate_kwargs.keys():
-            raise MethodError(
-                f"{', '.join(sorted(refused))}: not an argument here, DebiasedLM settles it itself; leave it out"
-            )
+        refuse_settled(generate_kwargs)
         if do_sample is not None:
             temperature = (1.0 if temperature is None else temperature) if do_sample else None
         prompts = [request.tokens for request in requests]
         width = max(len(prompt.ids) for prompt in prompts)
-        ids, mask, spans = self._padded(prompts, width)
-        config = copy.deepcopy(self.model.generation_config)
-        eos = _as_list(config.eos_token_id if config.eos_token_id is not None else self.tokenizer.eos_token_id)
-        config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
-        config.update(eos_token_id=eos or None, pad_token_id=self._pad_token)
-        config.update(max_new_tokens=min(max_new_tokens, self.window - width))
+        ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
+        config, eos = generation_config(self.model, self.tokenizer, min(max_new_tokens, self.window - width))
         stops = stop_strings(stop)
-        watch = Watch(width, self._decode, stops, eos, cancelled or threading.Event(), on_tokens)
+        decode = partial(decoded, self.tokenizer, keep_special=keep_special)
+        watch = Watch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
         chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
+        recorder = TokenLogprobs() if logprobs else None
+        if recorder:
+            chain.insert(1, recorder)  # behind the check of the logits, before what samples
         with attach(self.model, requests[0].method, spans, private=True):
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
@@ -352,42 +371,20 @@ class DebiasedLM:
                 stopping_criteria=StoppingCriteriaList([watch]),
                 **generate_kwargs,
             )
-        return [
-            self._answer(request, row[: watch.lengths.get(index, len(row))], index in watch.lengths, stops, eos)
-            for index, (request, row) in enumerate(zip(requests, output[:, width:].tolist(), strict=True))
-        ]
-
-    def _padded(
-        self, prompts: Sequence[TokenisedPrompt], width: int
-    ) -> tuple[Tensor, Tensor, list[list[tuple[int, int]]]]:
-        """Token ids and mask, padded on the left, and the spans moved accordingly."""
-        pads = [width - len(prompt.ids) for prompt in prompts]
-        ids = [[self._pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
-        mask = [[0] * pad + [1] * (width - pad) for pad in pads]
-        spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
-        device = self.model.device
-        return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans
-
-    @property
-    def _pad_token(self) -> int:
-        for token in (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id):
-            if token is not None:
-                return int(token)
-        return 0
-
-    def _answer(
-        self, request: Request, ids: list[int], ended: bool, stop: Sequence[str], eos: Sequence[int]
-    ) -> Generation:
-        text, _ = trimmed(self._decode(ids), stop)
-        usage = Usage(len(request.tokens.ids), len(ids))
-        content = [token for token in ids if token not in eos]
-        return Generation(text, content, usage, request.report, "stop" if ended else "length")
-
-    def _decode(self, ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
-
-
-def _as_list(value: int | list[int] | None) -> list[int]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
+        rows = output[:, width:].tolist()
+        values = recorder.rows(output) if recorder else [None] * len(rows)
+        answers = []
+        for index, (request, row, own) in enumerate(zip(requests, rows, values, strict=True)):
+            new = row[: watch.lengths.get(index, len(row))]
+            kept = [place for place, token in enumerate(new) if token not in eos]
+            answers.append(
+                Generation(
+                    text=trimmed(decode(new), stops)[0],
+                    token_ids=[new[place] for place in kept],
+                    usage=Usage(len(request.tokens.ids), len(new)),
+                    report=request.report,
+                    finish_reason="stop" if index in watch.lengths else "length",
+                    logprobs=None if own is None else [own[place] for place in kept],
+                )
+            )
+        return answers

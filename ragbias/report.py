@@ -49,13 +49,19 @@ class Usage:
 
 @dataclass(frozen=True)
 class Generation:
-    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record."""
+    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record.
+
+    Attributes:
+        logprobs: natural logarithm of each id's probability, if asked for: what the model gave it, before temperature,
+            ``top_k`` and ``top_p`` (a ``repetition_penalty`` and the like count as the model's).
+    """
 
     text: str
     token_ids: list[int]
     usage: Usage
     report: Report
     finish_reason: Literal["stop", "length"]
+    logprobs: list[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from ragbias.boundaries import Boundaries, locate
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError
 from ragbias.methods import Method, NoMethod, PermutationVote
-from ragbias.prompt import Prompt, TokenisedPrompt
+from ragbias.prompt import Prompt, Span, TokenisedPrompt
 from ragbias.report import Report
 
 
@@ -69,12 +72,31 @@ def obstacle_in(tokens: TokenisedPrompt) -> str:
     return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
 
 
-def groups(requests: Sequence[Request], size: int) -> list[list[int]]:
-    """Indices of requests that can run in one batch: same method, at most ``size``."""
-    if size < 1:
+def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
+    """Indices of requests that can run in one batch: same method, at most ``size``, and room for equally many tokens.
+
+    Args:
+        window: number of tokens that a prompt and its answer may have together.
+        new_tokens: the most tokens an answer may have. Only prompts that leave less room run among their likes: they
+            would take the room of the shorter prompts beside them.
+    """
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise MethodError(f"batch_size={size!r}; expected a whole number >= 1")
+    keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []
-    for method in dict.fromkeys(request.method for request in requests):
-        indices = [index for index, request in enumerate(requests) if request.method == method]
+    for key in dict.fromkeys(keys):
+        indices = [index for index, other in enumerate(keys) if other == key]
         together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     return together
+
+
+def padded(
+    prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
+) -> tuple[Tensor, Tensor, list[list[Span]]]:
+    """Token ids and mask ``[rows, width]``, padded on the left, and each row's spans, moved accordingly."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    pads = [width - len(prompt.ids) for prompt in prompts]
+    ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * (width - pad) for pad in pads]
+    spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans

@@ -1,18 +1,40 @@
-"""Tool calls in a model's text, as models in the style of Hermes and Qwen write them."""
+"""Tool calls in a model's answer, in the formats that chat templates teach; knows no framework.
+
+- Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, once or several times
+- Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
+- Llama 3.1: ``{"name": ..., "parameters": {...}}`` as the whole answer, optionally after ``<|python_tag|>``, several
+  separated by ``;``
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
+MARKERS = (HERMES, MISTRAL, LLAMA)
+"""What begins a call. Where one is a special token, pass it to ``generate(..., keep_special=MARKERS)``."""
+
+_END = "</tool_call>"
+_MARKER = re.compile("|".join(map(re.escape, MARKERS)))
+_BARE = re.compile(r'\s*\{\s*("type"\s*:\s*"function"\s*,\s*)?"(name|parameters|arguments|function)"\s*:')
+_ARGUMENTS = ("arguments", "parameters")
+_decoder = json.JSONDecoder(strict=False)  # models write line breaks inside strings
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call as found: `arguments` is None and `error` says why where it is malformed; `raw` is its text."""
+    """One call that a model made.
+
+    Attributes:
+        name: of the tool; empty if it could not be read.
+        arguments: ``None`` if they could not be read.
+        raw: the call as the model wrote it, without markers.
+        error: what is wrong with it, in plain words; empty for a call that can be made.
+    """
 
     name: str
     arguments: dict[str, Any] | None
@@ -21,13 +43,137 @@ class ToolCall:
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """The text without its calls, and the calls in order."""
-    return _CALL.sub("", text).strip(), [_parse(match) for match in _CALL.finditer(text)]
+    """Split an answer into its content and its tool calls.
+
+    A call that cannot be read is among the calls with an ``error``. Of an answer with calls, the content is the text
+    around them without trailing blanks; an answer without calls is all content, unchanged.
+    """
+    calls: list[ToolCall] = []
+    found = _MARKER.search(text)
+    if found is None:
+        calls, rest = _bare_calls(text)
+        return (rest if calls else text), calls
+    content, place = text[: found.start()], found.start()
+    while found is not None:
+        content += text[place : found.start()]
+        own, place = _marked_calls(text, found)
+        calls += own
+        found = _MARKER.search(text, place)
+    return (content + text[place:]).rstrip(), calls
 
 
-def _parse(match: re.Match[str]) -> ToolCall:
+def visible_length(text: str) -> int:
+    """How much of a growing answer is content for certain: nothing from the first beginning of a call on."""
+    if not text.strip() or text.lstrip().startswith("{"):
+        return 0
+    found = _MARKER.search(text)
+    end = found.start() if found else len(text)
+    for marker in MARKERS:
+        for size in range(min(len(marker) - 1, end), 0, -1):
+            if found is None and text.endswith(marker[:size]):
+                end = min(end, len(text) - size)
+                break
+    return len(text[:end].rstrip())
+
+
+def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]:
+    """The calls behind a marker, and where the text goes on."""
+    if found[0] == HERMES:
+        end = text.find(_END, found.end())
+        body = text[found.end() :] if end < 0 else text[found.end() : end]
+        return [_call(body)], len(text) if end < 0 else end + len(_END)
+    begin = found.end() + len(text[found.end() :]) - len(text[found.end() :].lstrip())
+    if found[0] == LLAMA:
+        calls, rest = _bare_calls(text[begin:])
+        return calls or [_call(text[begin:])], len(text) - len(rest) if calls else len(text)
     try:
-        call = json.loads(match[1])
-        return ToolCall(str(call["name"]), dict(call.get("arguments") or {}), match[0], "")
-    except (ValueError, TypeError, KeyError) as error:
-        return ToolCall("", None, match[0], f"not a call in JSON: {type(error).__name__}")
+        values, end = _decoder.raw_decode(text, begin)
+    except ValueError as error:
+        return [_broken(text[begin:], error)], len(text)
+    listed = values if isinstance(values, list) else [values]
+    return [_as_call(value, json.dumps(value, ensure_ascii=False)) for value in listed], end
+
+
+def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
+    """The calls that an answer begins with, and what follows them; none if it is some other JSON, or no JSON."""
+    calls: list[ToolCall] = []
+    rest = text
+    while _BARE.match(rest):
+        rest = rest.lstrip()
+        try:
+            value, end = _decoder.raw_decode(rest)
+        except ValueError as error:
+            if any(f'"{key}"' in rest for key in _ARGUMENTS):
+                return [*calls, _broken(rest, error)], ""
+            break
+        if not _looks_like_a_call(value):
+            break
+        calls.append(_as_call(value, rest[:end]))
+        rest = rest[end:].lstrip().removeprefix(";")
+    return calls, rest.rstrip() if calls else rest
+
+
+def _looks_like_a_call(value: Any) -> bool:
+    inner = value.get("function") if isinstance(value.get("function"), dict) else value
+    return "name" in inner and any(key in inner for key in _ARGUMENTS)
+
+
+def _call(body: str) -> ToolCall:
+    try:
+        return _as_call(_decoder.decode(body.strip()), body.strip())
+    except ValueError as error:
+        return _broken(body.strip(), error)
+
+
+def _as_call(value: Any, raw: str) -> ToolCall:
+    """A call from its JSON value; its arguments may be written as a string of JSON."""
+    if isinstance(value, dict) and isinstance(value.get("function"), dict):
+        value = value["function"]
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
+        return ToolCall("", None, raw, 'the call is no JSON object with a "name"')
+    arguments: Any = next((value[key] for key in _ARGUMENTS if key in value), {})
+    if isinstance(arguments, str):
+        try:
+            arguments = _decoder.decode(arguments)
+        except ValueError as error:
+            return ToolCall(value["name"], None, raw, f"the arguments are no valid JSON: {error}")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        kind = type(arguments).__name__
+        return ToolCall(value["name"], None, raw, f"the arguments must be a JSON object, got {kind}")
+    return ToolCall(value["name"], arguments, raw, "")
+
+
+def _broken(raw: str, error: ValueError) -> ToolCall:
+    name = re.search(r'"name"\s*:\s*"([^"]*)"', raw)
+    return ToolCall(name[1] if name else "", None, raw, f"the call is no valid JSON: {error}")
+
+
+# making a model call a tool
+
+
+def forced_beginning(chat_template: str, name: str | None) -> str | None:
+    """What an answer begins with when it is a tool call; put behind the prompt it makes the model write one.
+
+    Args:
+        chat_template: the model's template, which shows its format.
+        name: of the tool; ``None`` leaves the choice to the model.
+
+    Returns:
+        ``None`` if the template shows none of the formats.
+    """
+    opening = next(_openings(chat_template), None)
+    if opening is None:
+        return None
+    before, key = opening
+    return before + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
+
+
+def _openings(chat_template: str) -> Iterator[tuple[str, str]]:
+    if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
+        yield HERMES + "\n", "arguments"
+    if MISTRAL in chat_template:
+        yield MISTRAL + " [", "arguments"
+    if LLAMA in chat_template or re.search(r'\\?"name\\?": .*\\?"parameters\\?": ', chat_template):
+        yield "", "parameters"

@@ -1,5 +1,6 @@
 """DebiasedLM: generate, stream, batch and score agree with each other and with transformers."""
 
+import copy
 import itertools
 import threading
 
@@ -8,6 +9,7 @@ import torch
 
 from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, debias, documents, methods
+from ragbias.decoding import decoded
 from ragbias.errors import (
     DocumentNotFoundError,
     EmptyDocumentError,
@@ -96,6 +98,63 @@ def test_score_agrees_with_one_forward_pass_of_the_plain_model(lm):
         logprobs = lm.model(both).logits[0].log_softmax(-1)[ids.shape[1] - 1 : -1]
     expected = logprobs.gather(1, both[0, ids.shape[1] :, None])[:, 0]
     torch.testing.assert_close(torch.tensor(score.logprobs), expected, atol=1e-4, rtol=0)
+
+
+# log-probabilities
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "ms-poe", "permutation-vote"])
+def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
+    settings = dict(method=method, max_new_tokens=6)
+    answer = lm.generate(PROMPT, logprobs=True, **settings)
+    plain = lm.generate(PROMPT, **settings)
+    assert (plain.text, plain.logprobs) == (answer.text, None)
+    assert len(answer.logprobs) == len(answer.token_ids)
+    batched = lm.batch([PROMPT, Prompt("Context:\n", DOCUMENTS[:2], "Q:")], logprobs=True, **settings)
+    torch.testing.assert_close(batched[0].logprobs, answer.logprobs, atol=1e-4, rtol=0)
+    if method != "permutation-vote":
+        request = lm.prepare(PROMPT, method=method)
+        torch.testing.assert_close(answer.logprobs, lm._logprobs(request, answer.token_ids), atol=1e-4, rtol=0)
+
+
+def test_logprobs_of_a_sample_are_those_before_temperature_with_stop_strings_too(lm):
+    settings = dict(max_new_tokens=12, temperature=3.0, top_k=20, seed=3, method="none")
+    answer = lm.generate(PROMPT, logprobs=True, **settings)
+    expected = lm._logprobs(lm.prepare(PROMPT, method="none"), answer.token_ids)
+    torch.testing.assert_close(answer.logprobs, expected, atol=1e-4, rtol=0)
+    stopped = lm.generate(PROMPT, logprobs=True, stop=[answer.text[4:6]], **settings)
+    assert len(stopped.logprobs) == len(stopped.token_ids) < len(answer.token_ids)
+    torch.testing.assert_close(stopped.logprobs, expected[: len(stopped.logprobs)], atol=1e-4, rtol=0)
+    stream = lm.stream(PROMPT, logprobs=True, **settings)
+    assert "".join(stream) == answer.text
+    assert stream.generation.logprobs == answer.logprobs
+
+
+# special tokens, batches
+
+
+def test_special_tokens_are_left_in_the_text_only_where_they_are_named(lm):
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[INST]"]})
+    call, other = tokenizer.convert_tokens_to_ids(["[TOOL_CALLS]", "[INST]"])
+    ids = [*tokenizer("ab", add_special_tokens=False).input_ids, call, other, 2]
+    assert decoded(tokenizer, ids) == "ab"
+    assert decoded(tokenizer, ids, ["[TOOL_CALLS]", "<tool_call>"]) == "ab[TOOL_CALLS]"
+    assert decoded(tokenizer, ids, ["<tool_call>"]) == "ab"
+
+
+def test_a_batch_takes_prompts_made_ready(lm):
+    ready = [lm.prepare(PROMPT), lm.prepare(PROMPT.text, method="none")]
+    answers = lm.batch(ready, max_new_tokens=8)
+    assert [answer.report.method_ran for answer in answers] == ["pine", "none"]
+    assert answers[0].text == lm.generate(PROMPT, max_new_tokens=8).text
+
+
+def test_a_prompt_near_the_windows_end_takes_no_room_from_the_others(lm):
+    long = "a" * (lm.window - 4)
+    short, cut = lm.batch(["hello", long], method="none", max_new_tokens=9)
+    assert short.text == lm.generate("hello", method="none", max_new_tokens=9).text
+    assert cut.usage.completion_tokens <= 3
 
 
 # stopping and sampling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -64,6 +65,34 @@ def lm() -> DebiasedLM:
     return DebiasedLM(model, tokenizer)
 
 
+HERMES_TEMPLATE = (
+    "{{ bos_token }}{% if tools %}<|system|>\nTools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Call one as <tool_call>\n{'name': ..., 'arguments': ...}\n</tool_call>\n{% endif %}"
+    "{% for m in messages %}<|{{ m.role if m.role in ('system', 'user', 'assistant') else 'user' }}|>\n"
+    "{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tool_lm(lm: DebiasedLM) -> DebiasedLM:
+    """The same model with a chat template that shows tools."""
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = HERMES_TEMPLATE
+    return DebiasedLM(lm.model, tokenizer, name="tools")
+
+
+@pytest.fixture
+def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
+    """The number of rows of each forward pass."""
+    rows: list[int] = []
+    hook = lm.model.register_forward_pre_hook(
+        lambda _, args, kwargs: rows.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
+    )
+    yield rows
+    hook.remove()
+
+
 @pytest.fixture
 def chat(lm: DebiasedLM) -> ChatRagBias:
     return ChatRagBias(lm=lm, max_tokens=8)
@@ -104,3 +133,15 @@ def rag(retriever: BaseRetriever) -> Callable[[BaseLanguageModel], Runnable]:
         return create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def tiny_with_tools() -> DebiasedLM:
+    """The embedded model, which was not trained on tools, with a chat template that shows them.
+
+    It says nothing at all to a mere "Hello", so it has to write a few tokens.
+    """
+    lm = DebiasedLM.from_pretrained("tiny")
+    lm.tokenizer.chat_template = HERMES_TEMPLATE
+    lm.model.generation_config.min_new_tokens = 4
+    return lm

@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
+import torch
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.runnables.config import ensure_config
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
 
-from langchain_ragbias import reports
+from langchain_ragbias import loading, reports
 from langchain_ragbias.listener import Tree, listener
+from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
 from ragbias.boundaries import Boundaries, current_documents, locate
 from ragbias.boundaries.context import document_texts
-from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM, Generation
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
@@ -30,7 +32,9 @@ NUMBERS: dict[str, tuple[type, ...]] = {
     "top_p": (int, float),
     "top_k": (int,),
     "seed": (int,),
+    "repetition_penalty": (int, float),
 }
+REMOTE = ("api_key", "max_retries", "timeout")  # LangChain's standard parameters that concern a server
 
 
 class MissingDocumentsWarning(UserWarning):
@@ -61,7 +65,7 @@ class RagBiasModel(BaseModel):
     """A hub name, a path, or ``"tiny"`` for the embedded model."""
     debias: Any = "pine"
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
-    max_tokens: int = Field(default=256, validation_alias=AliasChoices("max_tokens", "max_new_tokens"), ge=1)
+    max_tokens: int = Field(default=256, ge=1)
     """The most tokens an answer may have. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature; greedy without one."""
@@ -71,6 +75,13 @@ class RagBiasModel(BaseModel):
     """Strings that end the answer and are not part of it."""
     seed: int | None = None
     """Makes sampling repeatable."""
+    repetition_penalty: float | None = None
+    """Divides the logits of tokens that stand in the prompt or answer already; above 1 against repetitions."""
+    logprobs: bool = False
+    """Give each token's log-probability, before temperature, in OpenAI's shape; in ``response_metadata["logprobs"]``
+    of messages and ``generation_info["logprobs"]`` of completions."""
+    batch_size: int = Field(default=8, ge=1)
+    """The most prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: Literal["warn", "raise", "ignore"] = "warn"
@@ -88,6 +99,20 @@ class RagBiasModel(BaseModel):
     @classmethod
     def _one_stop_string(cls, stop: Any) -> Any:
         return [stop] if isinstance(stop, str) else stop
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_stock_arguments(cls, values: Any) -> Any:
+        """Leave out what concerns a server, and take apart the ``pipeline`` that ``HuggingFacePipeline`` takes."""
+        if not isinstance(values, dict):
+            return values
+        values = {name: value for name, value in values.items() if name not in REMOTE}
+        if "max_new_tokens" in values:
+            values["max_tokens"] = values.pop("max_new_tokens")
+        pipeline = values.pop("pipeline", None)
+        if pipeline is not None:
+            values = {**loading.fields_of(pipeline), **values}
+        return {**loading.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
 
     @model_validator(mode="after")
     def _load(self) -> Self:
@@ -107,6 +132,41 @@ class RagBiasModel(BaseModel):
             self.model_id = self.lm.name or type(self.lm.model).__name__
         methods.get(self.debias, self.model_id)
         return self
+
+    @classmethod
+    def from_model_id(
+        cls,
+        model_id: str,
+        task: str | None = "text-generation",
+        backend: str = "default",
+        device: int | str | torch.device | None = None,
+        device_map: Any = None,
+        model_kwargs: dict[str, Any] | None = None,
+        pipeline_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Load a model with the arguments of ``HuggingFacePipeline.from_model_id``.
+
+        Args:
+            model_id: a hub name, a path, or ``"tiny"``.
+            task: only ``"text-generation"``.
+            backend: only the local one.
+            device: -1 for the CPU, a number for an accelerator, or any name that torch knows.
+            device_map: where the layers go, instead of ``device``.
+            model_kwargs: for loading, e.g. ``{"dtype": "auto"}``.
+            pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
+                ``repetition_penalty``, ``stop_sequence``; ``return_full_text`` only as False.
+            kwargs: any field, e.g. ``debias="rotor"``.
+
+        Raises:
+            ValueError: an argument has no counterpart here.
+        """
+        loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
+        place = loading.torch_device(device)
+        llm = cls(model_id=model_id, model_kwargs=loaded, pipeline_kwargs=pipeline_kwargs, **kwargs)
+        if place is not None:
+            llm.lm.model.to(place)
+        return llm
 
     @property
     def max_new_tokens(self) -> int:
@@ -131,6 +191,8 @@ class RagBiasModel(BaseModel):
             "top_k": self.top_k,
             "stop": self.stop,
             "seed": self.seed,
+            "repetition_penalty": self.repetition_penalty,
+            "logprobs": self.logprobs,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
         }
@@ -146,11 +208,16 @@ class RagBiasModel(BaseModel):
         """
         given = {name: value for name, value in given.items() if value is not None and name != "stream"}
         documents, debias = given.pop("documents", None), given.pop("debias", self.debias)
+        logprobs = given.pop("logprobs", self.logprobs)
+        if not given.pop("skip_prompt", True):
+            raise TypeError("skip_prompt=False; answers never repeat the prompt here, leave it out")
         if "max_new_tokens" in given:
             given["max_tokens"] = given.pop("max_new_tokens")
+        given = {**loading.fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
+        stop = given.pop("stop", None) if stop is None else stop
         unknown = sorted(given.keys() - NUMBERS.keys())
         if unknown:
-            known = ", ".join(["documents", "debias", "stop", *NUMBERS, "max_new_tokens"])
+            known = ", ".join(["documents", "debias", "stop", "logprobs", *NUMBERS, "max_new_tokens"])
             raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {known}")
         for name, value in given.items():
             if isinstance(value, bool) or not isinstance(value, NUMBERS[name]):
@@ -160,10 +227,13 @@ class RagBiasModel(BaseModel):
         stop = self.stop if stop is None else [stop] if isinstance(stop, str) else list(stop)
         if not all(isinstance(text, str) for text in stop or []):
             raise TypeError(f"stop={stop!r} must be a string or a list of strings")
+        if not isinstance(logprobs, bool):
+            raise TypeError(f"logprobs={logprobs!r} must be True or False")
         settings = {name: given.get(name, getattr(self, name)) for name in NUMBERS}
+        settings = {name: value for name, value in settings.items() if value is not None}
         settings["max_new_tokens"] = settings.pop("max_tokens")
         texts = None if documents is None else document_texts(documents)
-        return Call(texts, methods.get(debias, self.model_id), {"stop": stop, **settings})
+        return Call(texts, methods.get(debias, self.model_id), {"stop": stop, "logprobs": logprobs, **settings})
 
     def _boundaries(
         self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()
@@ -185,9 +255,8 @@ class RagBiasModel(BaseModel):
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
         if call.method.needs_documents:
-            if found.spans and not Prompt.from_text(text, found.spans).suffix:
-                reason = f"{found.n_found} documents end the prompt, and the method needs text behind them"
-                found = replace(found, spans=(), n_found=0, reason=reason)
+            if obstacle := _obstacle(text, found):
+                found = replace(found, spans=(), n_found=0, reason=obstacle)
             self._check_found(found, call, tree, artifacts)
         return found
 
@@ -209,10 +278,28 @@ class RagBiasModel(BaseModel):
             remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
             warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
 
+    def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
+        """What is known of an answer beside its text."""
+        about = {"finish_reason": generation.finish_reason, "ragbias": self._note(generation)}
+        if generation.logprobs is not None:
+            about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
+        return about
+
     def _note(self, generation: Generation) -> dict[str, Any]:
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         return report
+
+
+def _obstacle(text: str, found: Boundaries) -> str:
+    """Why the documents cannot be told from the prompt around them; empty if they can."""
+    try:
+        suffix = Prompt.from_text(text, found.spans).suffix
+    except AmbiguousSegmentsError as error:
+        return f"{found.n_found} documents stand in the prompt, but {error}"
+    if suffix or not found.spans:
+        return ""
+    return f"{found.n_found} documents end the prompt, and the method needs text behind them"
 
 
 def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
-from langchain_core.language_models import BaseChatModel, LangSmithParams
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
-from langchain_core.runnables import run_in_executor
+from langchain_core.runnables import Runnable, RunnableConfig, run_in_executor
+from langchain_core.runnables.config import get_config_list
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic import model_validator
 
-from langchain_ragbias import reports
+from langchain_ragbias import reports, structured
 from langchain_ragbias.base import RagBiasModel, parent_run
+from langchain_ragbias.batching import atogether, meeting_of, together, unless_failed
+from langchain_ragbias.calling import Answering, Asked, Growing, last_chunk, message, with_tools
 from langchain_ragbias.collecting import artifact_texts
+from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
 from langchain_ragbias.pump import pieces
 from ragbias.decoding import Stream
 from ragbias.lm import Generation
+from ragbias.request import Request
+from ragbias.tools import ToolCall
 
 
 class ChatRagBias(RagBiasModel, BaseChatModel):
@@ -38,10 +50,28 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     and what ran.
 
     Args of each call, besides LangChain's own: ``documents`` (``Document`` objects or strings), ``debias``,
-    ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``seed``, ``stop``.
+    ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
+    ``tools``, ``tool_choice``, ``response_format``.
+
+    ``batch``, ``abatch`` and ``generate`` with several conversations run them as padded batches of ``batch_size``.
     """
 
     model_config = RagBiasModel.model_config
+
+    streaming: bool = False
+    """Stream in ``invoke`` as well, so that callbacks see the tokens."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_llm(cls, values: Any) -> Any:
+        """``ChatHuggingFace(llm=pipeline)`` wraps a completion model; the same here shares its model and settings."""
+        if not isinstance(values, dict) or "llm" not in values:
+            return values
+        llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
+        if not isinstance(llm, RagBiasPipeline):
+            raise ValueError(f"llm must be a RagBiasPipeline, got {type(llm).__name__}; or give model_id")
+        shared = {name: getattr(llm, name) for name in RagBiasModel.model_fields if name in llm.model_fields_set}
+        return {**shared, "model_id": llm.model_id, "lm": llm.lm, **values}
 
     @property
     def _llm_type(self) -> str:
@@ -49,18 +79,98 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
         params = super()._get_ls_params(stop=stop, **kwargs)
-        return LangSmithParams(**{**params, "ls_provider": "ragbias", "ls_model_name": self.model_id})
+        return LangSmithParams(
+            **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
+        )
+
+    # several conversations
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        if len(inputs) < 2:
+            return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        configs = get_config_list(config, len(inputs))
+        jobs = [partial(self.invoke, each, own, **kwargs) for each, own in zip(inputs, configs, strict=True)]
+        results = together(self, jobs, self._seats(configs[0]), self._answers)
+        self._note_last(results)
+        return list(results) if return_exceptions else unless_failed(results)
+
+    async def abatch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        if len(inputs) < 2:
+            return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        configs = get_config_list(config, len(inputs))
+        jobs = [partial(self.ainvoke, each, own, **kwargs) for each, own in zip(inputs, configs, strict=True)]
+        results = await atogether(self, jobs, self._seats(configs[0]), self._answers)
+        self._note_last(results)
+        return list(results) if return_exceptions else unless_failed(results)
+
+    def generate(
+        self,
+        messages: list[list[BaseMessage]],
+        stop: list[str] | None = None,
+        callbacks: Callbacks = None,
+        *,
+        run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        if len(messages) < 2:
+            return super().generate(messages, stop, callbacks, run_id=run_id, **kwargs)
+        ids = [run_id, *[None] * (len(messages) - 1)]  # of several runs, the first has the id
+        each = zip(messages, ids, strict=True)
+        one = super().generate
+        jobs = [partial(one, [own], stop, callbacks, run_id=id, **kwargs) for own, id in each]
+        return self._merged(unless_failed(together(self, jobs, self.batch_size, self._answers)))
 
     async def agenerate(
         self,
         messages: list[list[BaseMessage]],
         stop: list[str] | None = None,
         callbacks: Callbacks = None,
+        *,
+        run_id: UUID | None = None,
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
             reports.begin()  # here, as LangChain answers each conversation in a task, whose context is lost
-        return await super().agenerate(messages, stop, callbacks, **kwargs)
+        if len(messages) < 2:
+            return await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs)
+        ids = [run_id, *[None] * (len(messages) - 1)]
+        each = zip(messages, ids, strict=True)
+        one = super().agenerate
+        jobs = [partial(one, [own], stop, callbacks, run_id=id, **kwargs) for own, id in each]
+        return self._merged(unless_failed(await atogether(self, jobs, self.batch_size, self._answers)))
+
+    def _seats(self, config: RunnableConfig) -> int:
+        return max(1, min(self.batch_size, config.get("max_concurrency") or self.batch_size))
+
+    def _merged(self, results: list[LLMResult]) -> LLMResult:
+        self._note_last([result.generations[0][0].message for result in results])  # type: ignore[union-attr]
+        return LLMResult(
+            generations=[generations for result in results for generations in result.generations],
+            llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
+            run=[run for result in results for run in result.run or []],
+        )
+
+    def _note_last(self, results: Sequence[Any]) -> None:
+        """Leave the report of a batch's last answer in the caller's context; each run noted it in its own."""
+        about = getattr(results[-1], "response_metadata", {}).get("ragbias")
+        if about:
+            reports.note(self._owner, about)
+
+    # LangChain's hooks
 
     def _generate(
         self,
@@ -71,7 +181,11 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> ChatResult:
         if parent_run(run_manager) is None:
             reports.begin()
-        return self._result(self._answer(messages, stop, run_manager, kwargs))
+        asked = self._asked(messages, stop, run_manager, kwargs)
+        meeting = meeting_of(self)
+        if meeting is None:
+            return self._result(self._answers([asked.request], asked.settings)[0], asked)
+        return self._result(meeting.join(asked.request, asked.settings).result(), asked)
 
     async def _agenerate(
         self,
@@ -81,7 +195,17 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         manager = run_manager.get_sync() if run_manager else None
-        return self._result(await run_in_executor(None, self._answer, messages, stop, manager, kwargs))
+        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
+        meeting = meeting_of(self)
+        if meeting is not None:
+            return self._result(await asyncio.wrap_future(meeting.join(asked.request, asked.settings)), asked)
+        cancelled = threading.Event()
+        try:
+            answers = await run_in_executor(None, self._answers, [asked.request], asked.settings, cancelled)
+        except asyncio.CancelledError:
+            cancelled.set()  # stops the computation, which runs in a thread, at the next token
+            raise
+        return self._result(answers[0], asked)
 
     def _stream(
         self,
@@ -92,10 +216,13 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         if parent_run(run_manager) is None:
             reports.begin()
-        with self._open_stream(messages, stop, run_manager, kwargs) as stream:
+        asked = self._asked(messages, stop, run_manager, kwargs)
+        growing = asked.growing()
+        with self._open_stream(asked) as stream:
             for piece in stream:
-                yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
-            yield self._last_chunk(stream.generation)
+                if shown := growing.add(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+            yield self._last_chunk(stream.generation, asked, growing)
 
     async def _astream(
         self,
@@ -107,71 +234,114 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         manager = run_manager.get_sync() if run_manager else None
         if parent_run(manager) is None:
             reports.begin()
-        async with aclosing(pieces(lambda: self._open_stream(messages, stop, manager, kwargs))) as events:
+        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
+        growing = asked.growing()
+        async with aclosing(pieces(lambda: self._open_stream(asked))) as events:
             async for piece in events:
                 if isinstance(piece, Generation):
-                    yield self._last_chunk(piece)
-                else:
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
+                    yield self._last_chunk(piece, asked, growing)
+                elif shown := growing.add(piece):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+
+    # tools and structured output
+
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Offer tools to the model through its chat template.
+
+        Args:
+            tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
+            tool_choice: ``"auto"``; ``"none"``; ``"any"`` (``"required"``, ``True``) or a tool's name, which make the
+                answer begin as a call does. What follows is the model's, so a call may still turn out broken.
+            kwargs: arguments of each call.
+
+        Raises:
+            NotImplementedError: the model's chat template shows no tools, or the choice cannot be forced.
+            ValueError: ``tool_choice`` names no tool.
+        """
+        schemas = [convert_to_openai_tool(tool) for tool in tools]
+        with_tools(self.lm, schemas, tool_choice)
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return self.bind(tools=schemas, **kwargs)
+
+    def with_structured_output(
+        self, schema: Any, *, include_raw: bool = False, method: str = "function_calling", **kwargs: Any
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Answers as objects of a schema.
+
+        Args:
+            schema: a pydantic class, a TypedDict or a JSON schema.
+            include_raw: give a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
+            method: ``"function_calling"``, through the chat template's tools; ``"json_schema"``, with the schema in the
+                prompt; ``"json_mode"``, where the prompt has to say which fields are wanted.
+            kwargs: LangChain's ``strict``, which changes nothing: no method can promise a valid answer.
+
+        Raises:
+            NotImplementedError: ``function_calling`` with a model whose chat template shows no tools.
+            ValueError: there is no such method.
+        """
+        if method == "function_calling":
+            return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
+        if method not in ("json_schema", "json_mode"):
+            raise ValueError(f"method={method!r}; expected 'function_calling', 'json_schema' or 'json_mode'")
+        llm = self.bind(
+            response_format=structured.response_format(schema, method),
+            ls_structured_output_format={"kwargs": {"method": method}, "schema": schema},
+        )
+        return structured.reading(llm, structured.parser_for(schema), include_raw)
 
     # one request
 
-    def _request(
+    def _asked(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
         run_manager: CallbackManagerForLLMRun | None,
         given: dict[str, Any],
-    ) -> dict[str, Any]:
-        """The arguments of ``DebiasedLM.generate`` for a conversation."""
-        call = self._call_arguments(stop, given)
-        text = self.lm.chat_text(template_messages(messages))
+    ) -> Asked:
+        """A conversation as a request, made ready to run."""
+        own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
+        call = self._call_arguments(stop, {name: value for name, value in given.items() if name not in own})
+        answering = with_tools(self.lm, own.get("tools"), own.get("tool_choice"))
+        if own.get("response_format"):
+            if answering.schemas:
+                raise ValueError("response_format and tools cannot go together; leave one of them out")
+            messages = structured.asking_for_json(messages, own["response_format"])
+            answering = Answering(beginning=structured.BEGINNING)
+        text = self.lm.chat_text(template_messages(messages), tools=answering.schemas) + answering.beginning
         boundaries = self._boundaries(text, call, parent_run(run_manager), artifact_texts(messages))
-        return {"prompt": text, "boundaries": boundaries, "method": call.method, **call.settings}
+        request = self.lm.prepare(text, boundaries=boundaries, method=call.method)
+        return Asked(request, {**call.settings, "keep_special": answering.keep_special}, answering)
 
-    def _answer(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
-        given: dict[str, Any],
-    ) -> Generation:
-        answer: Generation = self.lm.generate(**self._request(messages, stop, run_manager, given))
-        return answer
+    def _answers(
+        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
+    ) -> list[Generation]:
+        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
+        return answers
 
-    def _open_stream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
-        given: dict[str, Any],
-    ) -> Stream:
-        stream: Stream = self.lm.stream(**self._request(messages, stop, run_manager, given))
+    def _open_stream(self, asked: Asked) -> Stream:
+        stream: Stream = self.lm.stream(asked.request, **asked.settings)
         return stream
 
     # one answer
 
-    def _result(self, generation: Generation) -> ChatResult:
-        message = AIMessage(
-            generation.text, usage_metadata=_usage(generation), response_metadata=self._about(generation)
-        )
-        return ChatResult(generations=[ChatGeneration(message=message)])
+    def _result(self, generation: Generation, asked: Asked) -> ChatResult:
+        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
+        answer = message(content, calls, **self._fields(generation, asked, calls))
+        return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _last_chunk(self, generation: Generation) -> ChatGenerationChunk:
-        message = AIMessageChunk(
-            content="",
-            usage_metadata=_usage(generation),
-            response_metadata=self._about(generation),
-            chunk_position="last",
-        )
-        return ChatGenerationChunk(message=message)
+    def _last_chunk(self, generation: Generation, asked: Asked, growing: Growing) -> ChatGenerationChunk:
+        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
+        rest = content[len(growing.shown) :]
+        return ChatGenerationChunk(message=last_chunk(rest, calls, **self._fields(generation, asked, calls)))
 
-    def _about(self, generation: Generation) -> dict[str, Any]:
-        return {
-            "model_name": self.model_id,
-            "finish_reason": generation.finish_reason,
-            "ragbias": self._note(generation),
-        }
+    def _fields(self, generation: Generation, asked: Asked, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        about = {"model_name": self.model_id, **self._about(generation, asked.answering.keep_special)}
+        if calls:
+            about["finish_reason"] = "tool_calls"
+        return {"usage_metadata": _usage(generation), "response_metadata": about}
 
 
 def _usage(generation: Generation) -> UsageMetadata:

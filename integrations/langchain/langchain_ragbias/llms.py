@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -25,8 +27,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
     The counterpart of ``HuggingFacePipeline``: the prompt goes to the model as it is, without a chat template, and only
-    the new text comes back. Several prompts run as one padded batch. Arguments of each call as for ``ChatRagBias``; the
-    report is in ``generation_info["ragbias"]``.
+    the new text comes back. Several prompts run as padded batches of ``batch_size``. Arguments of each call as for
+    ``ChatRagBias``, without tools; the report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config
@@ -60,7 +62,13 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         manager = run_manager.get_sync() if run_manager else None
         if parent_run(manager) is None:
             reports.begin()
-        return self._result(await run_in_executor(None, self._answers, prompts, stop, manager, kwargs))
+        cancelled = threading.Event()
+        try:
+            answers = await run_in_executor(None, self._answers, prompts, stop, manager, kwargs, cancelled)
+        except asyncio.CancelledError:
+            cancelled.set()  # stops the computation, which runs in a thread, at the next token
+            raise
+        return self._result(answers)
 
     def _stream(
         self,
@@ -77,7 +85,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
                 if run_manager:
                     run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
-            yield GenerationChunk(text="", generation_info=self._about(stream.generation))
+            yield GenerationChunk(text="", generation_info=self._info(stream.generation))
 
     async def _astream(
         self,
@@ -92,7 +100,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         async with aclosing(pieces(lambda: self._open_stream(prompt, stop, manager, kwargs))) as events:
             async for piece in events:
                 if isinstance(piece, Generation):
-                    yield GenerationChunk(text="", generation_info=self._about(piece))
+                    yield GenerationChunk(text="", generation_info=self._info(piece))
                     return
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
@@ -107,13 +115,19 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         stop: list[str] | None,
         run_manager: CallbackManagerForLLMRun | None,
         given: dict[str, Any],
+        cancelled: threading.Event | None = None,
     ) -> list[Generation]:
         call = self._call_arguments(stop, given)
         # of a batch, LangChain hands over the first prompt's run manager only
         parents = [self._parent(prompt, run_manager if len(prompts) == 1 else None) for prompt in prompts]
         boundaries = [self._boundaries(prompt, call, parent) for prompt, parent in zip(prompts, parents, strict=True)]
         answers: list[Generation] = self.lm.batch(
-            prompts, boundaries=boundaries, method=call.method, batch_size=max(1, len(prompts)), **call.settings
+            prompts,
+            boundaries=boundaries,
+            method=call.method,
+            batch_size=self.batch_size,
+            cancelled=cancelled,
+            **call.settings,
         )
         return answers
 
@@ -133,7 +147,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
 
     def _result(self, generations: list[Generation]) -> LLMResult:
-        texts = [[TextGeneration(text=answer.text, generation_info=self._about(answer))] for answer in generations]
+        texts = [[TextGeneration(text=answer.text, generation_info=self._info(answer))] for answer in generations]
         usage = {
             "prompt_tokens": sum(answer.usage.prompt_tokens for answer in generations),
             "completion_tokens": sum(answer.usage.completion_tokens for answer in generations),
@@ -141,14 +155,11 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         }
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
-    def _about(self, generation: Generation) -> dict[str, Any]:
+    def _info(self, generation: Generation) -> dict[str, Any]:
         usage = generation.usage
-        return {
-            "finish_reason": generation.finish_reason,
-            "usage": {
-                "prompt_tokens": usage.prompt_tokens,
-                "completion_tokens": usage.completion_tokens,
-                "total_tokens": usage.total_tokens,
-            },
-            "ragbias": self._note(generation),
+        counts = {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
         }
+        return {**self._about(generation), "usage": counts}

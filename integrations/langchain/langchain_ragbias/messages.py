@@ -13,6 +13,7 @@ ROLES: dict[type[BaseMessage], str] = {
     AIMessage: "assistant",
     ToolMessage: "tool",
 }
+CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
 def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
@@ -50,7 +51,13 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    return "".join(_block_text(block, message) for block in message.content)
+    blocks = [block for block in message.content if not _is_call(block, message)]
+    return "".join(_block_text(block, message) for block in blocks)
+
+
+def _is_call(block: str | dict[Any, Any], message: BaseMessage) -> bool:
+    """Whether a block repeats a tool call, which ``message.tool_calls`` holds as well."""
+    return isinstance(message, AIMessage) and isinstance(block, dict) and block.get("type") in CALLS
 
 
 def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:

@@ -1,0 +1,86 @@
+"""The arguments people know from ``HuggingFacePipeline``, as fields of the models here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
+STOPS = ("stop_sequence", "stop_strings")
+FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
+BACKENDS = ("default", "pipeline")
+
+
+def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fields from ``pipeline_kwargs``.
+
+    Raises:
+        ValueError: an argument has no counterpart here.
+    """
+    given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
+    if given.pop("return_full_text", False):
+        raise ValueError("pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out")
+    fields = {name: given.pop(name) for name in SAME if name in given}
+    if "max_new_tokens" in given:
+        fields["max_tokens"] = given.pop("max_new_tokens")
+    for name in STOPS:
+        if name in given:
+            fields["stop"] = given.pop(name)
+    sampling = given.pop("do_sample", None)
+    if sampling is False:
+        fields["temperature"] = None
+    elif sampling:
+        fields.setdefault("temperature", 1.0)
+    if given:
+        known = ", ".join(["max_new_tokens", *SAME, *STOPS, "do_sample", "return_full_text"])
+        raise ValueError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart here; known are {known}")
+    return fields
+
+
+def fields_of(pipeline: Any) -> dict[str, Any]:
+    """Model, tokenizer and settings of a ``transformers.pipeline``, as fields."""
+    given: dict[str, Any] = {}
+    for place in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
+        given |= getattr(pipeline, place, {})
+    given.pop("tokenizer", None)
+    return {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **fields_of_kwargs(given)}
+
+
+def loading_kwargs(
+    task: str | None, backend: str, device: Any, device_map: Any, model_kwargs: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Arguments of ``DebiasedLM.from_pretrained``.
+
+    Raises:
+        ValueError: the task or backend is another one, or a device is named twice.
+    """
+    if task not in (None, "text-generation"):
+        raise ValueError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r}; expected one of {', '.join(map(repr, BACKENDS))}: the model runs here")
+    kwargs = dict(model_kwargs or {})
+    if device_map is not None:
+        if device is not None:
+            raise ValueError(f"device={device!r} and device_map={device_map!r}; give one of them")
+        if "device_map" in kwargs:
+            raise ValueError("device_map is given twice, as an argument and in model_kwargs; give it once")
+        kwargs["device_map"] = device_map
+    shared = {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}
+    return {**kwargs, "tokenizer_kwargs": {**shared, **kwargs.get("tokenizer_kwargs", {})}} if shared else kwargs
+
+
+def torch_device(device: int | str | torch.device | None) -> torch.device | None:
+    """A device as transformers' pipelines number them: -1 is the CPU.
+
+    Raises:
+        ValueError: there are not so many accelerators.
+    """
+    if device is None or not isinstance(device, int):
+        return None if device is None else torch.device(device)
+    count = torch.accelerator.device_count()
+    if not -1 <= device < count:
+        raise ValueError(f"device={device}; expected -1 for the CPU, or the number of one of {count} accelerators")
+    current = torch.accelerator.current_accelerator() if device >= 0 else None
+    return torch.device("cpu") if current is None else torch.device(current.type, device)

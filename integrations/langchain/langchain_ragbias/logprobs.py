@@ -1,0 +1,39 @@
+"""Log-probabilities in the shape that OpenAI's chat completions have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from ragbias.decoding import decoded
+from ragbias.lm import Generation
+
+CONTEXT = 4  # tokens before one that can change how it is written: a half character, a leading blank
+
+
+def openai_logprobs(
+    generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` of the tokens in an answer's text.
+
+    The tokens add up to the text; only the last one may reach into the stop string that ended it. A character that is
+    spread over several tokens counts as the text of the last of them.
+    """
+    assert generation.logprobs is not None
+    content: list[dict[str, Any]] = []
+    ids, shown = generation.token_ids, 0
+    begin = 0  # where the text of a character begins that is not complete yet
+    for place, logprob in enumerate(generation.logprobs):
+        if generation.finish_reason == "stop" and shown >= len(generation.text):
+            break
+        start = max(0, begin - CONTEXT)
+        before = decoded(tokenizer, ids[start:begin], keep_special)
+        text = decoded(tokenizer, ids[start : place + 1], keep_special)[len(before) :]
+        if text.endswith("\ufffd") and place + 1 < len(ids):
+            text = ""
+        else:
+            begin = place + 1
+        shown += len(text)
+        content.append({"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []})
+    return {"content": content}

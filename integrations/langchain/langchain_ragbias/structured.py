@@ -1,0 +1,61 @@
+"""Structured output by asking for JSON and reading it, for ``method="json_schema"`` and ``"json_mode"``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.utils.pydantic import is_basemodel_subclass
+
+BEGINNING = "{"
+ANY_JSON = "Answer with one JSON object and nothing else."
+FITTING_JSON = "Answer with one JSON object that fits this JSON schema, and nothing else:\n"
+
+
+def response_format(schema: Any, method: str) -> dict[str, Any]:
+    """OpenAI's ``response_format`` for a schema."""
+    if method == "json_mode":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
+
+
+def asking_for_json(messages: Sequence[BaseMessage], wanted: Any) -> list[BaseMessage]:
+    """The conversation with the request for JSON at its end.
+
+    Raises:
+        ValueError: ``wanted`` is no ``response_format`` that is known here.
+    """
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_object":
+        request = ANY_JSON
+    elif kind == "json_schema" and isinstance(wanted.get("json_schema"), dict):
+        inner = wanted["json_schema"]
+        request = FITTING_JSON + json.dumps(inner.get("schema", inner), ensure_ascii=False)
+    else:
+        raise ValueError(f"response_format={wanted!r}; expected type 'json_object', or 'json_schema' with a schema")
+    last = messages[-1]
+    if isinstance(last, HumanMessage) and isinstance(last.content, str):
+        return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{request}"})]
+    return [*messages, HumanMessage(request)]
+
+
+def parser_for(schema: Any) -> BaseOutputParser[Any]:
+    """Objects of a pydantic class, dicts for anything else."""
+    if isinstance(schema, type) and is_basemodel_subclass(schema):
+        return PydanticOutputParser(pydantic_object=schema)
+    return JsonOutputParser()
+
+
+def reading(llm: Runnable[Any, Any], parser: BaseOutputParser[Any], include_raw: bool) -> Runnable[Any, Any]:
+    """The model and its parser; with ``include_raw`` a dict of ``raw``, ``parsed`` and ``parsing_error``."""
+    if not include_raw:
+        return llm | parser
+    parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    failed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")

@@ -1,0 +1,115 @@
+"""The arguments of the stock classes work as they are."""
+
+from __future__ import annotations
+
+import pytest
+from langchain_core.messages import HumanMessage
+from transformers import pipeline
+
+from langchain_ragbias import ChatRagBias, RagBiasPipeline
+
+QUESTION = "Question: Which bridge is green?\nAnswer:"
+STOCK = dict(max_new_tokens=6, do_sample=False, repetition_penalty=1.03, return_full_text=False)
+
+
+@pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
+def test_from_model_id_takes_the_stock_arguments(kind):
+    llm = kind.from_model_id(
+        model_id="tiny",
+        task="text-generation",
+        device=-1,
+        model_kwargs={"dtype": "float32"},
+        pipeline_kwargs=STOCK,
+        debias="rotor",
+    )
+    assert (llm.max_tokens, llm.temperature, llm.repetition_penalty, llm.debias) == (6, None, 1.03, "rotor")
+    assert llm.model_id == "tiny"
+    assert llm.lm.model.device.type == "cpu"
+    assert llm.invoke(QUESTION)
+
+
+def test_answers_are_those_of_the_stock_pipeline_without_the_prompt():
+    llm = RagBiasPipeline.from_model_id("tiny", pipeline_kwargs={"max_new_tokens": 6}, debias="none")
+    stock = pipeline("text-generation", model=llm.lm.model, tokenizer=llm.lm.tokenizer)
+    expected = stock(QUESTION, max_new_tokens=6, max_length=None, do_sample=False, return_full_text=False)
+    assert llm.invoke(QUESTION) == expected[0]["generated_text"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        ({"do_sample": True}, {"temperature": 1.0}),
+        ({"do_sample": True, "temperature": 0.3, "top_k": 5, "top_p": 0.5}, {"temperature": 0.3, "top_k": 5}),
+        ({"do_sample": False, "temperature": 0.3}, {"temperature": None}),
+        ({"stop_sequence": "\n"}, {"stop": ["\n"]}),
+        ({"stop_strings": ["a", "b"]}, {"stop": ["a", "b"]}),
+        (None, {"max_tokens": 256}),
+    ],
+)
+def test_pipeline_arguments_become_fields(lm, given, fields):
+    llm = RagBiasPipeline(lm=lm, pipeline_kwargs=given)
+    assert {name: getattr(llm, name) for name in fields} == fields
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"task": "summarization"}, "text-generation"),
+        ({"backend": "openvino"}, "openvino"),
+        ({"device": 0, "device_map": "auto"}, "device_map"),
+        ({"device": 77}, "device=77"),
+        ({"device": -2}, "device=-2"),
+        ({"device_map": "auto", "model_kwargs": {"device_map": "cpu"}}, "twice"),
+        ({"pipeline_kwargs": {"return_full_text": True}}, "return_full_text=True"),
+        ({"pipeline_kwargs": {"num_beams": 4, "max_length": 9}}, "max_length, num_beams has no counterpart"),
+        ({"pipeline_kwargs": {"max_new_tokens": 0}}, "max_tokens"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_by_name(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        ChatRagBias.from_model_id("tiny", **arguments)
+
+
+def test_a_device_map_goes_to_the_model():
+    llm = ChatRagBias.from_model_id("tiny", device_map="cpu", max_tokens=2)
+    assert llm.model_kwargs["device_map"] == "cpu"
+    assert llm.lm.model.device.type == "cpu"
+    assert llm.invoke("Hello").usage_metadata["output_tokens"] <= 2
+
+
+def test_a_pipeline_of_transformers_is_taken_apart(lm):
+    pipe = pipeline("text-generation", model=lm.model, tokenizer=lm.tokenizer, max_new_tokens=5, do_sample=False)
+    llm = RagBiasPipeline(pipeline=pipe)
+    assert llm.max_tokens == 5
+    assert llm.invoke(QUESTION) == RagBiasPipeline(lm=lm, max_tokens=5).invoke(QUESTION)
+    assert RagBiasPipeline(pipeline=pipe, max_tokens=3).max_tokens == 3
+    with pytest.raises(ValueError, match="num_beams"):
+        RagBiasPipeline(pipeline=pipeline("text-generation", model=lm.model, tokenizer=lm.tokenizer, num_beams=3))
+
+
+def test_a_chat_model_may_wrap_a_completion_model(lm):
+    inner = RagBiasPipeline(lm=lm, max_tokens=5, debias="rotor")
+    chat = ChatRagBias(llm=inner)
+    assert (chat.lm, chat.max_tokens, chat.debias) == (inner.lm, 5, "rotor")
+    assert ChatRagBias(llm=inner, max_tokens=3).max_tokens == 3
+    with pytest.raises(ValueError, match="RagBiasPipeline"):
+        ChatRagBias(llm="tiny")
+
+
+def test_habits_of_stock_calls_work(chat, completion):
+    expected = completion.invoke(QUESTION, max_tokens=3)
+    assert completion.invoke(QUESTION, pipeline_kwargs={"max_new_tokens": 3}) == expected
+    assert completion.bind(skip_prompt=True, stop=["zzz"]).invoke(QUESTION, max_tokens=3) == expected
+    with pytest.raises(TypeError, match="skip_prompt=False"):
+        completion.invoke(QUESTION, skip_prompt=False)
+    assert chat.invoke([HumanMessage("Hello")], max_new_tokens=2).usage_metadata["output_tokens"] <= 2
+
+
+def test_parameters_of_a_server_are_accepted_and_mean_nothing(lm):
+    assert ChatRagBias(lm=lm, timeout=60, max_retries=2, api_key="none").max_tokens == 256
+
+
+def test_a_repetition_penalty_changes_the_answer(chat):
+    plain = chat.invoke("Hello", max_tokens=30).content
+    assert chat.invoke("Hello", max_tokens=30, repetition_penalty=5.0).content != plain
+    assert chat.invoke("Hello", max_tokens=30, repetition_penalty=1.0).content == plain
