@@ -8,7 +8,6 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ragbias.errors import RagBiasError
-from ragbias.lm import RESERVED
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
@@ -30,7 +29,16 @@ _INSTEAD = {
     "stop_strings": "give stop=[...]",
     "streamer": "call stream_complete or stream_chat",
 }
-_REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
+_REFUSED = _INSTEAD.keys() | {
+    "cache_implementation",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "min_p",
+    "prefill_chunk_size",
+    "stopping_criteria",
+    "top_h",
+    "typical_p",
+}
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
