@@ -40,7 +40,7 @@ class RecordingLM(DebiasedLM):
 
 
 class ScriptedLM(DebiasedLM):
-    """Runs each prompt for one token and replaces the text of its answer; keeps the prompts."""
+    """Runs each prompt for one token and replaces its answer's text, or what the prompt has not begun of it."""
 
     def __init__(self, lm: DebiasedLM, answers: Sequence[str], chat_template: str | None = TOOL_TEMPLATE) -> None:
         tokenizer = copy.deepcopy(lm.tokenizer)
@@ -55,7 +55,9 @@ class ScriptedLM(DebiasedLM):
         self.prompts.append(prompt)
         generation = super().generate(prompt, **{**settings, "max_new_tokens": 1})
         self.reports.append(generation.report.as_dict())
-        return replace(generation, text=self.answers.pop(0))
+        answer = self.answers.pop(0)
+        begun = next((size for size in range(len(answer), 0, -1) if prompt.endswith(answer[:size])), 0)
+        return replace(generation, text=answer[begun:])
 
     def stream(self, prompt: Any, **settings: Any) -> Stream:
         generation = self.generate(prompt, **settings)

@@ -218,3 +218,29 @@ async def test_structured_query_engine_finds_the_documents(
     assert engine.query("Which gate?").response.color == "blue"
     assert (await engine.aquery("Which gate?")).response.color == "blue"
     assert [(report["source"], report["n_found"]) for report in llm.lm.reports] == [("run", 4)] * 2
+
+
+def test_required_call_is_begun_in_the_prompt(scripted: Callable[..., RagBiasLLM]) -> None:
+    llm = scripted(*[call("add", '{"a": 2, "b": 3}')] * 4)
+    responses = [
+        llm.chat_with_tools([ADD], "What is 2 + 3?", tool_required=True),
+        llm.chat_with_tools([ADD, GREET], "What is 2 + 3?", tool_required=True),
+        llm.chat_with_tools([ADD, GREET], "What is 2 + 3?", tool_choice="add"),
+        list(llm.stream_chat_with_tools([ADD], "What is 2 + 3?", tool_required=True))[-1],
+    ]
+    assert [selected(llm, response) for response in responses] == [[("add", {"a": 2, "b": 3})]] * 4
+    named, unnamed = '<tool_call>\n{"name": "add", "arguments":', '<tool_call>\n{"name": "'
+    ends = [prompt.rpartition("<|assistant|>\n")[2] for prompt in llm.lm.prompts]
+    assert ends == [named, unnamed, named, named]
+    assert not responses[0].message.content
+
+
+def test_markers_of_calls_stay_in_the_text(scripted: Callable[..., RagBiasLLM]) -> None:
+    llm = scripted("Fine.", "Fine.")
+    seen: list[Any] = []
+    generate = llm.lm.generate
+    llm.lm.generate = lambda prompt, **settings: (seen.append(settings), generate(prompt, **settings))[1]
+    llm.chat_with_tools([ADD], "Hello")
+    llm.chat([ChatMessage(content="Hello")])
+    assert "[TOOL_CALLS]" in seen[0]["keep_special"]
+    assert "keep_special" not in seen[1]

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ragbias.errors import RagBiasError
+from ragbias.settings import SETTLED
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
@@ -29,16 +30,7 @@ _INSTEAD = {
     "stop_strings": "give stop=[...]",
     "streamer": "call stream_complete or stream_chat",
 }
-_REFUSED = _INSTEAD.keys() | {
-    "cache_implementation",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "min_p",
-    "prefill_chunk_size",
-    "stopping_criteria",
-    "top_h",
-    "typical_p",
-}
+_REFUSED = (SETTLED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
@@ -30,6 +29,7 @@ from llama_index.llms.ragbias import arguments, asynchrony, documents, loading, 
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.documents import OnMissing
 from llama_index.llms.ragbias.responses import Answer, Reply
+from llama_index.llms.ragbias.tool_calls import ToolUse
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
@@ -52,7 +52,7 @@ class _Request:
     text: str
     found: Boundaries
     arguments: dict[str, Any]
-    max_calls: int = 0
+    tools: ToolUse | None = None
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -221,8 +221,13 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> _Request:
         tools = call.pop("tools", None) or ()
-        most = sys.maxsize if call.pop("parallel_tool_calls", True) else 1
-        return replace(self._request(self._chat_prompt(messages, tools), call), max_calls=most if tools else 0)
+        parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
+        prompt = self._chat_prompt(messages, tools)
+        use = tool_calls.use(self.lm, tools, parallel, required)
+        if use is None:
+            return self._request(prompt, call)
+        request = self._request(prompt + use.beginning, call)
+        return replace(request, tools=use, arguments={**request.arguments, **use.settings})
 
     def _defaults(self) -> dict[str, Any]:
         return {
@@ -243,11 +248,11 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
         generation = self.lm.generate(request.text, boundaries=request.found, **request.arguments)
-        return Reply(respond, request.max_calls).whole(self._remember(generation))
+        return Reply(respond, request.tools).whole(self._remember(generation))
 
     def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
         """A generator over a stream that is open already, so that errors of the call are raised by the call."""
-        return self._chunks(self._open(request), Reply(respond, request.max_calls))
+        return self._chunks(self._open(request), Reply(respond, request.tools))
 
     def _chunks(self, stream: Stream, reply: Reply[_Response]) -> Generator[_Response, None, None]:
         with closing(stream):
@@ -262,13 +267,13 @@ class RagBiasLLM(FunctionCallingLLM):
         async with aclosing(asynchrony.pieces(stream)) as pieces:
             async for _ in pieces:
                 pass
-        return Reply(respond, request.max_calls).whole(self._remember(stream.generation))
+        return Reply(respond, request.tools).whole(self._remember(stream.generation))
 
     async def _astream(
         self, prepare: Callable[[], _Request], respond: _Respond[_Response]
     ) -> AsyncGenerator[_Response, None]:
         request, stream = await self._aopen(prepare)
-        return self._achunks(stream, Reply(respond, request.max_calls))
+        return self._achunks(stream, Reply(respond, request.tools))
 
     async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
         async with aclosing(asynchrony.pieces(stream)) as pieces:
@@ -297,16 +302,14 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of `chat`; `tool_required` has no effect, since a local model cannot be forced to call a tool.
-
-        See `tool_calls.specs` for `tool_choice`.
-        """
+        """The arguments of `chat`; see `tool_calls.specs` for `tool_choice`, `tool_calls.use` for `tool_required`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
         return {
             "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
             "tools": tool_calls.specs(tools, tool_choice),
             "parallel_tool_calls": allow_parallel_tool_calls,
+            "tool_required": tool_required or tool_calls.is_required(tool_choice),
             **kwargs,
         }
 

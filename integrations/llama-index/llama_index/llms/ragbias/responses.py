@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, MessageRole, TextBlock
 from llama_index.llms.ragbias import tool_calls
-from llama_index.llms.ragbias.tool_calls import Calls
+from llama_index.llms.ragbias.tool_calls import Calls, ToolUse
 
 from ragbias.report import Generation
 
@@ -76,18 +76,21 @@ class Reply(Generic[Response]):
 
     Args:
         respond: an answer as LlamaIndex's type.
-        max_calls: how many tool calls are taken from the answer; 0 if the model was given no tools.
+        use: of tools; None if the model was given none.
     """
 
     respond: Callable[[Answer], Response]
-    max_calls: int = 0
+    use: ToolUse | None = None
     _text: str = ""
     _shown: str = ""
+
+    def __post_init__(self) -> None:
+        self._text = self.use.beginning if self.use else ""
 
     def chunk(self, delta: str) -> Response | None:
         """The response with the next piece, or None while the text may be a tool call."""
         self._text += delta
-        text = tool_calls.before_calls(self._text) if self.max_calls else self._text
+        text = tool_calls.before_calls(self._text) if self.use else self._text
         delta, self._shown = text[len(self._shown) :], text
         return self.respond(Answer(text, delta)) if delta else None
 
@@ -102,7 +105,7 @@ class Reply(Generic[Response]):
         return self.respond(self._answer(generation))
 
     def _answer(self, generation: Generation) -> Answer:
-        if not self.max_calls:
+        if self.use is None:
             return Answer(generation.text, generation=generation)
-        calls = tool_calls.read(generation.text, self.max_calls)
+        calls = tool_calls.read(self.use.beginning + generation.text, self.use.most)
         return Answer(calls.text, generation=generation, calls=calls)

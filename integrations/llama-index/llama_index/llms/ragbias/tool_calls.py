@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,30 @@ from llama_index.core.llms.llm import ToolSelection
 
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
+from ragbias.tools import MARKERS, forced_beginning, parse_tool_calls, visible_length
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
 
-_OPENER = re.compile(r"[<\[{`]")  # every known notation of a call begins with one of these
 _ANY = ("auto", "any", "required")
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """How an answer that may call tools is made and read.
+
+    Attributes:
+        most: number of calls that are taken from it.
+        beginning: what stands behind the prompt already and belongs to the answer, so that it becomes a call.
+    """
+
+    most: int
+    beginning: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """For `DebiasedLM`: the special tokens that calls begin with stay in the text."""
+        return {"keep_special": MARKERS}
 
 
 @dataclass(frozen=True)
@@ -70,13 +88,29 @@ def specs(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> lis
     return chosen
 
 
+def use(lm: DebiasedLM, tools: Sequence[dict[str, Any]], parallel: bool, required: bool) -> ToolUse | None:
+    """How to read an answer to a prompt with these tools; None without tools.
+
+    A call that is required is begun, if the template shows a format that is known. The name is begun with it if there
+    is one tool.
+    """
+    if not tools:
+        return None
+    name = tools[0]["function"]["name"] if len(tools) == 1 else None
+    beginning = forced_beginning(str(lm.tokenizer.chat_template), name) if required else None
+    return ToolUse(sys.maxsize if parallel else 1, beginning or "")
+
+
+def is_required(choice: str | dict[str, Any] | None) -> bool:
+    """Whether a `tool_choice` leaves the model no answer without a call."""
+    return choice is not None and choice not in ("auto", "none")
+
+
 def read(text: str, most: int) -> Calls:
     """The first tool calls in a complete answer, `most` at most.
 
     Malformed ones stay in the text, where a reader or the model sees them.
     """
-    from ragbias.tools import parse_tool_calls
-
     rest, calls = parse_tool_calls(text)
     wrong = [call for call in calls if call.error or call.arguments is None]
     blocks = [
@@ -92,8 +126,7 @@ def read(text: str, most: int) -> Calls:
 
 def before_calls(text: str) -> str:
     """The part of a growing answer that cannot belong to a call."""
-    opener = _OPENER.search(text)
-    return text[: opener.start()] if opener else text
+    return text[: visible_length(text)]
 
 
 def _new_id() -> str:
@@ -125,7 +158,7 @@ def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelectio
         raise RagBiasError(
             "expected a tool call, but the answer has "
             + (f"only malformed ones ({malformed})" if malformed else "none")
-            + "; a local model cannot be forced to call a tool: say in the prompt that it should, use a model that was "
-            "trained for it, or for structured output pydantic_program_mode=PydanticProgramMode.LLM"
+            + "; pass tool_required=True, use a model that was trained to call tools, or for structured output "
+            "pydantic_program_mode=PydanticProgramMode.LLM"
         )
     return found
