@@ -11,9 +11,11 @@ from ragbias.errors import SegmenterError
 
 TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
 TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in TEXTS) + "\nQuestion: who sleeps?"
-NUMBERED = (
-    "\n".join(f"Document [{number}] {text}" for number, text in enumerate(TEXTS, 1)) + "\n\nQuestion: who sleeps?"
-)
+
+
+def numbered(order):
+    blocks = [f"Document [{number}] {TEXTS[index]}" for number, index in enumerate(order, 1)]
+    return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"
 
 
 def ask(llm, text):
@@ -40,19 +42,18 @@ def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
 def test_numbered_headers_are_found_and_warned_of_once(lm):
     llm = ChatRagBias(lm=lm)
     with pytest.warns(MissingDocumentsWarning, match="strip_numbering=True"):
-        report = ask(llm, NUMBERED)
+        report = ask(llm, numbered([0, 1, 2]))
     assert (report["source"], report["n_found"]) == ("headers", 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", MissingDocumentsWarning)
-        ask(llm, NUMBERED)
+        ask(llm, numbered([0, 1, 2]))
 
 
 def test_stripped_numbers_give_one_answer_for_every_order(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, strip_numbering=True)
     answers = set()
     for order in ([0, 1, 2], [2, 0, 1], [1, 2, 0]):
-        blocks = [f"Document [{number}] {TEXTS[index]}" for number, index in enumerate(order, 1)]
-        answers.add(llm.invoke("\n".join(blocks) + "\n\nQuestion: who sleeps?", max_tokens=6).content)
+        answers.add(llm.invoke(numbered(order), max_tokens=6).content)
     assert len(answers) == 1
 
 

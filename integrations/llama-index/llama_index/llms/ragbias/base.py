@@ -33,6 +33,7 @@ from llama_index.llms.ragbias.tool_calls import ToolUse
 
 from ragbias import methods
 from ragbias.boundaries import Boundaries
+from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.decoding import Stream
 from ragbias.errors import RagBiasError
 from ragbias.report import Generation
@@ -91,6 +92,12 @@ class RagBiasLLM(FunctionCallingLLM):
     on_missing: OnMissing = Field(
         default="warn", description="If documents are expected and do not stand in the prompt."
     )
+    segmenter: Any = Field(
+        default=None,
+        description="Finds documents that nothing retrieved: a separator, an re.Pattern, or a function of the prompt.",
+    )
+    include_headers: bool = Field(default=False, description="Whether reported spans begin with documents' headers.")
+    strip_numbering: bool = Field(default=False, description="Take the numbers out of the documents' headers.")
 
     context_window: int | None = Field(
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
@@ -130,6 +137,8 @@ class RagBiasLLM(FunctionCallingLLM):
         """Load the model, and ask it for what was not said."""
         super().model_post_init(context)
         methods.get(self.debias, self.model_name)
+        if self.segmenter is not None:
+            check_segmenter(self.segmenter)
         arguments.merge(self._defaults(), {})
         loading.check_outputs_to_remove(self.tokenizer_outputs_to_remove)
         loads = self.lm is None and self.model is None
@@ -142,7 +151,10 @@ class RagBiasLLM(FunctionCallingLLM):
                 {"device_map": self.device_map, **self.model_kwargs},
                 self.tokenizer_kwargs,
                 self.debias,
+                self.strip_numbering,
             )
+        elif self.strip_numbering and not self.lm.strip_numbering:
+            raise RagBiasError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
         if self.stopping_ids:
             loading.add_end_tokens(self.lm, self.stopping_ids, loads)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
@@ -212,8 +224,10 @@ class RagBiasLLM(FunctionCallingLLM):
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.model_name)
-        found = documents.find(text, given.pop("documents", None))
+        found = documents.find(text, given.pop("documents", None), self.segmenter, self.include_headers)
         documents.enforce(found, method, self.on_missing, self._warned)
+        if method.needs_documents and not self.lm.strip_numbering:
+            documents.warn_of_numbering(text, found, self.on_missing, self._warned)
         return _Request(text, found, {"method": method, **given})
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:

@@ -10,14 +10,16 @@ from typing import Any, Literal
 from llama_index.core.schema import MetadataMode
 from llama_index.llms.ragbias import listener
 
-from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries import Boundaries, Segmenter, current_documents, has_numbering, locate
 from ragbias.errors import NoDocumentsError
 from ragbias.methods import Method
 
 OnMissing = Literal["warn", "raise", "ignore"]
 
 
-def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
+def find(
+    text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None = None, include_headers: bool = False
+) -> Boundaries:
     """The documents in the final prompt: those given with the call, those of its synthesis, those seen lately.
 
     Without an open synthesis, the one closed last is taken for the prompt's own if its documents stand there, and no
@@ -25,14 +27,16 @@ def find(text: str, documents: Sequence[Any] | None) -> Boundaries:
 
     Args:
         documents: texts, or nodes with or without score; an empty list says that there are none.
+        segmenter, include_headers: as in ``ragbias.boundaries.locate``.
     """
     given = current_documents() if documents is None else [_text_of(document) for document in documents]
     synthesis = listener.open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    found = locate(text, documents=given, run=texts, registry=listener.registry())
+    settings: dict[str, Any] = dict(segmenter=segmenter, include_headers=include_headers)
+    found = locate(text, documents=given, run=texts, registry=listener.registry(), **settings)
     if given is None and synthesis is None and (closed := listener.closed_synthesis()):
-        again = locate(text, run=closed.texts)
-        if again.n_found >= max(1, found.n_found):
+        again = locate(text, run=closed.texts, include_headers=include_headers)
+        if again.source == "run" and again.n_found >= max(1, found.n_found):
             found, synthesis, unread = again, closed, closed.failures
     expected = found.n_expected
     if found.source == "none":  # nothing was found, but something may have been expected
@@ -64,6 +68,17 @@ def enforce(found: Boundaries, method: Method, on_missing: OnMissing, warned: se
     if on_missing == "warn" and found.n_found < found.n_expected and found.source not in warned:
         warned.add(found.source)
         warnings.warn(_explain(found, method), stacklevel=2)
+
+
+def warn_of_numbering(text: str, found: Boundaries, on_missing: OnMissing, warned: set[str]) -> None:
+    """Warn once if the documents' headers tell the model their order."""
+    if on_missing != "ignore" and "numbering" not in warned and has_numbering(text, found.spans):
+        warned.add("numbering")
+        warnings.warn(
+            "the documents' headers number them, which tells the model their order; strip_numbering=True takes the "
+            "numbers out, on_missing='ignore' silences this",
+            stacklevel=2,
+        )
 
 
 def _explain(found: Boundaries, method: Method) -> str:

@@ -21,16 +21,19 @@ def load(
     model_kwargs: dict[str, Any],
     tokenizer_kwargs: dict[str, Any],
     method: str | Method,
+    strip_numbering: bool,
 ) -> DebiasedLM:
     """Load what is not given as an object; `"tiny"` is the embedded model, other names are a hub's or a path."""
     if model is None and tokenizer is None and tokenizer_name in (None, model_name):
-        return DebiasedLM.from_pretrained(model_name, method, tokenizer_kwargs=tokenizer_kwargs, **model_kwargs)
+        return DebiasedLM.from_pretrained(
+            model_name, method, tokenizer_kwargs=tokenizer_kwargs, strip_numbering=strip_numbering, **model_kwargs
+        )
     if model is None:
         model = AutoModelForCausalLM.from_pretrained(_path(model_name), **model_kwargs)
     if tokenizer is None:
         name = tokenizer_name or model.config._name_or_path or model_name
         tokenizer = AutoTokenizer.from_pretrained(_path(name), **tokenizer_kwargs)
-    return DebiasedLM(model, tokenizer, method)
+    return DebiasedLM(model, tokenizer, method, strip_numbering=strip_numbering)
 
 
 def _path(name: str) -> str:
