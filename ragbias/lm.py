@@ -361,6 +361,7 @@ class DebiasedLM:
         width = max(len(prompt.ids) for prompt in prompts)
         ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
         config, eos = generation_config(self.model, self.tokenizer, min(max_new_tokens, self.window - width))
+        unknown = config.update(**generate_kwargs)
         stops = stop_strings(stop)
         decode = partial(decoded, self.tokenizer, keep_special=keep_special)
         watch = Watch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
@@ -375,7 +376,7 @@ class DebiasedLM:
                 generation_config=config,
                 logits_processor=chain,
                 stopping_criteria=StoppingCriteriaList([watch]),
-                **generate_kwargs,
+                **unknown,
             )
         rows = output[:, width:].tolist()
         values = recorder.rows(output) if recorder else [None] * len(rows)

@@ -12,6 +12,7 @@ from ragbias.boundaries import Boundaries
 from ragbias.decoding import Stream
 from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
+from ragbias.request import Request
 
 TOOL_TEMPLATE = (
     "{{ bos_token }}{% if tools %}{{ '<|system|>\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}"
@@ -30,13 +31,9 @@ class RecordingLM(DebiasedLM):
         super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
         self.seen: list[tuple[str, Boundaries]] = []
 
-    def generate(self, prompt: Any, **settings: Any) -> Generation:
+    def prepare(self, prompt: Any, **settings: Any) -> Request:
         self.seen.append((prompt, settings["boundaries"]))
-        return super().generate(prompt, **settings)
-
-    def stream(self, prompt: Any, **settings: Any) -> Stream:
-        self.seen.append((prompt, settings["boundaries"]))
-        return super().stream(prompt, **settings)
+        return super().prepare(prompt, **settings)
 
 
 class ScriptedLM(DebiasedLM):
@@ -51,16 +48,19 @@ class ScriptedLM(DebiasedLM):
         self.prompts: list[str] = []
         self.reports: list[dict[str, Any]] = []
 
-    def generate(self, prompt: Any, **settings: Any) -> Generation:
+    def prepare(self, prompt: Any, **settings: Any) -> Request:
         self.prompts.append(prompt)
-        generation = super().generate(prompt, **{**settings, "max_new_tokens": 1})
+        return super().prepare(prompt, **settings)
+
+    def batch(self, prompts: Sequence[Any], **settings: Any) -> list[Generation]:
+        (generation,) = super().batch(prompts, **{**settings, "max_new_tokens": 1})
         self.reports.append(generation.report.as_dict())
-        answer = self.answers.pop(0)
+        answer, prompt = self.answers.pop(0), self.prompts[-1]
         begun = next((size for size in range(len(answer), 0, -1) if prompt.endswith(answer[:size])), 0)
-        return replace(generation, text=answer[begun:])
+        return [replace(generation, text=answer[begun:])]
 
     def stream(self, prompt: Any, **settings: Any) -> Stream:
-        generation = self.generate(prompt, **settings)
+        (generation,) = self.batch([prompt], **settings)
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             for end in range(0, len(generation.text), 3):

@@ -87,6 +87,12 @@ def test_judge_example_shows_that_swapping_changes_the_stock_verdicts_only(run: 
     assert "stock: 0 of 4 verdicts changed" not in output
 
 
+def test_langchain_judge_example_gives_one_verdict_for_both_orders(run: Run) -> None:
+    lines = run("judge_langchain.py").splitlines()
+    assert len(lines) == 4 and lines[0] == lines[1]
+    assert lines[2] != lines[3]
+
+
 async def ask(client: TestClient[Any, Any], question: str) -> tuple[str, dict[str, Any]]:
     async with client.get("/ask", params={"question": question}) as response:
         text, report = (await response.text()).strip().rsplit("\n", 1)

@@ -186,7 +186,10 @@ def test_documents_at_the_very_end_of_a_prompt_run_plain_and_say_so(completion):
     result = completion.generate([text], documents=DOCUMENTS)
     report = result.generations[0][0].generation_info["ragbias"]
     assert report["method_ran"] == "none"
-    assert "3 documents end the prompt" in report["reason"]
+    assert (report["n_found"], report["reason"]) == (
+        3,
+        "the prompt ends with the documents, so no question follows them",
+    )
 
 
 def test_messages_of_every_role_are_converted():

@@ -25,6 +25,8 @@ from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import RagBiasLLM
 from pydantic import PrivateAttr
 
+from ragbias.methods import Pine
+
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."]
 PROMPT = "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which gate is blue?\nAnswer:"
 MESSAGES = [ChatMessage(content=PROMPT)]
@@ -64,7 +66,7 @@ async def ask(llm: RagBiasLLM, form: str) -> None:
 async def test_events_of_completions_carry_tokens_and_report(llm: RagBiasLLM, recorder: Recorder, form: str) -> None:
     await ask(llm, form)
     (start,), (end,) = recorder.of(LLMCompletionStartEvent), recorder.of(LLMCompletionEndEvent)
-    assert start.model_dict["debias"] == "pine"
+    assert start.model_dict["debias"] == str(Pine())
     assert end.response.additional_kwargs["ragbias"]["n_found"] == 2
     assert end.response.raw["usage"]["completion_tokens"] > 0
     pieces = [event.response.delta for event in recorder.of(LLMCompletionInProgressEvent)]

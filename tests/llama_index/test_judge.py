@@ -86,13 +86,13 @@ async def test_letters_belong_to_the_answers_and_stand_in_their_documents(
 ) -> None:
     llm = make_llm(is_chat_model=is_chat_model)
     seen: list[tuple[str, Any]] = []
-    stream = llm.lm.stream
+    prepare = llm.lm.prepare
 
     def recorded(prompt: str, **settings: Any) -> Any:
         seen.append((prompt, settings["boundaries"]))
-        return stream(prompt, **settings)
+        return prepare(prompt, **settings)
 
-    monkeypatch.setattr(llm.lm, "stream", recorded)
+    monkeypatch.setattr(llm.lm, "prepare", recorded)
     judge = PairwiseJudge(llm, enforce_consensus=False, explain=False)
     for answers in (("Red {x}.", "Blue."), ("Blue.", "Red {x}.")):
         await judge.aevaluate(query="Which?", response=answers[0], second_response=answers[1])

@@ -6,7 +6,15 @@ import warnings
 import pytest
 from llama_index.llms.ragbias import RagBiasLLM
 
-from ragbias.errors import RagBiasError, SegmenterError
+from ragbias import DebiasedLM
+from ragbias.errors import (
+    DocumentNotFoundError,
+    MethodError,
+    NoDocumentsError,
+    RagBiasError,
+    SegmenterError,
+    WrongTypeError,
+)
 
 TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
 TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in TEXTS) + "\nQuestion: who sleeps?"
@@ -38,12 +46,35 @@ def test_numbered_headers_are_found_and_warned_of_once(lm):
         llm.complete(numbered([0, 1, 2]), max_tokens=2)
 
 
-def test_stripped_numbers_give_one_answer_for_every_order(llama, byte_tokenizer):
-    llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer, strip_numbering=True)
+@pytest.mark.parametrize(("strip", "answers"), [(True, 1), (False, 3)])
+def test_only_stripped_numbers_give_one_answer_for_every_order(llama, byte_tokenizer, strip, answers):
+    llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer, strip_numbering=strip, on_missing="ignore")
     orders = ([0, 1, 2], [2, 0, 1], [1, 2, 0])
-    assert len({llm.complete(numbered(order), max_tokens=6).text for order in orders}) == 1
+    assert len({llm.complete(numbered(order), max_tokens=6).text for order in orders}) == answers
 
 
 def test_strip_numbering_that_a_given_lm_does_not_do_is_refused(lm):
     with pytest.raises(RagBiasError, match="strip_numbering"):
         RagBiasLLM(lm=lm, strip_numbering=True)
+
+
+def test_a_given_lm_brings_its_name_its_method_and_its_numbering(llama, byte_tokenizer):
+    lm = DebiasedLM(llama, byte_tokenizer, "rotor", name="mistralai/Mistral-7B-Instruct-v0.2", strip_numbering=True)
+    llm = RagBiasLLM(lm=lm)
+    assert (llm.debias.name, llm.model_name, llm.strip_numbering) == ("rotor", lm.name, True)
+    with pytest.raises(MethodError, match="32 layers"):  # the profile of that name, not tiny's
+        llm.complete(numbered([0, 1]), debias="channel-scaling")
+
+
+@pytest.mark.parametrize("documents", ["one string", [3], 5])
+def test_documents_of_a_wrong_type_are_refused(lm, documents):
+    with pytest.raises(WrongTypeError, match="document"):
+        RagBiasLLM(lm=lm).complete(TAGGED, documents=documents)
+
+
+def test_raise_covers_prompts_that_end_with_their_documents_and_incomplete_ones(lm):
+    llm = RagBiasLLM(lm=lm, on_missing="raise")
+    with pytest.raises(NoDocumentsError, match="ends with the documents"):
+        llm.complete("Context:\n" + "\n\n".join(TEXTS), documents=TEXTS, formatted=True)
+    with pytest.raises(DocumentNotFoundError, match="3 of 4"):
+        llm.complete("\n\n".join(TEXTS) + "\n\nQuestion: who?", documents=[*TEXTS, "A crow counts."])

@@ -238,8 +238,8 @@ def test_required_call_is_begun_in_the_prompt(scripted: Callable[..., RagBiasLLM
 def test_markers_of_calls_stay_in_the_text(scripted: Callable[..., RagBiasLLM]) -> None:
     llm = scripted("Fine.", "Fine.")
     seen: list[Any] = []
-    generate = llm.lm.generate
-    llm.lm.generate = lambda prompt, **settings: (seen.append(settings), generate(prompt, **settings))[1]
+    batch = llm.lm.batch
+    llm.lm.batch = lambda prompts, **settings: (seen.append(settings), batch(prompts, **settings))[1]
     llm.chat_with_tools([ADD], "Hello")
     llm.chat([ChatMessage(content="Hello")])
     assert "[TOOL_CALLS]" in seen[0]["keep_special"]

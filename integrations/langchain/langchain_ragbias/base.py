@@ -92,7 +92,8 @@ class RagBiasModel(BaseModel):
     """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
     gives spans or texts."""
     include_headers: bool = False
-    """Whether spans in the report begin with the documents' headers; inside the model headers belong to them anyway."""
+    """Whether the places found in the text begin with the documents' headers. The prompt that runs, and its report, are
+    the same: headers always belong to their documents."""
     strip_numbering: bool = False
     """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
     lm: Any = Field(default=None, exclude=True, repr=False)
@@ -277,24 +278,23 @@ class RagBiasModel(BaseModel):
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
         if call.method.needs_documents:
-            if obstacle := _obstacle(text, found):
-                found = replace(found, spans=(), n_found=0, reason=obstacle)
-            self._check_found(found, call, tree, artifacts)
+            self._check_found(found, _obstacle(text, found), call, tree, artifacts)
             if not self.strip_numbering and has_numbering(text, found.spans):
                 message = "the documents' headers number them, which tells the model their order"
                 self._warn("numbering", f"{message}; strip_numbering=True takes the numbers out")
         return found
 
-    def _check_found(self, found: Boundaries, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
+    def _check_found(self, found: Boundaries, obstacle: str, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
         explicit = call.documents if call.documents is not None else current_documents()
         elsewhere = bool(explicit) and found.source in ("registry", "segmenter", "headers")
         lost = elsewhere or (found.source == "documents" and found.n_found < found.n_expected)
-        too_few = found.n_found < 2 and not (found.source != "none" and found.n_found == found.n_expected)
+        complete = found.source != "none" and found.n_found == found.n_expected
+        too_few = bool(obstacle) or (found.n_found < 2 and not complete)
         if self.on_missing == "ignore" or not (too_few or lost):
             return
         message = (
             f"debias={call.method.name!r} needs the retrieved documents, but {found.n_found} were found in the prompt: "
-            f"{found.reason}"
+            f"{'; '.join(filter(None, (obstacle, found.reason)))}"
         )
         if self.on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)

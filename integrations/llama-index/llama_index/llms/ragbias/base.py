@@ -32,11 +32,12 @@ from llama_index.llms.ragbias.responses import Answer, Reply
 from llama_index.llms.ragbias.tool_calls import ToolUse
 
 from ragbias import methods
-from ragbias.boundaries import Boundaries
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.decoding import Stream
 from ragbias.errors import RagBiasError
+from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
+from ragbias.request import Request
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
@@ -50,8 +51,7 @@ _reports: ContextVar[Mapping[object, dict[str, Any]]] = ContextVar("ragbias_llam
 
 @dataclass(frozen=True)
 class _Request:
-    text: str
-    found: Boundaries
+    prepared: Request
     arguments: dict[str, Any]
     tools: ToolUse | None = None
 
@@ -96,7 +96,10 @@ class RagBiasLLM(FunctionCallingLLM):
         default=None,
         description="Finds documents that nothing retrieved: a separator, an re.Pattern, or a function of the prompt.",
     )
-    include_headers: bool = Field(default=False, description="Whether reported spans begin with documents' headers.")
+    include_headers: bool = Field(
+        default=False,
+        description="Whether places found in the text begin with headers; they belong to their documents in any case.",
+    )
     strip_numbering: bool = Field(default=False, description="Take the numbers out of the documents' headers.")
 
     context_window: int | None = Field(
@@ -136,7 +139,6 @@ class RagBiasLLM(FunctionCallingLLM):
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and ask it for what was not said."""
         super().model_post_init(context)
-        methods.get(self.debias, self.model_name)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         arguments.merge(self._defaults(), {})
@@ -153,8 +155,16 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.debias,
                 self.strip_numbering,
             )
-        elif self.strip_numbering and not self.lm.strip_numbering:
+        elif not isinstance(self.lm, DebiasedLM):
+            raise RagBiasError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
+        elif "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
             raise RagBiasError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
+        elif "debias" not in self.model_fields_set:
+            self.debias = self.lm.method
+        if not loads and "model_name" not in self.model_fields_set:
+            self.model_name = self.lm.name or type(self.lm.model).__name__
+        self.strip_numbering = self.lm.strip_numbering
+        methods.get(self.debias, self.lm.name)
         if self.stopping_ids:
             loading.add_end_tokens(self.lm, self.stopping_ids, loads)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
@@ -223,12 +233,14 @@ class RagBiasLLM(FunctionCallingLLM):
     def _request(self, text: str, call: dict[str, Any]) -> _Request:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
-        method = methods.get(given.pop("debias"), self.model_name)
+        method = methods.get(given.pop("debias"), self.lm.name)
         found = documents.find(text, given.pop("documents", None), self.segmenter, self.include_headers)
-        documents.enforce(found, method, self.on_missing, self._warned)
-        if method.needs_documents and not self.lm.strip_numbering:
-            documents.warn_of_numbering(text, found, self.on_missing, self._warned)
-        return _Request(text, found, {"method": method, **given})
+        prepared = self.lm.prepare(text, boundaries=found, method=method)
+        if method.needs_documents:
+            documents.enforce(prepared.report, self.on_missing, self._warned)
+            if not self.lm.strip_numbering:
+                documents.warn_of_numbering(text, found, self.on_missing, self._warned)
+        return _Request(prepared, given)
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:
         return self._request(self._completion_prompt(prompt, formatted), call)
@@ -254,14 +266,14 @@ class RagBiasLLM(FunctionCallingLLM):
         }
 
     def _open(self, request: _Request) -> Stream:
-        return cast("Stream", self.lm.stream(request.text, boundaries=request.found, **request.arguments))
+        return cast("Stream", self.lm.stream(request.prepared, **request.arguments))
 
     def _remember(self, generation: Generation) -> Generation:
         _reports.set({**_reports.get({}), self._key: generation.report.as_dict()})
         return generation
 
     def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
-        generation = self.lm.generate(request.text, boundaries=request.found, **request.arguments)
+        (generation,) = self.lm.batch([request.prepared], **request.arguments)
         return Reply(respond, request.tools).whole(self._remember(generation))
 
     def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from llama_index.core.schema import MetadataMode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.llms.ragbias import listener
 
 from ragbias.boundaries import Boundaries, Segmenter, current_documents, has_numbering, locate
-from ragbias.errors import NoDocumentsError
-from ragbias.methods import Method
+from ragbias.boundaries.context import document_texts
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.report import Report
 
 OnMissing = Literal["warn", "raise", "ignore"]
 
@@ -29,7 +30,7 @@ def find(
         documents: texts, or nodes with or without score; an empty list says that there are none.
         segmenter, include_headers: as in ``ragbias.boundaries.locate``.
     """
-    given = current_documents() if documents is None else [_text_of(document) for document in documents]
+    given = current_documents() if documents is None else _texts_of(documents)
     synthesis = listener.open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     settings: dict[str, Any] = dict(segmenter=segmenter, include_headers=include_headers)
@@ -47,27 +48,36 @@ def find(
     return replace(found, n_expected=expected, reason="; ".join(part for part in (found.reason, *unread) if part))
 
 
-def _text_of(document: Any) -> str:
-    if isinstance(document, str):
-        return document
-    return str(getattr(document, "node", document).get_content(metadata_mode=MetadataMode.LLM))
+def _texts_of(documents: Sequence[Any]) -> tuple[str, ...]:
+    """Texts as the LLM sees them; anything else than texts and nodes is refused by ``document_texts``."""
+    if isinstance(documents, str) or not isinstance(documents, Iterable):
+        return document_texts(documents)
+    return document_texts([_seen_by_the_llm(document) for document in documents])
 
 
-def enforce(found: Boundaries, method: Method, on_missing: OnMissing, warned: set[str]) -> None:
+def _seen_by_the_llm(document: Any) -> Any:
+    node = getattr(document, "node", document)
+    return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document
+
+
+def enforce(report: Report, on_missing: OnMissing, warned: set[str]) -> None:
     """Raise or warn where a method misses its documents; `warned` holds what was warned of already.
 
+    A single document that was found is fine, since it has no order, and so is `documents=[]`.
+
     Raises:
-        NoDocumentsError: with `on_missing="raise"`, if the method has to run plain. A single document that was found is
-            fine, since it has no order, and so is `documents=[]`.
+        NoDocumentsError: with `on_missing="raise"`, if the method has to run plain.
+        DocumentNotFoundError: with `on_missing="raise"`, if it runs on some of the documents only.
     """
-    if not method.needs_documents:
+    missing = report.source == "none" or report.n_found < report.n_expected
+    plain = report.method_ran != report.method_requested
+    if not missing and not (plain and report.n_found > 1):
         return
-    complete = found.source != "none" and found.n_found == found.n_expected
-    if on_missing == "raise" and len(found.spans) < 2 and not complete:
-        raise NoDocumentsError(_explain(found, method))
-    if on_missing == "warn" and found.n_found < found.n_expected and found.source not in warned:
-        warned.add(found.source)
-        warnings.warn(_explain(found, method), stacklevel=2)
+    if on_missing == "raise" and (plain or report.n_expected):
+        raise NoDocumentsError(_explain(report)) if plain else DocumentNotFoundError(_explain(report))
+    if on_missing == "warn" and (report.n_expected or report.n_found) and report.source not in warned:
+        warned.add(report.source)
+        warnings.warn(_explain(report), stacklevel=2)
 
 
 def warn_of_numbering(text: str, found: Boundaries, on_missing: OnMissing, warned: set[str]) -> None:
@@ -81,14 +91,13 @@ def warn_of_numbering(text: str, found: Boundaries, on_missing: OnMissing, warne
         )
 
 
-def _explain(found: Boundaries, method: Method) -> str:
-    count = (
-        f"{found.n_found} of {found.n_expected} expected ones stand" if found.n_expected else "none are known to stand"
-    )
-    ran = "it has to run plain" if len(found.spans) < 2 else "it treats only those"
-    reason = f" ({found.reason})" if found.reason else ""
+def _explain(report: Report) -> str:
+    expected = f"{report.n_found} of {report.n_expected} expected ones stand"
+    count = expected if report.n_expected else "none are known to stand"
+    ran = "it has to run plain" if report.method_ran != report.method_requested else "it treats only those"
+    reason = f" ({report.reason})" if report.reason else ""
     return (
-        f"{method.name} needs the retrieved documents, and {count} in the prompt, so {ran}{reason}. "
+        f"{report.method_requested} needs the retrieved documents, and {count} in the prompt, so {ran}{reason}. "
         "If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template rewrites "
         "them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`."
     )
