@@ -23,7 +23,6 @@ from ragbias.binding import attach
 from ragbias.boundaries import Boundaries
 from ragbias.checks import check_whole
 from ragbias.decoding import (
-    RequireFinite,
     Stream,
     TokenLogprobs,
     Watch,
@@ -35,10 +34,10 @@ from ragbias.decoding import (
 )
 from ragbias.errors import MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
-from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.prompt import Prompt, TokenisedPrompt, tokenise
+from ragbias.prompt import Prompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
 from ragbias.request import Request, groups, in_parts, obstacle_in, padded
+from ragbias.scoring import document_attention, logprobs_of, more_confident
 from ragbias.settings import generation_config, pad_token, refuse_settled
 from ragbias.voting import elect
 
@@ -208,10 +207,10 @@ class DebiasedLM:
         if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         if isinstance(ran, ReorderingMethod):
-            order = ran.order(tokens.documents, lambda order: self._document_attention(tokens, order))
+            order = ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = self._more_confident(tokens, ran)
+            ran, reason = more_confident(self.model, tokens, ran)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -246,7 +245,7 @@ class DebiasedLM:
         if not target:
             raise MethodError(f"continuation {continuation!r} has no tokens to score")
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), self._logprobs(request, target), request.report)
+        return Score(list(target), logprobs_of(self.model, request, target), request.report)
 
     # from a prompt to a request
 
@@ -263,59 +262,13 @@ class DebiasedLM:
                 f"{self.window}; retrieve fewer or shorter documents"
             )
 
-    @torch.no_grad()
-    def _document_attention(self, tokens: TokenisedPrompt, order: Sequence[int]) -> list[float]:
-        """Attention of the prompt's last token to each document when they stand in this order."""
-        arranged, observer = tokens.reordered(order), DocumentAttention()
-        with attach(self.model, observer, [arranged.spans], private=True):
-            self.model(torch.tensor([arranged.ids], device=self.model.device), use_cache=False, logits_to_keep=1)
-        scores = dict(zip(order, observer.scores[0], strict=True))
-        return [scores[index] for index in range(len(order))]
-
-    @torch.no_grad()
-    def _more_confident(self, tokens: TokenisedPrompt, method: AttentionMethod) -> tuple[Method, str]:
-        """Of the plain model and the method, the one that gives its first token the higher probability, and why."""
-        plain, other = (self._first_logits(tokens, each)[0].softmax(-1).amax().item() for each in (NoMethod(), method))
-        if plain >= other:
-            return (
-                NoMethod(),
-                f"selective: the plain model is as confident of its first token ({plain:.3f}, {other:.3f})",
-            )
-        return method, ""
-
-    def _first_logits(self, tokens: TokenisedPrompt, method: Method) -> Tensor:
-        """Logits float32 ``[1, V]`` of the token after the prompt."""
-        ids = torch.tensor([tokens.ids], device=self.model.device)
-        with attach(self.model, method, [tokens.spans], private=True):
-            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
-        RequireFinite()(ids, logits)
-        return logits
-
-    @torch.no_grad()
-    def _logprobs(self, request: Request, target: Sequence[int]) -> list[float]:
-        """Log-probability of each token of ``target`` after the prompt."""
-        device = self.model.device
-        with attach(self.model, request.method, [request.tokens.spans], private=True):
-            prompt_ids = torch.tensor([request.tokens.ids], device=device)
-            first = self.model(prompt_ids, use_cache=True, logits_to_keep=1)
-            logits = [first.logits[0]]
-            if len(target) > 1:
-                ids = torch.tensor([target[:-1]], device=device)
-                logits.append(self.model(ids, past_key_values=first.past_key_values, use_cache=True).logits[0])
-        scores = torch.cat(logits).float()
-        RequireFinite()(prompt_ids, scores)
-        chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=device)[:, None])[:, 0]
-        values: list[float] = chosen.tolist()
-        return values
-
     # from requests to answers
 
     def _answers(
         self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
-        if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-            raise MethodError(f"max_new_tokens={max_new_tokens!r}; expected a whole number >= 1")
+        check_whole("max_new_tokens", max_new_tokens, 1)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]
         answers: dict[int, Generation] = {}
@@ -331,7 +284,7 @@ class DebiasedLM:
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
-            return sum(self._logprobs(candidates[index], ids)) / len(ids) if ids else -math.inf
+            return sum(logprobs_of(self.model, candidates[index], ids)) / len(ids) if ids else -math.inf
 
         return elect(answers, mean_logprob)
 
@@ -353,7 +306,6 @@ class DebiasedLM:
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        check_whole("max_new_tokens", max_new_tokens, 1)
         refuse_settled(generate_kwargs)
         if do_sample is not None:
             temperature = (1.0 if temperature is None else temperature) if do_sample else None
