@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from transformers import (
 
 from ragbias import methods, tiny
 from ragbias.binding import attach
-from ragbias.boundaries import Boundaries
+from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.checks import check_whole
 from ragbias.decoding import (
     Stream,
@@ -67,6 +68,7 @@ class DebiasedLM:
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
+        self._warned_of_numbering = False
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -199,6 +201,8 @@ class DebiasedLM:
         Arguments and errors are those of ``generate``.
         """
         parts, boundaries, obstacle = in_parts(prompt, documents, boundaries, self.strip_numbering)
+        if isinstance(prompt, str) and self._resolve(method).needs_documents:
+            self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
         wanted = self._resolve(method)
@@ -254,6 +258,17 @@ class DebiasedLM:
 
     def _ready(self, prompt: str | Prompt | Request, *about: Any) -> Request:
         return prompt if isinstance(prompt, Request) else self.prepare(prompt, *about)
+
+    def _warn_of_numbering(self, text: str, boundaries: Boundaries) -> None:
+        if self._warned_of_numbering or self.strip_numbering or not has_numbering(text, boundaries.spans):
+            return
+        self._warned_of_numbering = True
+        warnings.warn(
+            "the documents' headers number them, which tells the model their order; strip_numbering=True takes the "
+            "numbers out",
+            NumberedHeadersWarning,
+            stacklevel=2,
+        )
 
     def _check_length(self, length: int) -> None:
         if length >= self.window:

@@ -3,12 +3,14 @@
 import copy
 import itertools
 import threading
+import warnings
 
 import pytest
 import torch
 
 from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, debias, documents, methods
+from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.decoding import decoded
 from ragbias.errors import (
     DocumentNotFoundError,
@@ -22,6 +24,7 @@ from ragbias.errors import (
 from ragbias.methods import ChannelScaling, PermutationVote, Pine, RoToR
 from ragbias.prompt import tokenise
 from ragbias.report import Generation, Report, Usage
+from ragbias.scoring import logprobs_of
 from ragbias.voting import elect
 
 DOCUMENTS = ["The falcon is red.\n", "An owl sleeps in the barn at noon.\n", "Two herons.\n", "A crow counts to six.\n"]
@@ -128,13 +131,13 @@ def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
     torch.testing.assert_close(batched[0].logprobs, answer.logprobs, atol=1e-4, rtol=0)
     if method != "permutation-vote":
         request = lm.prepare(PROMPT, method=method)
-        torch.testing.assert_close(answer.logprobs, lm._logprobs(request, answer.token_ids), atol=1e-4, rtol=0)
+        torch.testing.assert_close(answer.logprobs, logprobs_of(lm.model, request, answer.token_ids), atol=1e-4, rtol=0)
 
 
 def test_logprobs_of_a_sample_are_those_before_temperature_with_stop_strings_too(lm):
     settings = dict(max_new_tokens=12, temperature=3.0, top_k=20, seed=3, method="none")
     answer = lm.generate(PROMPT, logprobs=True, **settings)
-    expected = lm._logprobs(lm.prepare(PROMPT, method="none"), answer.token_ids)
+    expected = logprobs_of(lm.model, lm.prepare(PROMPT, method="none"), answer.token_ids)
     torch.testing.assert_close(answer.logprobs, expected, atol=1e-4, rtol=0)
     stopped = lm.generate(PROMPT, logprobs=True, stop=[answer.text[4:6]], **settings)
     assert len(stopped.logprobs) == len(stopped.token_ids) < len(answer.token_ids)
@@ -380,6 +383,21 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
         for order in ((0, 1, 2, 3), (3, 1, 0, 2))
     }
     assert len(texts) == 1
+
+
+def test_numbered_headers_are_warned_of_once_and_can_be_stripped(llama, byte_tokenizer):
+    flat = (
+        "Context:\n"
+        + "\n".join(f"[{number}] {text.strip()}" for number, text in enumerate(DOCUMENTS, 1))
+        + "\n\nQ: who?"
+    )
+    lm = DebiasedLM(llama, byte_tokenizer)
+    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
+        assert lm.prepare(flat).report.source == "headers"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lm.prepare(flat)
+        DebiasedLM(llama, byte_tokenizer, strip_numbering=True).prepare(flat)
 
 
 # voting and routing

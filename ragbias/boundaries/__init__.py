@@ -2,12 +2,13 @@
 
 from ragbias.boundaries.context import current_documents, documents
 from ragbias.boundaries.locate import Boundaries, locate
-from ragbias.boundaries.numbering import has_numbering, strip_numbering
+from ragbias.boundaries.numbering import NumberedHeadersWarning, has_numbering, strip_numbering
 from ragbias.boundaries.registry import Registry
 from ragbias.boundaries.segmenting import Segmenter
 
 __all__ = [
     "Boundaries",
+    "NumberedHeadersWarning",
     "Registry",
     "Segmenter",
     "current_documents",

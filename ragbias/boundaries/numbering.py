@@ -15,6 +15,10 @@ NUMBER = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4}
 FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){NUMBER})")  # behind one word at most
 
 
+class NumberedHeadersWarning(UserWarning):
+    """The documents' headers number them, which tells the model the order that a method shall not depend on."""
+
+
 def has_numbering(text: str, spans: Sequence[Span]) -> bool:
     """Whether the documents are numbered consecutively in their headers, in whatever order the numbers stand.
 

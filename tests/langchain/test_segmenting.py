@@ -6,7 +6,8 @@ import warnings
 import pytest
 from langchain_core.messages import HumanMessage
 
-from langchain_ragbias import ChatRagBias, MissingDocumentsWarning
+from langchain_ragbias import ChatRagBias
+from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import SegmenterError
 
 TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
@@ -41,11 +42,11 @@ def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
 
 def test_numbered_headers_are_found_and_warned_of_once(lm):
     llm = ChatRagBias(lm=lm)
-    with pytest.warns(MissingDocumentsWarning, match="strip_numbering=True"):
+    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
         report = ask(llm, numbered([0, 1, 2]))
     assert (report["source"], report["n_found"]) == ("headers", 3)
     with warnings.catch_warnings():
-        warnings.simplefilter("error", MissingDocumentsWarning)
+        warnings.simplefilter("error")
         ask(llm, numbered([0, 1, 2]))
 
 

@@ -7,6 +7,7 @@ import pytest
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DebiasedLM
+from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import (
     DocumentNotFoundError,
     MethodError,
@@ -38,7 +39,7 @@ def test_a_senseless_segmenter_is_refused_when_the_llm_is_made(lm):
 
 def test_numbered_headers_are_found_and_warned_of_once(lm):
     llm = RagBiasLLM(lm=lm)
-    with pytest.warns(UserWarning, match="strip_numbering=True"):
+    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
         report = llm.complete(numbered([0, 1, 2]), max_tokens=2).additional_kwargs["ragbias"]
     assert (report["source"], report["n_found"]) == ("headers", 3)
     with warnings.catch_warnings():

@@ -19,7 +19,7 @@ from langchain_ragbias import loading, reports
 from langchain_ragbias.listener import Tree, listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
-from ragbias.boundaries import Boundaries, current_documents, has_numbering, locate
+from ragbias.boundaries import Boundaries, current_documents, locate
 from ragbias.boundaries.context import document_texts
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
@@ -279,9 +279,6 @@ class RagBiasModel(BaseModel):
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
         if call.method.needs_documents:
             self._check_found(found, _obstacle(text, found), call, tree, artifacts)
-            if not self.strip_numbering and has_numbering(text, found.spans):
-                message = "the documents' headers number them, which tells the model their order"
-                self._warn("numbering", f"{message}; strip_numbering=True takes the numbers out")
         return found
 
     def _check_found(self, found: Boundaries, obstacle: str, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
@@ -299,13 +296,10 @@ class RagBiasModel(BaseModel):
         if self.on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         expected = "explicit" if explicit else "artifacts" if artifacts else "retrieved" if tree.texts else tree.failure
-        if expected:
-            self._warn(expected, f"{message}; pass documents=, or retrieve inside the chain")
-
-    def _warn(self, about: str, message: str) -> None:
-        if self.on_missing != "ignore" and about not in self._warned:
-            self._warned.add(about)
-            warnings.warn(f"{message}; on_missing='ignore' silences this", MissingDocumentsWarning, stacklevel=2)
+        if expected and expected not in self._warned:
+            self._warned.add(expected)
+            remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
+            warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
         """What is known of an answer beside its text."""

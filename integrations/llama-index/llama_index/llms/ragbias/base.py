@@ -238,8 +238,6 @@ class RagBiasLLM(FunctionCallingLLM):
         prepared = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
             documents.enforce(prepared.report, self.on_missing, self._warned)
-            if not self.lm.strip_numbering:
-                documents.warn_of_numbering(text, found, self.on_missing, self._warned)
         return _Request(prepared, given)
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.llms.ragbias import listener
 
-from ragbias.boundaries import Boundaries, Segmenter, current_documents, has_numbering, locate
+from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
 from ragbias.boundaries.context import document_texts
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.report import Report
@@ -78,17 +78,6 @@ def enforce(report: Report, on_missing: OnMissing, warned: set[str]) -> None:
     if on_missing == "warn" and (report.n_expected or report.n_found) and report.source not in warned:
         warned.add(report.source)
         warnings.warn(_explain(report), stacklevel=2)
-
-
-def warn_of_numbering(text: str, found: Boundaries, on_missing: OnMissing, warned: set[str]) -> None:
-    """Warn once if the documents' headers tell the model their order."""
-    if on_missing != "ignore" and "numbering" not in warned and has_numbering(text, found.spans):
-        warned.add("numbering")
-        warnings.warn(
-            "the documents' headers number them, which tells the model their order; strip_numbering=True takes the "
-            "numbers out, on_missing='ignore' silences this",
-            stacklevel=2,
-        )
 
 
 def _explain(report: Report) -> str:
