@@ -86,6 +86,8 @@ class DebiasedLM:
         Args:
             name: a hub name, a path, or ``"tiny"`` for the embedded model.
             method: default method.
+            tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
+            strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
         path = str(tiny.path()) if name == "tiny" else name
@@ -178,6 +180,9 @@ class DebiasedLM:
         """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each.
 
         The answers are those that each prompt gets alone, up to the rounding of padded sums.
+
+        Args:
+            batch_size: the most prompts that run together, >= 1.
         """
         count = len(prompts)
         if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):

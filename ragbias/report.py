@@ -46,6 +46,13 @@ class Usage:
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+
+    def as_dict(self) -> dict[str, int]:
+        """The three counts by the names that the frameworks use."""
+        return {**asdict(self), "total_tokens": self.total_tokens}
+
 
 @dataclass(frozen=True)
 class Generation:

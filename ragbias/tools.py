@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,17 +162,19 @@ def forced_beginning(chat_template: str, name: str | None) -> str | None:
     Returns:
         ``None`` if the template shows none of the formats.
     """
-    opening = next(_openings(chat_template), None)
+    opening = _opening(chat_template)
     if opening is None:
         return None
     before, key = opening
     return before + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
 
 
-def _openings(chat_template: str) -> Iterator[tuple[str, str]]:
+def _opening(chat_template: str) -> tuple[str, str] | None:
+    """What stands before a call in the template's format, and its word for arguments."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
-        yield HERMES + "\n", "arguments"
+        return HERMES + "\n", "arguments"
     if MISTRAL in chat_template:
-        yield MISTRAL + " [", "arguments"
+        return MISTRAL + " [", "arguments"
     if LLAMA in chat_template or re.search(r'\\?"name\\?": .*\\?"parameters\\?": ', chat_template):
-        yield "", "parameters"
+        return "", "parameters"
+    return None

@@ -249,7 +249,6 @@ def parallel(llm: ChatRagBias, index: FAISS, folder: Path) -> Ask:
     return ask
 
 
-HEADED = ("titles", "numbers", "sources")
 PIPELINES: dict[str, Builder] = {
     **{f"LCEL, {name}": lcel(form) for name, form in FORMATS.items()},
     **{

@@ -271,7 +271,7 @@ class RagBiasModel(BaseModel):
             documents=call.documents,
             artifacts=artifacts,
             run=tree.texts.elements(),
-            registry=listener.registry if listener.installed else None,
+            registry=listener.registry,
             segmenter=self.segmenter,
             include_headers=self.include_headers,
         )

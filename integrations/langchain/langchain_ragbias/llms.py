@@ -21,7 +21,7 @@ from langchain_ragbias.base import RagBiasModel, parent_run
 from langchain_ragbias.listener import listener
 from langchain_ragbias.pump import pieces
 from ragbias.decoding import Stream
-from ragbias.report import Generation
+from ragbias.report import Generation, Usage
 
 # Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
 _call: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
@@ -179,18 +179,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
 
     def _result(self, generations: list[Generation]) -> LLMResult:
         texts = [[TextGeneration(text=answer.text, generation_info=self._info(answer))] for answer in generations]
-        usage = {
-            "prompt_tokens": sum(answer.usage.prompt_tokens for answer in generations),
-            "completion_tokens": sum(answer.usage.completion_tokens for answer in generations),
-            "total_tokens": sum(answer.usage.total_tokens for answer in generations),
-        }
+        usage = sum((answer.usage for answer in generations), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
     def _info(self, generation: Generation) -> dict[str, Any]:
-        usage = generation.usage
-        counts = {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-        }
-        return {**self._about(generation), "usage": counts}
+        return {**self._about(generation), "usage": generation.usage.as_dict()}

@@ -50,12 +50,7 @@ class Answer:
 
     def _usage(self) -> dict[str, int]:
         assert self.generation is not None
-        usage = self.generation.usage
-        return {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "total_tokens": usage.total_tokens,
-        }
+        return self.generation.usage.as_dict()
 
     def _report(self) -> dict[str, Any]:
         assert self.generation is not None
