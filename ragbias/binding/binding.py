@@ -67,6 +67,7 @@ class Binding:
         self._use_cache = config.use_cache
         self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.wants_positions = method.positions == "model"
+        self._argument_names = list(inspect.signature(self.decoder.forward).parameters)
         self._private = private
         self._spans = spans
         self._encodings: dict[tuple[object, ...], Encoding] = {}
@@ -101,7 +102,7 @@ class Binding:
             )
         if kwargs is None:
             return None
-        kwargs = {**dict(zip(inspect.signature(decoder.forward).parameters, args, strict=False)), **kwargs}
+        kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
         if current is not self:
             if (cache := kwargs.get("past_key_values")) is not None:
                 self._sessions.pop(cache, None)  # what enters now is none of ours
@@ -143,9 +144,9 @@ class Binding:
             )
 
     def _mark(self, cache: Any, session: Session) -> Tensor:
-        column = max(row.pad + row.length for row in session.rows) - 1
+        column = session.rows[0].pad + session.rows[0].length - 1  # the same in every row
         keys: Tensor = cache.layers[max(self.layers.values())].keys
-        return keys[:, :, column].clone()
+        return keys[:, :, column]
 
     def _with_full_layers(self, cache: Any, kwargs: dict[str, Any]) -> Any:
         """The cache of this pass, with layers that keep every key."""
@@ -166,7 +167,7 @@ class Binding:
         if cache is not None:
             self._sessions[cache] = session
             if self._now.prefill:
-                session.mark = self._mark(cache, session)
+                session.mark = self._mark(cache, session).clone()
         if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)
