@@ -206,11 +206,11 @@ class DebiasedLM:
         Arguments and errors are those of ``generate``.
         """
         parts, boundaries, obstacle = in_parts(prompt, documents, boundaries, self.strip_numbering)
-        if isinstance(prompt, str) and self._resolve(method).needs_documents:
+        wanted = self._resolve(method)
+        if isinstance(prompt, str) and wanted.needs_documents:
             self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
-        wanted = self._resolve(method)
         ran, reason = wanted, boundaries.reason
         obstacle = obstacle or obstacle_in(tokens)
         if wanted.needs_documents and obstacle:

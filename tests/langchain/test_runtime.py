@@ -12,6 +12,7 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessageChunk
 
 import ragbias
+from event_loop import gaps_during
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
 
@@ -128,25 +129,6 @@ async def test_an_error_inside_generation_reaches_a_stream_within_a_second(lm, k
             assert time.perf_counter() - passes[-1] < 1
     finally:
         hook.remove()
-
-
-async def gaps_during(work) -> list[float]:
-    gaps, running = [], True
-
-    async def tick():
-        last = time.perf_counter()
-        while running:
-            await asyncio.sleep(0.001)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
-
-    ticking = asyncio.create_task(tick())
-    await asyncio.sleep(0.02)
-    await work()
-    running = False
-    await ticking
-    return sorted(gaps)
 
 
 @pytest.mark.parametrize("how", ["ainvoke", "astream", "abatch", "agenerate", "logprobs"])
