@@ -1,0 +1,37 @@
+"""``ragbias ask``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ragbias.cli.terminal import JsonPath, console, status, write_json
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
+    k: Annotated[int, typer.Option(min=1, help="Chunks to retrieve.")] = 10,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    json_path: JsonPath = None,
+) -> None:
+    """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    from ragbias.evaluation.ask import ask as answer
+    from ragbias.evaluation.ask import read_chunks
+    from ragbias.lm import DebiasedLM
+
+    if not question.strip():
+        raise typer.BadParameter("the question is empty")
+    chunks = read_chunks(documents)
+    with status("Loading the model, embedding the documents"):
+        lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")
+        generation, used = answer(lm, question, chunks, k, max_new_tokens)
+    console.print(generation.text.strip() or "(the model gave no answer)", markup=False)
+    report = generation.report
+    about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
+    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim", markup=False)
+    write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)

@@ -1,0 +1,71 @@
+"""``ragbias calibrate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ragbias.cli.terminal import JsonPath, console, progress, write_json
+
+
+def calibrate(
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")],
+    out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
+    task: Annotated[
+        str | None, typer.Option(help="Calibration set: kv (JSON key-value retrieval) or tiny. Default: by the model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
+    ] = None,
+    strings: Annotated[int, typer.Option(help="Random token strings; 2000 in the paper.")] = 500,
+    length: Annotated[int | None, typer.Option(help="Their tokens. Default: 1000, or the window if less.")] = None,
+    questions: Annotated[int | None, typer.Option(help="Of a drawn set. Default: 100, tiny 40.")] = None,
+    documents: Annotated[
+        int | None, typer.Option(help="Per question of a drawn set. Default: by task and window.")
+    ] = None,
+    depths: Annotated[int, typer.Option(help="Places of the gold document, evenly spread.")] = 5,
+    seed: Annotated[int, typer.Option(help="Draws strings and questions.")] = 0,
+    batch_size: Annotated[int, typer.Option(help="Sequences that run together.")] = 8,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Throw away what an interrupted calibration left.")
+    ] = False,
+    json_path: JsonPath = None,
+) -> None:
+    """Find the channel that carries the position in a model, and how to scale it; goes on where it was interrupted.
+
+    Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
+    """
+    from ragbias.calibration import report
+    from ragbias.calibration.channel_search import NoPositionalChannelError
+    from ragbias.calibration.partial import unfinished
+    from ragbias.calibration.settings import Settings
+
+    settings = Settings(
+        model=model,
+        task=task,
+        data=data,
+        strings=strings,
+        length=length,
+        questions=questions,
+        documents=documents,
+        depths=depths,
+        seed=seed,
+        batch_size=batch_size,
+    )
+    try:
+        with progress() as bar:
+            profile = report.run(settings, out, restart, bar)
+    except NoPositionalChannelError as error:
+        console.print(f"No profile is written: {error}")
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        if unfinished(out):
+            console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
+        raise
+    report.tell(profile, console)
+    console.print(f"Written: {out}")
+    write_json(profile.as_dict(), json_path)
+    if not profile.measured["beats_plain"]:
+        raise typer.Exit(1)

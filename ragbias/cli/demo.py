@@ -1,0 +1,70 @@
+"""``ragbias demo``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from ragbias.cli.terminal import JsonPath, console, progress, status, write_json
+
+
+def demo(
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
+    seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.")] = Path("demo-output"),
+    json_path: JsonPath = None,
+) -> None:
+    """Measure position bias before and after each method, on a FAISS index with held-out questions."""
+    from ragbias.evaluation import demo as evaluation
+
+    settings = evaluation.Settings(model=model, questions=questions, seed=seed)
+    with status("Loading the model, embedding the corpus"):
+        prepared = evaluation.Demo(settings)
+    methods = evaluation.demo_methods(model)
+    if not any(method.name == "channel-scaling" for method in methods):
+        console.print(f"channel-scaling is left out: it has no profile for {model!r}")
+    with progress() as bar:
+        task = bar.add_task("", total=len(methods) * len(settings.documents) * settings.positions * questions)
+        outcome = evaluation.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
+    for documents, results in outcome["results"].items():
+        console.print(_bias_table(documents, results))
+    console.print(
+        "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
+        "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
+    )
+    evaluation.save(outcome, out)
+    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
+    _frameworks(prepared, evaluation.telling_question(prepared))
+    write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
+
+
+def _bias_table(documents: str, results: dict[str, Any]) -> Table:
+    positions = list(next(iter(results.values()))["accuracy_by_position"])
+    title = f"{documents} documents: accuracy with the answer in document ..."
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    table.add_column("method", no_wrap=True)
+    for column in (*positions, "mean", "worst", "gap", "flips", "cost"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, row in results.items():
+        accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
+        figures = [f"{row[key]:.2f}" for key in ("mean", "worst", "gap")]
+        table.add_row(name, *accuracy, *figures, f"{row['flip_rate']:.0%}", f"x{row['prefill_ratio']:.2f}")
+    return table
+
+
+def _frameworks(prepared: Any, question: Any) -> None:
+    """One question through each installed framework's own chain, in both orders of the documents."""
+    from ragbias.evaluation.frameworks import ask_in_both_orders
+
+    console.print("The first question whose plain answer changes with the order, through the frameworks' own chains:")
+    table = Table(title=f"{question.question}  (right: {question.answer})", box=SIMPLE_HEAD)
+    for column in ("framework", "method", "as retrieved", "reversed", "answer"):
+        table.add_column(column)
+    for framework, method, forward, backward in ask_in_both_orders(prepared, question):
+        table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
+    console.print(table)
