@@ -59,3 +59,11 @@ class BindingError(RagBiasError):
 
 class NonFiniteLogitsError(RagBiasError):
     """The model produced NaN or infinite logits."""
+
+
+class DataError(RagBiasError):
+    """A file of questions or results is not of the expected format; names the file, and the line."""
+
+
+class RunError(RagBiasError):
+    """A run's settings contradict each other, or its folder holds another run."""

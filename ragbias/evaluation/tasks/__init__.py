@@ -1,0 +1,1 @@
+"""The tasks of the bench, one file each."""
