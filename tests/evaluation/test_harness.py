@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pytest
 from datasets import disable_progress_bars
+from lm_eval.models.huggingface import HFLM
 
 from ragbias import methods
 from ragbias.errors import RunError
 from ragbias.evaluation.harness import harness_rows, model_class
 from ragbias.methods import ChannelScaling, MsPoE, Pine
-
-pytest.importorskip("lm_eval")
-HFLM = pytest.importorskip("lm_eval.models.huggingface").HFLM
 
 CONTEXT = "Context:\nFalcon Station\nFalcon Station was founded by Mara Quill.\n\nQuestion: Who founded it?\nAnswer:"
 CHOICES = [" Mara Quill", " a green door", " B"]
@@ -157,6 +155,12 @@ def test_methods_that_need_documents_are_refused(tasks: Path) -> None:
 def test_an_unknown_task_is_named(tasks: Path) -> None:
     with pytest.raises(RunError, match="no task 'little_choise'"):
         harness_rows("tiny", methods.get("none"), "none", ["little_choise"], include_path=tasks)
+
+
+def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ragbias.evaluation.harness_model", None)
+    with pytest.raises(ImportError, match=r'pip install "ragbias\[lm-eval\]"'):
+        model_class()
 
 
 @pytest.mark.slow
