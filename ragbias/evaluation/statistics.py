@@ -133,14 +133,21 @@ def percentile(estimate: float, resampled: Floats) -> Interval:
     return _around(estimate, low, high)
 
 
-def basic(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
-    """The basic (reverse percentile) interval between ``least`` and ``most``, for minima, gaps and their differences.
+def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
+    """An interval between ``least`` and ``most`` for minima, maxima and gaps, and their differences.
 
-    The minimum over positions is biased downwards, and in a resample once more: percentile intervals of worst and gap
-    miss the truth nearly always where a curve is flat. The basic interval takes the bias off.
+    A minimum over positions is biased downwards, and that of a resample once more: where a curve is flat, percentile
+    intervals miss the truth in most runs. Two intervals take the bias off: the percentile interval shifted by twice the
+    resamples' bias, which is too short on flat curves, and the basic (reverse percentile) interval, which is too short
+    near accuracies of 0 and 1. This is the one that holds both.
+
+    On 100 drawn questions the worst position's held the truth in 87 to 95 of 100 runs, the gap's in 92 where there is
+    one, and in 64 to 81 where there is none and answers are independent; ``gap_by_chance`` is for that.
     """
     low, high = _ends(resampled)
-    return _around(estimate, max(least, 2 * estimate - high), min(most, 2 * estimate - low))
+    bias = float(np.nanmean(resampled)) - estimate
+    lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
+    return _around(estimate, max(least, lowest), min(most, highest))
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, list[Interval]]:
@@ -158,7 +165,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str
         ],
         "mean": [percentile(float(found.mean[0]), many.mean)],
         **{
-            name: [basic(float(getattr(found, name)[0]), getattr(many, name), 0, 1)]
+            name: [cautious(float(getattr(found, name)[0]), getattr(many, name), 0, 1)]
             for name in ("worst", "best", "gap")
         },
     }
@@ -180,8 +187,8 @@ def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed
 
     return {
         "mean": percentile(*difference(lambda figures: figures.mean)),
-        "worst": basic(*difference(lambda figures: figures.worst), -1, 1),
-        "gap": basic(*difference(lambda figures: figures.gap), -1, 1),
+        "worst": cautious(*difference(lambda figures: figures.worst), -1, 1),
+        "gap": cautious(*difference(lambda figures: figures.gap), -1, 1),
     }
 
 

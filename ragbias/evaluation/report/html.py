@@ -22,7 +22,8 @@ READING = (
     "Tables are sorted by accuracy at the worst position, the best first. Positions are counted from 1, the document "
     "next to the start of the prompt.",
     f"Numbers in small print are {LEVEL}% bootstrap intervals over questions; differences to the plain model (none) "
-    "are paired, on the same questions.",
+    "are paired, on the same questions. Those of the worst position and of the gap are corrected for bias: of several "
+    "noisy accuracies the lowest is too low. They are the roughest.",
     "Flips: the share of questions whose answer is not the same in all orders of the same documents. The orders are "
     "those that moving the gold document makes, and the shuffles, if the settings ask for any. More orders give more "
     "chances to flip.",
