@@ -27,31 +27,46 @@ def uninterrupted(tmp_path_factory):
     return out
 
 
-def lines(file):
-    return file.read_bytes().count(b"\n") if file.exists() else 0
+def command(out, engine):
+    asked = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
+    whole = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", *asked, f"--limit={LIMIT}"]
+    return [*whole, f"--methods={METHODS}", "--no-cost", f"--engine={engine}", f"--out={out}"]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def signalled(out, engine, number, rows):
+    """Start a bench, send it a signal when it has so many rows; gives exit code and output."""
+    file = out / "rows.jsonl"
+    process = subprocess.Popen(command(out, engine), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not file.exists() or file.read_bytes().count(b"\n") < rows:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    said, _ = process.communicate()
+    return process.returncode, said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_path, engine):
     out = tmp_path / "run"
-    asked = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
-    command = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", *asked, f"--limit={LIMIT}"]
-    command += [f"--methods={METHODS}", "--no-cost", f"--engine={engine}", f"--out={out}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while lines(out / "rows.jsonl") < 100:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    code, _ = signalled(out, engine, signal.SIGKILL, 100)
     survived = read_rows(out / "rows.jsonl")
-    assert 100 <= len(survived) < 500
-    command.append("--engine=local")  # another engine is no other run
-    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True, timeout=200)
+    assert code == -signal.SIGKILL and 100 <= len(survived) < 500
+    # another engine is no other run
+    subprocess.run(command(out, "local"), env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True, timeout=200)
     for name, count in (("rows.jsonl", 500), ("noise.jsonl", 100)):
         rows, expected = read_rows(out / name), read_rows(uninterrupted / name)
         assert len(rows) == len({row.key for row in rows}) == count
         assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in expected]
     assert set(survived) <= set(read_rows(out / "rows.jsonl"))  # with their times: not run again
+
+
+@pytest.mark.slow
+def test_an_interrupted_bench_says_how_to_go_on(tmp_path):
+    code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
+    assert code == 130 and "the same command goes on from here" in " ".join(said.split())
+    assert len(read_rows(tmp_path / "run" / "rows.jsonl")) >= 20

@@ -105,3 +105,35 @@ def test_a_model_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path, 
     with pytest.raises(RunError, match=r"no config\.json"):
         silently(settings(tmp_path / "run", models=str(tmp_path / "empty")))
     assert not (tmp_path / "run").exists()
+
+
+LM_EVAL_TASK = """
+task: colours
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
+doc_to_target: answer
+doc_to_choice: choices
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
+"""
+
+
+def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
+    pytest.importorskip("lm_eval")
+    lines = [json.dumps({"question": f"{n}?", "choices": ["red", "green"], "answer": n % 2}) for n in range(4)]
+    (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "colours.yaml").write_text(LM_EVAL_TASK.format(data=tmp_path / "colours.jsonl"))
+    task = {"name": "mmlu", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
+    chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
+    summary = silently(chosen)
+    file = tmp_path / "run" / "rows.jsonl"
+    first = read_rows(file)
+    assert [(row.task, row.method) for row in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
+    assert summary["results"][0]["task"] == "colours"
+    file.write_bytes(file.read_bytes()[:-100])
+    silently(chosen)
+    again = read_rows(file)
+    assert again[:5] == first[:5] and replace(again[5], seconds=0) == replace(first[5], seconds=0)
