@@ -1,4 +1,4 @@
-"""The command line: ``ragbias demo | ask | speed | calibrate | report | methods``."""
+"""The command line: ``ragbias demo | ask | bench | speed | calibrate | report | methods``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import typer
 
 from ragbias.cli.ask import ask
+from ragbias.cli.bench import bench
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.methods import list_methods
@@ -19,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, speed, calibrate, report):
+for command in (demo, ask, bench, speed, calibrate, report):
     app.command()(command)
 app.command("methods")(list_methods)
 

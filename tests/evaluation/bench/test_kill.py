@@ -1,0 +1,72 @@
+"""``kill -9`` in the middle of a bench."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from rich.progress import Progress
+
+from ragbias.evaluation.bench.run import run
+from ragbias.evaluation.bench.settings import checked
+from ragbias.evaluation.rows import read_rows
+
+ASKED = {"documents": [2], "positions": [0, 1]}
+METHODS = "none,canonical-order"
+LIMIT = 125
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench") / "whole"
+    whole = {"methods": METHODS, "tasks": [{"name": "tiny", **ASKED}], "limit": LIMIT, "cost": False, "out": out}
+    run(checked(whole, "here"), Progress(disable=True))
+    return out
+
+
+def command(out, engine):
+    asked = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
+    whole = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", *asked, f"--limit={LIMIT}"]
+    return [*whole, f"--methods={METHODS}", "--no-cost", f"--engine={engine}", f"--out={out}"]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def signalled(out, engine, number, rows):
+    """Start a bench, send it a signal when it has so many rows; gives exit code and output."""
+    file = out / "rows.jsonl"
+    process = subprocess.Popen(command(out, engine), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 200
+    while not file.exists() or file.read_bytes().count(b"\n") < rows:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    said, _ = process.communicate()
+    return process.returncode, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_path, engine):
+    out = tmp_path / "run"
+    code, _ = signalled(out, engine, signal.SIGKILL, 100)
+    survived = read_rows(out / "rows.jsonl")
+    assert code == -signal.SIGKILL and 100 <= len(survived) < 500
+    # another engine is no other run
+    subprocess.run(command(out, "local"), env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True, timeout=200)
+    for name, count in (("rows.jsonl", 500), ("noise.jsonl", 100)):
+        rows, expected = read_rows(out / name), read_rows(uninterrupted / name)
+        assert len(rows) == len({row.key for row in rows}) == count
+        assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in expected]
+    assert set(survived) <= set(read_rows(out / "rows.jsonl"))  # with their times: not run again
+
+
+@pytest.mark.slow
+def test_an_interrupted_bench_says_how_to_go_on(tmp_path):
+    code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
+    assert code == 130 and "the same command goes on from here" in " ".join(said.split())
+    assert len(read_rows(tmp_path / "run" / "rows.jsonl")) >= 20
