@@ -1,4 +1,4 @@
-"""The command line: ``ragbias demo | ask | speed | calibrate | methods``."""
+"""The command line: ``ragbias demo | ask | audit | inspect | speed | calibrate | methods``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 import typer
 
 from ragbias.cli.ask import ask
+from ragbias.cli.audit import audit
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
+from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
 from ragbias.cli.speed import speed
 from ragbias.errors import RagBiasError
@@ -18,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, speed, calibrate):
+for command in (demo, ask, audit, inspect, speed, calibrate):
     app.command()(command)
 app.command("methods")(list_methods)
 
