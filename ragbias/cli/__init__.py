@@ -1,4 +1,4 @@
-"""The command line: ``ragbias demo | ask | audit | inspect | speed | calibrate | methods``."""
+"""The command line: ``ragbias demo | ask | audit | inspect | speed | calibrate | report | methods``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
+from ragbias.cli.report import report
 from ragbias.cli.speed import speed
 from ragbias.errors import RagBiasError
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, inspect, speed, calibrate):
+for command in (demo, ask, audit, inspect, speed, calibrate, report):
     app.command()(command)
 app.command("methods")(list_methods)
 

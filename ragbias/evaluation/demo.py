@@ -6,7 +6,7 @@ import json
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -169,11 +169,24 @@ def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
 
 def save(outcome: dict[str, Any], folder: Path) -> None:
     """Write ``results.json`` and ``bias.png``."""
-    from ragbias.evaluation.plot import u_curves
+    from ragbias.evaluation.report.figures import overlaid
 
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"settings": outcome["settings"], "results": outcome["results"]}
     (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
     settings = outcome["settings"]
     title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
-    u_curves(outcome["curves"], title, folder / "bias.png")
+    panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
+    figure = overlaid(panels)
+    figure.suptitle(title)
+    figure.savefig(folder / "bias.png", dpi=120)
+
+
+def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, list[float | None]]]:
+    """The curves as the figures take them: positions from 0, no intervals."""
+    return {
+        f"{name} (flips {curve.flip_rate:.0%})": {
+            str(position - 1): [accuracy, None, None] for position, accuracy in curve.accuracy_by_position.items()
+        }
+        for name, curve in curves.items()
+    }

@@ -1,0 +1,52 @@
+"""``ragbias report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ragbias.cli.terminal import JsonPath, console, in_a_folder, write_json
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of benches (their --out).", metavar="DIR...")],
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=in_a_folder)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=in_a_folder)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=in_a_folder)] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Tables and figures of one or several benches, the method with the best worst position first.
+
+    Methods of several benches stand beside each other where model, task and number of documents are the same.
+    """
+    from ragbias.evaluation.report import tables
+    from ragbias.evaluation.report.runs import read_run, summary_of
+    from ragbias.evaluation.summary import JUDGE
+
+    runs = [read_run(folder) for folder in folders]
+    summary = summary_of(runs)
+    for result in summary["results"]:
+        console.print(tables.as_table(result))
+        if result["task"] == JUDGE:
+            console.print(tables.as_judge_table(result))
+        for note in result["notes"]:
+            console.print(Text(f"- {note}"))
+    console.print(
+        "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends on "
+        "the order of the documents; noise: the same when nothing is changed."
+    )
+    if html is not None:
+        from ragbias.evaluation.report.html import as_html
+
+        html.write_text(as_html(summary, runs), encoding="utf-8")
+    if markdown is not None:
+        markdown.write_text(tables.as_markdown(summary), encoding="utf-8")
+    if csv is not None:
+        csv.write_text(tables.as_csv(summary), encoding="utf-8")
+    write_json(summary, json_path)
+    for path in (html, markdown, csv, json_path):
+        if path is not None:
+            console.print(Text(f"Written: {path}"))

@@ -1,0 +1,173 @@
+"""One HTML file that holds everything: figures inside it, no scripts, nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import matplotlib
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from ragbias.evaluation.report import figures, tables
+from ragbias.evaluation.report.runs import Run
+from ragbias.evaluation.statistics import LEVEL
+
+READING = (
+    "Tables are sorted by accuracy at the worst position, the best first. Positions are counted from 1, the document "
+    "next to the start of the prompt.",
+    f"Numbers in small print are {LEVEL}% bootstrap intervals over questions; differences to the plain model (none) "
+    "are paired, on the same questions.",
+    "Flips: the share of questions whose answer is not the same in all orders of the same documents. The orders are "
+    "those that moving the gold document makes, and the shuffles, if the settings ask for any. More orders give more "
+    "chances to flip.",
+    "Noise: the share of questions whose answer changes when the same prompt is asked twice; flips below it mean "
+    "nothing. Each prompt is asked two times for it, and once for each order for the flips.",
+    "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
+    "A gap is never negative, so noise alone makes one. The notes below a table name the gaps that chance makes as well.",
+    "Cost is the median in units of the plain model in the same run; where it was not timed by itself, the run's own "
+    "wall time per answer stands for it and is rough.",
+)
+ORACLE = (
+    "The documents around the gold one are drawn from a file of gold passages (an oracle file): they belong to other "
+    "questions and are easier to tell apart than the official retrieved ones, so accuracies are higher than official."
+)
+CAPTIONS = {
+    "u_curves": f"Accuracy by the place of the gold document; bands are {LEVEL}% intervals.",
+    "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing. No method is both cheaper "
+    "and better than one on the dashed line.",
+    "flip_rates": "How often the order of the documents changes the answer, beside how often nothing does.",
+    "heat_maps": "Accuracy by the depth of the gold document (0%: first, 100%: last) and the number of documents.",
+}
+
+
+def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
+    """The report of ``runs``; ``summary`` is what ``summary_of`` gives for them."""
+    environment = Environment(
+        loader=PackageLoader("ragbias.evaluation.report", "."), autoescape=True, undefined=StrictUndefined
+    )
+    parts = [
+        {"title": f"{task}, model {model}", **_part(list(results))}
+        for (model, task), results in groupby(summary["results"], key=lambda result: (result["model"], result["task"]))
+    ]
+    return environment.get_template("template.html.j2").render(
+        heading="Position bias: " + ", ".join(dict.fromkeys(part["title"] for part in parts)),
+        reading=[*READING, *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else [])],
+        parts=parts,
+        runs=[
+            {
+                "folder": run.folder.name or str(run.folder),
+                "answers": len(run.rows),
+                "noise": len(run.noise),
+                "settings": json.dumps(run.settings, indent=2, ensure_ascii=False) if run.settings else "not recorded",
+            }
+            for run in runs
+        ],
+    )
+
+
+def _part(results: list[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "results": [_result(result) for result in results],
+        "figures": _shown({"heat_maps": figures.heat_maps(results)}),
+    }
+
+
+def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "title": tables.title(result),
+        "headings": tables.headings(result),
+        "lines": tables.lines(result),
+        "notes": [*_chance(result), *_reference_lines(result), *result["notes"]],
+        "figures": _shown(
+            {
+                "u_curves": figures.u_curves(result) if len(result["positions"]) > 1 else None,
+                "cost_accuracy": figures.cost_accuracy(result),
+                "flip_rates": figures.flip_rates(result),
+            }
+        ),
+        "tables": [
+            {"title": name, "headings": head, "lines": body} for name, head, body in _more_tables(result) if body
+        ],
+    }
+
+
+def _more_tables(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Accuracy by position, and by group where the task has groups."""
+    methods = tables.ranked(result)
+    positions = [str(position) for position in result["positions"]]
+    yield (
+        "Accuracy by position of the gold document",
+        ["method", *(str(int(position) + 1) for position in positions)],
+        [
+            [label, *(tables.with_interval(method["accuracy_by_position"].get(position)) for position in positions)]
+            for label, method in methods
+        ]
+        if positions
+        else [],
+    )
+    groups = sorted({group for _, method in methods for group in method["groups"]})
+    yield (
+        "Mean accuracy by group",
+        ["group", "questions", *(label for label, _ in methods)],
+        [
+            [
+                group or "without a name",
+                str(max(method["groups"].get(group, {}).get("questions", 0) for _, method in methods)),
+                *(tables.with_interval(method["groups"].get(group, {}).get("mean")) for _, method in methods),
+            ]
+            for group in groups
+        ],
+    )
+
+
+def _chance(result: Mapping[str, Any]) -> list[str]:
+    """Which gaps noise would make as well."""
+    within = [
+        f"{label} (gap {method['gap'][0]:.2f}, chance {method['gap_by_chance']:.2f})"
+        for label, method in tables.ranked(result)
+        if method["gap"] and method["gap"][0] and method["gap"][0] <= method["gap_by_chance"]
+    ]
+    if not within:
+        return []
+    return [
+        "Gaps that are no larger than chance makes them in 95 of 100 runs without any position bias: "
+        + "; ".join(within)
+    ]
+
+
+def _reference_lines(result: Mapping[str, Any]) -> list[str]:
+    names = {"closed_book": "without documents", "oracle": "with the gold document alone"}
+    return [
+        f"Accuracy of the model {names[name]}: {tables.with_interval(figure)}."
+        for name, figure in result["reference_lines"].items()
+    ]
+
+
+def _shown(made: Mapping[str, Figure | None]) -> list[dict[str, str]]:
+    return [
+        {"source": _source(figure, name), "caption": CAPTIONS[name]}
+        for name, figure in made.items()
+        if figure is not None
+    ]
+
+
+def _source(figure: Figure, name: str) -> str:
+    """The figure as a data address; the same figure always gives the same one."""
+    written = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(written, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(written.getvalue()).decode("ascii")
+
+
+def _from_oracle(settings: Any) -> bool:
+    """Whether any text in the settings names an oracle file."""
+    if isinstance(settings, Mapping):
+        return any(_from_oracle(value) for value in settings.values())
+    if isinstance(settings, list):
+        return any(_from_oracle(value) for value in settings)
+    return isinstance(settings, str) and "oracle" in settings.lower()

@@ -1,0 +1,95 @@
+"""The folders of finished or unfinished runs, read and put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.rows import Row, read_rows
+from ragbias.evaluation.summary import summarise
+
+
+@dataclass(frozen=True)
+class Run:
+    """One folder.
+
+    Attributes:
+        cost: by ``"model|task|documents"`` and method; empty where it was not measured.
+        settings: what the run was asked to do, with versions and machine; empty where the file is missing.
+    """
+
+    folder: Path
+    rows: list[Row]
+    noise: list[Row]
+    cost: dict[str, dict[str, Any]]
+    settings: dict[str, Any]
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run's folder.
+
+    Raises:
+        RunError: no folder of a run, or nothing is answered yet.
+        DataError: a file in it is of another format.
+    """
+    if not folder.is_dir():
+        raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
+    if not (folder / "rows.jsonl").is_file():
+        raise RunError(f"{folder} holds no rows.jsonl; expected the --out folder of a bench")
+    rows = _rows(folder / "rows.jsonl")
+    if not rows:
+        raise RunError(
+            f"{folder / 'rows.jsonl'} holds no answers yet; run the bench again, it goes on where it stopped"
+        )
+    noise = _rows(folder / "noise.jsonl") if (folder / "noise.jsonl").is_file() else []
+    return Run(folder, rows, noise, _mapping(folder / "cost.json"), _mapping(folder / "settings.json"))
+
+
+def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """The aggregates of all runs together, as ``summarise`` gives them.
+
+    Raises:
+        RunError: two runs hold the same method on the same model, task and number of documents; names both folders.
+    """
+    refuse_clashes(runs)
+    cost: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        for setting, methods in run.cost.items():
+            cost[setting] = {**cost.get(setting, {}), **methods}
+    return summarise([row for run in runs for row in run.rows], cost, [row for run in runs for row in run.noise])
+
+
+def refuse_clashes(runs: Sequence[Run]) -> None:
+    owners: dict[tuple[str, str, int, str], Path] = {}
+    for run in runs:
+        for setting in dict.fromkeys((row.model, row.task, row.documents, row.method) for row in run.rows):
+            first = owners.setdefault(setting, run.folder)
+            if first is not run.folder:
+                model, task, documents, method = setting
+                raise RunError(
+                    f"{first} and {run.folder} both hold {method!r} for model {model!r}, task {task!r} and {documents} "
+                    "documents; report them one by one"
+                )
+
+
+def _rows(path: Path) -> list[Row]:
+    try:
+        return read_rows(path)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} does not hold rows of a bench: {error}") from error
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}") from error
+    if not isinstance(found, Mapping):
+        raise DataError(f"{path} holds no JSON object")
+    return dict(found)

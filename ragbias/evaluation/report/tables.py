@@ -1,0 +1,192 @@
+"""The method table, best worst position first: in the terminal, as Markdown and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ragbias.evaluation.statistics import LEVEL
+from ragbias.evaluation.summary import JUDGE, REFERENCE
+
+NOTHING = "-"
+COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
+JUDGE_FIGURES = {
+    "swap_consistency": "swap-consistent",
+    "prefers_first": "prefers first",
+    "accuracy_preferred_first": "right, better one first",
+    "accuracy_preferred_second": "right, better one second",
+}
+
+
+def ranked(result: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The methods of a result, the one with the best worst position first; by mean where there are no positions."""
+
+    def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
+        mean = item[1]["mean"][0]
+        worst = item[1]["worst"][0] if item[1]["worst"] else mean
+        return -(worst if worst is not None else -1), -(mean if mean is not None else -1), item[0]
+
+    return sorted(result["methods"].items(), key=rank)
+
+
+def title(result: Mapping[str, Any]) -> str:
+    documents = f"{result['documents']} documents" if result["documents"] else "no documents"
+    return f"{result['task']}, {documents}, model {result['model']}"
+
+
+def cost_kind(result: Mapping[str, Any]) -> str | None:
+    """What cost means in a result: the timed prefill, or else the run's own time per answer, both in units of none."""
+    methods = result["methods"]
+    if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
+        return "prefill_ratio"
+    return "seconds_ratio" if methods.get(REFERENCE, {}).get("seconds") else None
+
+
+def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
+    """``[median, low, high]`` in units of ``none``, of the kind that ``cost_kind`` says."""
+    kind, methods = cost_kind(result), result["methods"]
+    if kind == "prefill_ratio":
+        return list(methods[label]["cost"]["prefill_ratio"])
+    return [methods[label]["seconds"] / methods[REFERENCE]["seconds"], None, None] if kind else None
+
+
+def headings(result: Mapping[str, Any]) -> list[str]:
+    kind = cost_kind(result)
+    return [
+        "method",
+        "worst",
+        "mean",
+        "gap",
+        f"worst - {REFERENCE}",
+        f"mean - {REFERENCE}",
+        "flips",
+        "noise",
+        *([COST_HEADINGS[kind]] if kind else []),
+        *(JUDGE_FIGURES.values() if result["task"] == JUDGE else ()),
+    ]
+
+
+def lines(result: Mapping[str, Any]) -> list[list[str]]:
+    """Cells for ``headings``, with intervals."""
+    return [_cells(result, label, method, True) for label, method in ranked(result)]
+
+
+def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> list[str]:
+    difference = method["difference"] or {}
+    kind = cost_kind(result)
+    cost = cost_of(result, label)
+    return [
+        label,
+        *(with_interval(method[name], intervals) for name in ("worst", "mean", "gap")),
+        *(with_interval(difference.get(name), intervals, "+.2f") for name in ("worst", "mean")),
+        *(with_interval(method[name], intervals, ".0%") for name in ("flip_rate", "noise_floor")),
+        *([with_interval(cost, intervals, ".2f", "x")] if kind else []),
+        *(with_interval(method["judge"][name], intervals) for name in (JUDGE_FIGURES if "judge" in method else ())),
+    ]
+
+
+def with_interval(
+    figure: Sequence[float | None] | None, interval: bool = True, form: str = ".2f", prefix: str = ""
+) -> str:
+    """``0.71 (0.62 to 0.79)``; without the interval where there is none or none is wanted."""
+    if not figure or figure[0] is None:
+        return NOTHING
+    estimate, low, high = (None if value is None else prefix + _written(value, form) for value in figure)
+    return f"{estimate} ({low} to {high})" if interval and low is not None and high is not None else str(estimate)
+
+
+def _written(value: float, form: str) -> str:
+    """Without the minus of a number that is rounded to zero."""
+    text = format(value, form)
+    return text if text.strip("-0.%") else format(0.0, form)
+
+
+def as_table(result: Mapping[str, Any]) -> Table:
+    """For a terminal of 80 columns: an interval for the worst position only, and no judge's figures."""
+    kind = cost_kind(result)
+    table = Table(title=Text(title(result)), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    table.add_column("method", overflow="fold")
+    for heading in ("worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if kind:
+        table.add_column(COST_HEADINGS[kind], justify="right", no_wrap=True)
+    for label, method in ranked(result):
+        cells = _cells(result, label, method, False)
+        low, high = method["worst"][1:] if method["worst"] else (None, None)
+        interval = NOTHING if low is None else f"{low:.2f}-{high:.2f}".replace("0.", ".")
+        table.add_row(*map(Text, (label, cells[1], interval, *cells[2:5], *cells[6 : 9 if kind else 8])))
+    return table
+
+
+def as_judge_table(result: Mapping[str, Any]) -> Table:
+    """What a judge does when the answers are swapped."""
+    table = Table(title=Text(title(result)), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    table.add_column("method", overflow="fold")
+    for heading in JUDGE_FIGURES.values():
+        table.add_column(heading, justify="right")
+    for label, method in ranked(result):
+        table.add_row(*map(Text, (label, *(with_interval(method["judge"][name], False) for name in JUDGE_FIGURES))))
+    return table
+
+
+def as_markdown(summary: Mapping[str, Any]) -> str:
+    """One table for each result, with intervals, and the notes below it."""
+    parts = []
+    for result in summary["results"]:
+        rows = [headings(result), ["---"] + ["---:"] * (len(headings(result)) - 1), *lines(result)]
+        table = "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
+        notes = "".join(f"\n- {_in_markdown(note)}" for note in result["notes"])
+        parts.append(f"### {_in_markdown(title(result))}\n\n{table}\n{notes and notes + chr(10)}")
+    return "\n".join(parts)
+
+
+def _in_markdown(text: str) -> str:
+    """One line that no name can break out of."""
+    text = " ".join(text.split())
+    for character in "\\|<>[]`*":
+        text = text.replace(character, "\\" + character)
+    return text.replace("_", "\\_")
+
+
+def as_csv(summary: Mapping[str, Any]) -> str:
+    """One line for each method of each result, intervals in columns of their own; positions counted from 0."""
+    records = [_record(result, label, method) for result in summary["results"] for label, method in ranked(result)]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    positions = sorted((name for name in names if name.startswith("accuracy_at_")), key=_position)
+    written = io.StringIO()
+    writer = csv.DictWriter(written, [name for name in names if name not in positions] + positions, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return written.getvalue()
+
+
+def _position(name: str) -> int:
+    return int(name.removeprefix("accuracy_at_").partition("_")[0])
+
+
+def _record(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
+    record = {name: result[name] for name in ("model", "task", "documents")}
+    record |= {"method": label, "questions": method["questions"], "rows": method["rows"]}
+    for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
+        record |= _columns(name, method[name])
+    record["gap_by_chance"] = method["gap_by_chance"]
+    for name, figure in (method["difference"] or {}).items():
+        record |= _columns(f"{name}_minus_{REFERENCE}", figure)
+    for name in ("prompt_tokens", "completion_tokens", "seconds"):
+        record[name] = method[name]
+    for name, figure in method.get("cost", {}).items():
+        record |= _columns(name, figure)
+    for name in JUDGE_FIGURES if "judge" in method else ():
+        record |= _columns(name, method["judge"][name])
+    for position, figure in method["accuracy_by_position"].items():
+        record |= _columns(f"accuracy_at_{position}", figure)
+    return record
+
+
+def _columns(name: str, figure: Iterable[float | None] | None) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), figure or (None, None, None), strict=True))

@@ -1,0 +1,293 @@
+"""How sure the figures of a bench are: bootstrap over questions, flips, judges, orders.
+
+A question is the unit that is drawn: its answers at all positions stay together, and methods are compared on the same
+drawn questions (paired).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragbias.errors import RunError
+from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.rows import Row
+
+RESAMPLES = 2000
+FEWEST = 5  # questions that an interval takes
+LEVEL = 95  # per cent
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% bootstrap interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def as_list(self) -> list[float]:
+        return [self.estimate, self.low, self.high]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one method.
+
+    Attributes:
+        questions: their ids, ascending.
+        positions: places of the gold document, counted from 0, ascending; a single -1 where there is no gold document.
+        values: (questions, positions), the mean over orders and seeds; NaN where a question was not asked there.
+    """
+
+    questions: tuple[str, ...]
+    positions: tuple[int, ...]
+    values: Floats
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Scores:
+        cells: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for row in rows:
+            cells[row.question, -1 if row.gold_position is None else row.gold_position].append(row.score)
+        questions = {question: index for index, question in enumerate(sorted({question for question, _ in cells}))}
+        positions = {position: index for index, position in enumerate(sorted({position for _, position in cells}))}
+        values = np.full((len(questions), len(positions)), np.nan)
+        for (question, position), scores in cells.items():
+            values[questions[question], positions[position]] = np.mean(scores)
+        return cls(tuple(questions), tuple(positions), values)
+
+    def shared(self, other: Scores) -> tuple[Floats, Floats]:
+        """Both methods' values for the questions and positions that both have; NaN where either has none."""
+        questions = sorted(set(self.questions) & set(other.questions))
+        positions = sorted(set(self.positions) & set(other.positions))
+        own, theirs = (
+            scores.values[np.ix_(_places(scores.questions, questions), _places(scores.positions, positions))]
+            for scores in (self, other)
+        )
+        missing = np.isnan(own) | np.isnan(theirs)
+        asked = ~missing.all(axis=0)
+        return np.where(missing, np.nan, own)[:, asked], np.where(missing, np.nan, theirs)[:, asked]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What sums up a curve, for each of several draws of questions.
+
+    Attributes:
+        by_position: (draws, positions), the accuracy.
+    """
+
+    by_position: Floats
+
+    @classmethod
+    def of(cls, values: Floats, counts: Floats) -> Figures:
+        """Args: values (questions, positions), may hold NaN; counts (draws, questions), how often each was drawn."""
+        asked = counts @ (~np.isnan(values)).astype(float)
+        with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
+            return cls(counts @ np.nan_to_num(values) / asked)
+
+    @property
+    def mean(self) -> Floats:
+        return np.asarray(self.by_position.mean(axis=1))
+
+    @property
+    def worst(self) -> Floats:
+        return np.asarray(self.by_position.min(axis=1))
+
+    @property
+    def best(self) -> Floats:
+        return np.asarray(self.by_position.max(axis=1))
+
+    @property
+    def gap(self) -> Floats:
+        return self.best - self.worst
+
+
+def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """(resamples, questions): how often each question is in each resample, drawn with replacement.
+
+    Raises:
+        RunError: fewer than ``FEWEST`` questions.
+    """
+    if questions < FEWEST:
+        raise RunError(f"an interval needs at least {FEWEST} questions, there are {questions}; ask more of them")
+    drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
+    drawn += questions * np.arange(resamples)[:, None]
+    return np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
+
+
+def percentile(estimate: float, resampled: Floats) -> Interval:
+    """The percentile interval, for means."""
+    low, high = _ends(resampled)
+    return _around(estimate, low, high)
+
+
+def basic(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
+    """The basic (reverse percentile) interval between ``least`` and ``most``, for minima, gaps and their differences.
+
+    The minimum over positions is biased downwards, and in a resample once more: percentile intervals of worst and gap
+    miss the truth nearly always where a curve is flat. The basic interval takes the bias off.
+    """
+    low, high = _ends(resampled)
+    return _around(estimate, max(least, 2 * estimate - high), min(most, 2 * estimate - low))
+
+
+def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, list[Interval]]:
+    """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
+
+    Raises:
+        RunError: too few questions.
+    """
+    found = point(scores.values)
+    many = Figures.of(scores.values, draws(len(scores.questions), resamples, seed))
+    return {
+        "by_position": [
+            percentile(float(found.by_position[0, index]), many.by_position[:, index])
+            for index in range(len(scores.positions))
+        ],
+        "mean": [percentile(float(found.mean[0]), many.mean)],
+        **{
+            name: [basic(float(getattr(found, name)[0]), getattr(many, name), 0, 1)]
+            for name in ("worst", "best", "gap")
+        },
+    }
+
+
+def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Interval]:
+    """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
+
+    Raises:
+        RunError: too few questions in common.
+    """
+    pair = own.shared(reference)
+    counts = draws(len(pair[0]), resamples, seed)
+    first, second = (point(values) for values in pair)
+    many_first, many_second = (Figures.of(values, counts) for values in pair)
+
+    def difference(of: Callable[[Figures], Floats]) -> tuple[float, Floats]:
+        return float((of(first) - of(second))[0]), of(many_first) - of(many_second)
+
+    return {
+        "mean": percentile(*difference(lambda figures: figures.mean)),
+        "worst": basic(*difference(lambda figures: figures.worst), -1, 1),
+        "gap": basic(*difference(lambda figures: figures.gap), -1, 1),
+    }
+
+
+def point(values: Floats) -> Figures:
+    """The figures of all questions, each once: one draw."""
+    return Figures.of(values, np.ones((1, len(values))))
+
+
+def gap_by_chance(scores: Scores, resamples: int = 500, seed: int = 0) -> float:
+    """The gap that 95 of 100 runs without any position bias stay below.
+
+    Each question's scores are shuffled over the positions: a gap is never negative, so noise alone makes one.
+    """
+    rng = np.random.default_rng(seed)
+    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(resamples)]
+    return float(np.nanpercentile(gaps, LEVEL))
+
+
+def share(values: Mapping[str, float], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """Mean of one value per question, with its interval.
+
+    Raises:
+        RunError: too few questions.
+    """
+    column = np.array([values[question] for question in sorted(values)], dtype=float)
+    return percentile(float(column.mean()), draws(len(column), resamples, seed) @ column / len(column))
+
+
+def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] | None = None) -> dict[str, float]:
+    """For each question asked in several orders: 1 if not all answers are the same, else 0; the mean over its seeds.
+
+    Args:
+        rows: of one task, model and method.
+        answer: what must stay the same; default: the prediction, normalised.
+    """
+    answer = answer or spoken
+    given: dict[tuple[str, int, int], list[Hashable]] = defaultdict(list)
+    for row in rows:
+        given[row.question, row.documents, row.seed].append(answer(row))
+    changed: dict[str, list[bool]] = defaultdict(list)
+    for (question, _, _), answers in given.items():
+        if len(answers) > 1:
+            changed[question].append(len(set(answers)) > 1)
+    return {question: float(np.mean(each)) for question, each in changed.items()}
+
+
+def repeats(
+    rows: Iterable[Row], noise: Iterable[Row], answer: Callable[[Row], Hashable] | None = None
+) -> dict[str, float]:
+    """For each question asked twice in the same order: the share of second answers that differ from the first.
+
+    Its mean is the noise floor of the decoder; ``noise`` are the second answers.
+    """
+    answer = answer or spoken
+    first = {row.key: answer(row) for row in rows}
+    changed: dict[str, list[bool]] = defaultdict(list)
+    for row in noise:
+        if row.key in first:
+            changed[row.question].append(answer(row) != first[row.key])
+    return {question: float(np.mean(each)) for question, each in changed.items()}
+
+
+def spoken(row: Row) -> str:
+    """What a row says, as flips compare it."""
+    return normalised(row.prediction)
+
+
+def verdict(row: Row) -> str:
+    """Which answer a judge's row prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is a tie's."""
+    return {1.0: "chosen", 0.0: "rejected"}.get(row.score, "neither")
+
+
+def prefers_first(rows: Iterable[Row]) -> dict[str, float]:
+    """For each pair that a judge decided: the share of its verdicts for the answer shown first.
+
+    The better answer is the gold document, so a verdict is for the first one if it is right and that one stands first,
+    or wrong and it stands second.
+    """
+    given: dict[str, list[bool]] = defaultdict(list)
+    for row in rows:
+        if verdict(row) != "neither" and row.gold_position is not None:
+            given[row.question].append((verdict(row) == "chosen") == (row.gold_position == 0))
+    return {question: float(np.mean(each)) for question, each in given.items()}
+
+
+def kendall_tau(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
+    """Kendall's tau between two orders of the same documents: 1 the same, -1 reversed.
+
+    Raises:
+        RunError: not the same documents, one of them twice, or fewer than two.
+    """
+    from scipy.stats import kendalltau  # optional
+
+    if len(first) < 2 or len(set(first)) < len(first) or set(first) != set(second) or len(first) != len(second):
+        raise RunError(f"orders {first!r} and {second!r}; expected the same two or more documents, each once")
+    place = {document: index for index, document in enumerate(second)}
+    return float(kendalltau(range(len(first)), [place[document] for document in first]).statistic)
+
+
+def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
+    place = {each: index for index, each in enumerate(known)}
+    return [place[each] for each in wanted]
+
+
+def _ends(resampled: Floats) -> tuple[float, float]:
+    tail = (100 - LEVEL) / 2
+    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _around(estimate: float, low: float, high: float) -> Interval:
+    """An interval that holds its estimate, whatever the bias of the resamples."""
+    return Interval(estimate, min(low, estimate), max(high, estimate))
