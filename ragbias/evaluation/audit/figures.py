@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,15 +11,9 @@ from matplotlib.ticker import PercentFormatter
 from ragbias.evaluation.audit.measuring import Audit
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
+from ragbias.evaluation.report.figures import LINES
 from ragbias.evaluation.statistics import Interval
 
-LINES = (
-    ("#000000", "-", "o"),
-    ("#d55e00", "--", "s"),
-    ("#0072b2", "-.", "^"),
-    ("#009e73", ":", "D"),
-    ("#cc79a7", (0, (5, 1, 1, 1)), "v"),
-)
 BARS: tuple[dict[str, Any], ...] = ({"color": "#444444"}, {"color": "white", "edgecolor": "#444444", "hatch": "////"})
 
 
@@ -42,10 +35,18 @@ def flip_figure(audit: Audit) -> Figure:
                 label=None if at else name,
                 **style,
             )
+            axis.annotate(
+                f"{interval.estimate:.0%}",
+                (interval.high, at + 0.38 * (bar - 0.5)),
+                xytext=(5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=8.5,
+            )
     axis.axvline(WORTH, color="black", linestyle=":", linewidth=1)
     axis.set_yticks(range(len(audit.outcomes)), list(audit.outcomes))
     axis.invert_yaxis()
-    axis.set_xlim(0, 1)
+    axis.set_xlim(0, 1.08)
     axis.xaxis.set_major_formatter(PercentFormatter(1))
     axis.set_xlabel(f"questions whose answer changes (dotted: {WORTH:.0%})")
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
@@ -74,13 +75,6 @@ def place_figure(audit: Audit) -> Figure:
     handles, labels = max((axis.get_legend_handles_labels() for axis in (moved, taken)), key=lambda each: len(each[0]))
     figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, handlelength=4, fontsize=9)
     return figure
-
-
-def svg(figure: Figure) -> str:
-    """The figure as an element of HTML."""
-    text = StringIO()
-    figure.savefig(text, format="svg")
-    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def _line(axis: Axes, values: list[Interval], label: str, index: int) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment
-from markupsafe import Markup
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 
 from ragbias.evaluation.audit.asking import Subject
-from ragbias.evaluation.audit.figures import flip_figure, place_figure, svg
+from ragbias.evaluation.audit.figures import flip_figure, place_figure
 from ragbias.evaluation.audit.measuring import Audit, Outcome
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.bench.cost import Cost, measure_costs
 from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.report.html import address
 from ragbias.evaluation.statistics import Interval
 from ragbias.methods import Method
 
@@ -125,16 +124,14 @@ def as_html(
 ) -> str:
     """One file without links to others; ``questions`` are their texts."""
     places = any(each.lean or each.by_place for each in audit.outcomes.values())
-    template = (resources.files(__package__) / "report.html").read_text(encoding="utf-8")
-    return (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        .from_string(template)
-        .render(
-            advice=advice,
+    loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("audit.html.j2").render(
+        advice=advice,
             headings=HEADINGS,
             rows={label: row(each, costs[label]) for label, each in audit.outcomes.items()},
-            flips=Markup(svg(flip_figure(audit))),
-            places=Markup(svg(place_figure(audit))) if places else None,
+            flips=address(flip_figure(audit), "flips"),
+            places=address(place_figure(audit), "places") if places else None,
             orders=order_names(audit.orders),
             accuracy={
                 label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order

@@ -1,0 +1,114 @@
+"""``ragbias bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ragbias.cli.terminal import JsonPath, console, progress, write_json
+from ragbias.errors import RunError
+
+
+def bench(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="A YAML file with all settings; or data files, as with --data.")
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="mdqa, kv-retrieval, longbench, judge, mmlu or tiny.")] = None,
+    data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="See `ragbias methods`; e.g. none,pine,attention-sorting(rounds=2).")
+    ] = None,
+    documents: Annotated[str | None, typer.Option(help="Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[str | None, typer.Option(help="Places of the gold document from 0, e.g. 0,4,9.")] = None,
+    orders: Annotated[int | None, typer.Option(help="Orders of the documents for each question.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions. Default: all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws the cases. Default: 0.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several of them, e.g. 1,2,3.")] = None,
+    no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    batch_size: Annotated[int | None, typer.Option(help="Cases that run together. Default: 8.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Of the engine ray; each loads the model. Default: 2.")] = None,
+    no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.")
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
+    from ragbias.evaluation.bench.run import run
+    from ragbias.evaluation.bench.settings import checked, read_settings
+
+    given = {
+        "models": ",".join(model) if model else None,
+        "methods": methods,
+        "limit": limit,
+        "seeds": _seeds(seed, seeds),
+        "batch_size": batch_size,
+        "dtype": dtype,
+        "engine": engine,
+        "workers": workers,
+        "cost": False if no_cost else None,
+        "out": out,
+    }
+    changes = {key: value for key, value in given.items() if value is not None}
+    options = {
+        "data": data,
+        "documents": _numbers("--documents", documents),
+        "positions": _numbers("--positions", positions),
+        "orders": orders,
+        "indices": False if no_indices else None,
+    }
+    of_the_task = {key: value for key, value in options.items() if value is not None}
+    yaml = files[0] if files and len(files) == 1 and files[0].suffix in (".yaml", ".yml") else None
+    if yaml is not None:
+        if task or of_the_task:
+            named = "--task" if task else f"--{'no-indices' if no_indices else next(iter(of_the_task))}"
+            raise RunError(f"{named} does not go with {yaml}: tasks and their options stand in the file")
+        settings = read_settings(yaml, changes)
+    else:
+        if files:
+            of_the_task["data"] = [*(data or []), *files]
+        tasks = [{"name": name.strip(), **of_the_task} for each in task or [] for name in each.split(",")]
+        settings = checked({**changes, "tasks": tasks}, "the command line")
+    try:
+        with progress() as bar:
+            summary = run(settings, bar)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")
+        raise
+    for result in summary["results"]:
+        console.print(_table(result))
+    console.print(f"Written: {settings.out / 'rows.jsonl'}, {settings.out / 'summary.json'}")
+    write_json(summary, json_path)
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise RunError(f"{option} {text!r}: expected whole numbers with commas between them") from None
+
+
+def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
+    if seed is not None and seeds is not None:
+        raise RunError("--seed and --seeds are both given; give one of them")
+    return _numbers("--seeds", seeds) if seed is None else [seed]
+
+
+def _table(result: dict[str, Any]) -> Table:
+    title = f"{result['model']}, {result['task']}, {result['documents']} documents"
+    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    for column in ("method", "mean", "worst", "gap", "flips"):
+        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for label, figures in result["methods"].items():
+        table.add_row(label, *(_estimate(figures[name]) for name in ("mean", "worst", "gap", "flip_rate")))
+    return table
+
+
+def _estimate(figure: list[float | None] | None) -> str:
+    return "-" if figure is None or figure[0] is None else f"{figure[0]:.2f}"

@@ -1,0 +1,154 @@
+"""What methods cost on given prompts: time and memory beside the plain model, all methods interleaved."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod
+from ragbias.prompt import Prompt
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at each start and stop
+
+DECODED = 8  # tokens after the first one, in each round
+
+Spread = tuple[float, float, float]  # median, lowest, highest
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one method costs; each ``(median, lowest, highest)`` over the rounds.
+
+    Attributes:
+        prefill_seconds: until the first token, with all that the method does before.
+        decode_seconds: for each token after it.
+        peak_bytes: the most memory in use at once, beside what was in use before, i.e. the model.
+        prefill_ratio, decode_ratio, peak_ratio: to ``none`` on the same prompt in the same round.
+    """
+
+    prefill_seconds: Spread
+    decode_seconds: Spread
+    peak_bytes: Spread
+    prefill_ratio: Spread
+    decode_ratio: Spread
+    peak_ratio: Spread
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Clock:
+    """Adds up the time of decoding: from the end of each forward pass to the end of the next, where that has one token.
+
+    All else counts as prefill: what a method runs before and between, and what a vote runs afterwards.
+    """
+
+    def __init__(self, lm: DebiasedLM) -> None:
+        self.decoding = 0.0
+        self._device = lm.model.device
+        self._last = self.now()
+
+    def now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def hook(self, module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
+        now = self.now()
+        ids = arguments[0] if arguments else named["input_ids"]
+        if ids.shape[1] == 1:
+            self.decoding += now - self._last
+        self._last = now
+
+
+def measure_costs(
+    lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
+) -> dict[str, Cost]:
+    """The cost of each method by its label, greedily, on one prompt after the other.
+
+    Args:
+        prompts: with room for ``DECODED`` tokens and one more in the model's window.
+        methods: ``none`` runs beside them, whether it is among them or not.
+        rounds: counted ones; a round before them warms up. Memory is measured in rounds of its own, without times.
+    """
+    chosen = [prompts[index % len(prompts)] for index in range(rounds)]
+    times = _interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
+    peaks = _interleaved(methods, chosen, lambda prompt, method: (_peak(lm, prompt, method),))
+    found: dict[str, Cost] = {}
+    for label in methods:
+        figures = [_figures(times, label, 0, 1), _figures(times, label, 1, 1), _figures(peaks, label, 0, 0)]
+        found[label] = Cost(*(own for own, _ in figures), *(ratio for _, ratio in figures))
+    return found
+
+
+Taken = dict[str | None, list[tuple[float, ...]]]
+
+
+def _interleaved(
+    methods: Mapping[str, Method],
+    prompts: Sequence[str | Prompt],
+    measure: Callable[[str | Prompt, Method], tuple[float, ...]],
+) -> Taken:
+    """Measurements by label in each round; those of the plain model under ``None``, whatever its label."""
+    plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
+    contestants: dict[str | None, Method] = {plain: NoMethod()}
+    contestants.update(methods.items())
+    taken: Taken = {label: [] for label in contestants}
+    for prompt in prompts:
+        for label, method in contestants.items():
+            taken[label].append(measure(prompt, method))
+    taken[None] = taken[plain]
+    return taken
+
+
+def _figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
+    """Of the rounds from ``first`` on: the spread of one measurement, and that of its ratio to the plain model's."""
+    own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
+    return _spread(own), _spread([mine / base for mine, base in zip(own, plain, strict=True)])
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return statistics.median(values), min(values), max(values)
+
+
+def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
+    lm.generate(prompt, method=method, max_new_tokens=DECODED + 1, min_new_tokens=DECODED + 1)
+
+
+def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
+    """Seconds of the prefill and of one token after it."""
+    clock = _Clock(lm)
+    attached = lm.model.register_forward_hook(clock.hook, with_kwargs=True)
+    try:
+        begin = clock.now()
+        _generate(lm, prompt, method)
+        total = clock.now() - begin
+    finally:
+        attached.remove()
+    return total - clock.decoding, clock.decoding / DECODED
+
+
+def _peak(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> float:
+    """Bytes."""
+    if lm.model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(lm.model.device)
+        before = torch.cuda.memory_allocated(lm.model.device)
+        _generate(lm, prompt, method)
+        return float(torch.cuda.max_memory_allocated(lm.model.device) - before)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        _generate(lm, prompt, method)
+    events = profiled.profiler.kineto_results.events()
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    used = peak = 0
+    for _, change in sorted(changes, key=lambda each: each[0]):
+        used += change
+        peak = max(peak, used)
+    return float(peak)

@@ -1,0 +1,141 @@
+"""What a bench asks, in which order: the same in every process that works on a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from ragbias.errors import RunError
+from ragbias.evaluation.bench.settings import HARNESS, Settings
+from ragbias.evaluation.bench.store import Key
+from ragbias.evaluation.method_list import parse_methods
+from ragbias.evaluation.rows import Row
+from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.methods import Method
+
+NOISE_QUESTIONS = 50  # asked a second time, of each task, seed and number of documents
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Cases that run together, with every method in turn, so that the methods' times compare.
+
+    Attributes:
+        methods: by label.
+        noise: whether a case is asked again, alone, to see how much answers differ in the same order.
+    """
+
+    model: str
+    task: Task
+    cases: tuple[Case, ...]
+    methods: Mapping[str, Method]
+    batch_size: int
+    noise: bool = False
+
+    def keys(self, label: str) -> list[Key]:
+        """Of the rows that one method gives."""
+        return [(self.task.name, self.model, label, case.id) for case in self.cases]
+
+    def without(self, rows: Mapping[Key, Row]) -> Unit:
+        """The unit with those methods only of which a row is missing."""
+        return replace(
+            self,
+            methods={
+                label: method
+                for label, method in self.methods.items()
+                if not all(key in rows for key in self.keys(label))
+            },
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All units of a run.
+
+    Attributes:
+        methods: by model and label.
+        tasks: without the one that lm-eval runs; each with all seeds.
+    """
+
+    methods: Mapping[str, Mapping[str, Method]]
+    tasks: tuple[tuple[Task, ...], ...]
+    batch_size: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Plan:
+        """The plan for these settings.
+
+        Raises:
+            RunError: a method needs documents and a task has none.
+            MethodError, UnknownMethodError, DataError.
+        """
+        methods = {model: parse_methods(settings.methods, model) for model in settings.models}
+        tasks = tuple(
+            tuple(each.made(seed, settings.limit) for seed in (settings.seeds if each.seeded else settings.seeds[:1]))
+            for each in settings.tasks
+            if each.name != HARNESS
+        )
+        without = [task.name for task, *_ in tasks if not task.has_documents]
+        without += [each.name for each in settings.tasks if each.name == HARNESS]
+        for label, method in next(iter(methods.values())).items():
+            if method.needs_documents and without:
+                raise RunError(
+                    f"method {label!r} needs documents and task {without[0]!r} has none; leave out one of them"
+                )
+        return cls(methods, tasks, settings.batch_size)
+
+    def units(self) -> Iterator[Unit]:
+        """Every unit, in order; reads the data anew, so that not all of it is in memory at once."""
+        for model, methods in self.methods.items():
+            for task, cases in self._by_seed():
+                while batch := tuple(islice(cases, self.batch_size)):
+                    yield Unit(model, task, batch, methods, self.batch_size)
+            for task, cases in self._by_seed():
+                for case in _first_cases(cases):
+                    yield Unit(model, task, (case,), methods, 1, noise=True)
+
+    def _by_seed(self) -> Iterator[tuple[Task, Iterator[Case]]]:
+        """Each task with each seed; cases that no seed changes are among those of the first one only."""
+        for seeded in self.tasks:
+            seen: set[str] = set()
+            for task in seeded:
+                yield task, _unseen(task.cases(), seen)
+
+    def keys(self) -> tuple[list[Key], list[Key]]:
+        """Of all rows in order, and of all that measure the noise.
+
+        Raises:
+            RunError: two cases have the same id.
+        """
+        found: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
+        for unit in self.units():
+            for label in unit.methods:
+                for key in unit.keys(label):
+                    if key in found[unit.noise]:
+                        raise RunError(
+                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and ask with other "
+                            "options in a run of its own"
+                        )
+                    found[unit.noise][key] = None
+        return list(found[False]), list(found[True])
+
+
+def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
+    """The cases with ids that are not in ``seen`` when it comes to them, which they enter at the end."""
+    ids: set[str] = set()
+    for case in cases:
+        if case.id not in seen:
+            ids.add(case.id)
+            yield case
+    seen |= ids
+
+
+def _first_cases(cases: Iterable[Case]) -> Iterator[Case]:
+    """For each number of documents, the first case of each of the first questions."""
+    seen: dict[int, set[str]] = {}
+    for case in cases:
+        questions = seen.setdefault(len(case.documents), set())
+        if case.question not in questions and len(questions) < NOISE_QUESTIONS:
+            questions.add(case.question)
+            yield case

@@ -1,0 +1,134 @@
+"""A run: from settings to a folder of rows and their aggregates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.progress import Progress
+
+from ragbias.evaluation.bench import local, ray_engine
+from ragbias.evaluation.bench.about import check_model, described
+from ragbias.evaluation.bench.cost import DECODED, measure_costs
+from ragbias.evaluation.bench.local import Models
+from ragbias.evaluation.bench.plan import Plan, Unit
+from ragbias.evaluation.bench.settings import HARNESS, Settings
+from ragbias.evaluation.bench.store import Store
+from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.lm import DebiasedLM
+from ragbias.methods import NoMethod
+from ragbias.prompt import Prompt
+from ragbias.request import in_parts
+
+COST_PROMPTS = 5  # for each number of documents; one in each round
+
+
+def run(settings: Settings, bar: Progress) -> dict[str, Any]:
+    """Run what the folder does not hold yet.
+
+    Returns:
+        the aggregates, as in ``summary.json``.
+
+    Raises:
+        RunError, DataError, MethodError, UnknownMethodError: before anything is written, where that can be known.
+    """
+    from ragbias.evaluation.summary import summarise
+
+    for model in settings.models:
+        check_model(model)
+    plan = Plan.of(settings)
+    keys, noise_keys = plan.keys()
+    models = Models(settings.dtype)
+    with Store(settings.out, described(settings)) as store:
+        _answer(plan, store, settings, models, bar, len(keys) + len(noise_keys))
+        store.rows.put_in_order(keys)
+        store.noise.put_in_order(noise_keys)
+        _run_harness(settings, plan, store, bar)
+        costs = _costs(plan, store, models, bar) if settings.cost else store.read("cost.json")
+        summary = summarise(list(store.rows.rows.values()), costs, list(store.noise.rows.values()))
+        store.write("summary.json", summary)
+    return summary
+
+
+def _answer(plan: Plan, store: Store, settings: Settings, models: Models, bar: Progress, total: int) -> None:
+    """Run the units that the store lacks."""
+    progress = bar.add_task("answering", total=total)
+    missing = _missing(plan, store, bar, progress)
+    if settings.engine == "ray":
+        found = ray_engine.answered(missing, settings.dtype, settings.workers)
+    else:
+        found = local.answered(missing, models)
+    for unit, rows in found:
+        name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
+        new = (store.noise if unit.noise else store.rows).append(rows)
+        bar.update(progress, advance=new, description=name)
+
+
+def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator[Unit]:
+    """The units with rows to come; whole, as the padding decides the last digits of the sums."""
+    for unit in plan.units():
+        held = (store.noise if unit.noise else store.rows).rows
+        bar.update(progress, advance=sum(key in held for label in unit.methods for key in unit.keys(label)))
+        left = unit.without(held)
+        if left.methods:
+            yield left
+
+
+def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) -> None:
+    """What lm-eval runs, with the first seed: all of a model and method at once, so only whole parts are resumed."""
+    counts: dict[str, int] = store.read("harness.json") or {}
+    own = {task.name for task, *_ in plan.tasks}
+    for task in settings.tasks:
+        if task.name != HARNESS:
+            continue
+        from ragbias.evaluation.harness import harness_rows
+
+        options = {"limit": settings.limit, "include_path": None, "tasks": (HARNESS,), **task.options}
+        parts = [(model, *each) for model, methods in plan.methods.items() for each in methods.items()]
+        progress = bar.add_task(HARNESS, total=len(parts))
+        for model, label, method in parts:
+            part = f"{model}|{label}"
+            rows = [row for row in store.rows.rows.values() if row.task not in own]
+            if counts.get(part) != sum((row.model, row.method) == (model, label) for row in rows):
+                found = harness_rows(model, method, label, seed=settings.seeds[0], **options)
+                counts[part] = len(found)
+                store.write("harness.json", counts)  # before the rows: if those are cut off, their number tells
+                store.rows.append(found)
+            bar.update(progress, advance=1, description=f"{model} {HARNESS}")
+
+
+def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> dict[str, Any]:
+    """By model, task and number of documents, joined by ``|``, and then by label."""
+    found: dict[str, Any] = store.read("cost.json") or {}
+    parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
+    progress = bar.add_task("cost", total=len(parts))
+    for model, task in parts:
+        for documents, cases in _typical(task).items():
+            name = f"{model}|{task.name}|{documents}"
+            if name not in found:
+                bar.update(progress, description=f"{model} {task.name} cost")
+                lm = models.load(model)
+                if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
+                    costs = measure_costs(lm, prompts, plan.methods[model])
+                    found[name] = {label: cost.as_dict() for label, cost in costs.items()}
+                    store.write("cost.json", found)
+        bar.update(progress, advance=1)
+    return found
+
+
+def _typical(task: Task) -> dict[int, list[Case]]:
+    """A case of each of the first questions, by the number of documents; not those of the reference lines."""
+    found: dict[int, dict[str, Case]] = {}
+    for case in task.cases():
+        if len(case.documents) > 1 or not task.has_documents:
+            chosen = found.setdefault(len(case.documents), {})
+            if len(chosen) < COST_PROMPTS:
+                chosen.setdefault(case.question, case)
+    return {documents: list(chosen.values()) for documents, chosen in found.items()}
+
+
+def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
+    """The prompt in parts; None where the window leaves no room to time decoding."""
+    prompt, _, _ = in_parts(task.prompt(lm, case), case.documents or None, None)
+    length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
+    return prompt if length + DECODED < lm.window else None

@@ -1,0 +1,130 @@
+"""A run's folder: one process at a time, one set of settings, and every row that was ever finished."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.rows import Row, as_lines, read_rows
+from ragbias.profiles.profile import write_atomically
+
+SETTINGS = "settings.json"
+LOCK = ".lock"
+
+Key = tuple[str, str, str, str]
+
+
+class RowFile:
+    """Rows in a file of JSON lines; a row that it has is not written again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.touch()
+        _cut_torn_line(path)
+        try:
+            rows = read_rows(path)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path} is damaged: {error}; remove the file to run everything anew") from error
+        self.rows: dict[Key, Row] = {row.key: row for row in rows}
+
+    def append(self, rows: Sequence[Row]) -> int:
+        """Keep the rows that are new; they are on disk when this returns. Returns their number."""
+        new = [row for row in rows if row.key not in self.rows]
+        with self.path.open("ab") as file:
+            file.write(as_lines(new).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.update((row.key, row) for row in new)
+        return len(new)
+
+    def put_in_order(self, keys: Sequence[Key]) -> None:
+        """Write the rows anew in the order of the plan, if they came in another; rows beside the plan go last."""
+        if list(self.rows)[: len(keys)] != keys:
+            self.rows = {**{key: self.rows[key] for key in keys}, **self.rows}
+            write_atomically(self.path, as_lines(self.rows.values()).encode())
+
+
+class Store:
+    """The folder of a run, locked while this is open.
+
+    Args:
+        folder: is made if it is not there.
+        about: everything there is to say about the run; what its ``"decides"`` holds must be the same in each process
+            that writes here.
+
+    Raises:
+        RunError: the folder holds something else, or another process writes there.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise RunError(f"{folder} is a file; give a folder for the results")
+        if folder.is_dir() and not (folder / SETTINGS).exists():
+            others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
+            if others:
+                raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / LOCK).open("w")
+        try:
+            self._take_lock()
+            self._settle(json.loads(json.dumps(about)))
+            self.rows, self.noise = RowFile(folder / "rows.jsonl"), RowFile(folder / "noise.jsonl")
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _take_lock(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(f"{self.folder}: another process writes there; wait for it, or give a new folder") from None
+
+    def _settle(self, about: dict[str, Any]) -> None:
+        path = self.folder / SETTINGS
+        if path.exists():
+            try:
+                decided = dict(json.loads(path.read_text())["decides"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(f"{path} cannot be read: {error!r}; give a new folder") from error
+            if changed := _changes(decided, about["decides"]):
+                raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
+        else:
+            write_atomically(path, (json.dumps(about, indent=2) + "\n").encode())
+
+    def read(self, name: str) -> Any:
+        """What was written under this name; None if nothing was."""
+        path = self.folder / name
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def write(self, name: str, data: Any) -> None:
+        """Replace the JSON file of this name in one step."""
+        write_atomically(self.folder / name, (json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._lock.close()
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Drop what stands behind the last end of a line: a write that was cut off."""
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
