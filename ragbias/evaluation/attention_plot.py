@@ -25,7 +25,9 @@ def heat_maps(views: Mapping[str, View], title: str, path: Path) -> None:
     highest = max(float(view.attention.max()) for view in views.values())
     image = None
     for panel, (label, view) in zip(panels, views.items(), strict=True):
-        image = panel.imshow(view.attention, cmap="Greys", vmin=0, vmax=highest, aspect="auto", interpolation="nearest")
+        image = panel.imshow(
+            view.attention.numpy(), cmap="Greys", vmin=0, vmax=highest, aspect="auto", interpolation="nearest"
+        )
         retrieve = view.retrieval_layers
         shown = sorted({*range(0, layers, -(-layers // MOST_TICKS)), *retrieve})
         panel.set_yticks(shown, [f"{MARK} {layer}" if layer in retrieve else str(layer) for layer in shown])

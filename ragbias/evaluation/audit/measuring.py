@@ -175,13 +175,13 @@ def _outcome(
     wanted = {method.name, "none"} if getattr(method, "selective", False) else {method.name}
     return Outcome(
         method=method,
-        flips=_share(flips),
-        floor=_share(floor),
-        excess=_share([flip - noise for flip, noise in zip(flips, floor, strict=True)], least=-1),
+        flips=rate(flips),
+        floor=rate(floor),
+        excess=rate([flip - noise for flip, noise in zip(flips, floor, strict=True)], least=-1),
         lean=lean(sources, arranged),
         by_place=logprob_by_place(subjects, retrieved, [own[0] for own in sources], method, progress),
         accuracy_by_order=_by_order(right) if right else None,
-        changed=_share([float(_differ(pair)) for pair in zip(retrieved, before, strict=True)]),
+        changed=rate([float(_differ(pair)) for pair in zip(retrieved, before, strict=True)]),
         better=_better([own[0] for own in right], right_before),
         ran=sum(answer.report.method_ran in wanted for answer in retrieved) / len(retrieved),
     )
@@ -210,10 +210,10 @@ def _by_order(right: Sequence[Sequence[float]]) -> list[float]:
 def _better(right: Sequence[float], before: Sequence[float]) -> Interval | None:
     if len(right) < FEWEST:
         return None
-    return _share([own - other for own, other in zip(right, before, strict=True)], least=-1)
+    return rate([own - other for own, other in zip(right, before, strict=True)], least=-1)
 
 
-def _share(values: Sequence[float], least: float = 0.0) -> Interval:
+def rate(values: Sequence[float], least: float = 0.0) -> Interval:
     """Mean, between ``least`` and 1, and its interval.
 
     Where no two questions differ, which a bootstrap takes for certainty, the interval is what they do not rule out: if

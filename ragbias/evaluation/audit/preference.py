@@ -82,10 +82,10 @@ def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequ
         row = np.zeros(parts)
         for order, document in known:
             part = [place * parts // len(order) for place in np.argsort(order)]  # of each document
-            row[part[document]] += 1
+            row[part[document]] += len(known)
             for _, other in known:
-                row[part[other]] -= 1 / len(known)
-        excess[str(index)] = (row / len(known)).tolist()
+                row[part[other]] -= 1
+        excess[str(index)] = (row / len(known) ** 2).tolist()  # whole numbers until here, so that 0 is exact
     if len(excess) < FEWEST:
         return None
     count = sum(document is not None for own in sources for document in own)

@@ -60,7 +60,7 @@ def table(audit: Audit, costs: Mapping[str, Cost]) -> list[Table]:
     found = [flips]
     places = place_rows(audit)
     if places:
-        title = "Places: log-probability of the answer with its document first ...; answers from each part, beyond chance"
+        title = "Places: log-probability of the answer with its document moved; answers from each part, beyond chance"
         parts = max(len(each) for each in places.values()) - len(PLACES)
         headings = [*PLACES, *(f"{part + 1}/{parts}" for part in range(parts))]
         found.append(_table(title, headings, places))
@@ -128,18 +128,15 @@ def as_html(
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     return environment.get_template("audit.html.j2").render(
         advice=advice,
-            headings=HEADINGS,
-            rows={label: row(each, costs[label]) for label, each in audit.outcomes.items()},
-            flips=address(flip_figure(audit), "flips"),
-            places=address(place_figure(audit), "places") if places else None,
-            orders=order_names(audit.orders),
-            accuracy={
-                label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order
-            },
-            examples=_flipped(audit, questions)[:EXAMPLES],
-            threshold=f"{WORTH:.0%}",
-            settings=settings,
-        )
+        headings=HEADINGS,
+        rows={label: row(each, costs[label]) for label, each in audit.outcomes.items()},
+        flips=address(flip_figure(audit), "flips"),
+        places=address(place_figure(audit), "places") if places else None,
+        orders=order_names(audit.orders),
+        accuracy={label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order},
+        examples=_flipped(audit, questions)[:EXAMPLES],
+        threshold=f"{WORTH:.0%}",
+        settings=settings,
     )
 
 
