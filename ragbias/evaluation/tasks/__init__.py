@@ -1,1 +1,48 @@
-"""The tasks of the bench, one file each."""
+"""The tasks of the bench, one file each, by name."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from ragbias.errors import RunError
+from ragbias.evaluation.tasks.base import Answer, Case, Task
+from ragbias.evaluation.tasks.judge import Judge
+from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
+from ragbias.evaluation.tasks.longbench import LongBench
+from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.tiny_qa import TinyQA
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, Judge, TinyQA)}
+
+
+def make(name: str, **options: Any) -> Task:
+    """The task of this name.
+
+    Args:
+        options: fields of the task; a list stands for a tuple, a string for a path of ``data``, and None for the
+            default.
+
+    Raises:
+        RunError: no task has this name, it has no such option, an option is out of range, or its data is missing.
+    """
+    if name not in TASKS:
+        raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
+    task = TASKS[name]
+    known = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # every task is a dataclass
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := [option for option in given if option not in known]:
+        raise RunError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    if missing := [option for option, field in known.items() if field.default is MISSING and not given.get(option)]:
+        raise RunError(f"{name} needs {', '.join(missing)}; name the files that hold its examples")
+    return task(**{option: _as_field(option, value) for option, value in given.items()})
+
+
+def _as_field(option: str, value: Any) -> Any:
+    if option == "data":
+        return tuple(map(Path, [value] if isinstance(value, (str, Path)) else value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+__all__ = ["TASKS", "Answer", "Case", "Judge", "KVRetrieval", "LongBench", "MultiDocumentQA", "Task", "TinyQA", "make"]

@@ -1,0 +1,157 @@
+"""Files of one JSON object per line, plain or gzipped; what is wrong in them is told by file and line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+from ragbias.errors import DataError, RunError
+
+T = TypeVar("T")
+WORDS = {str: "a string", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One object of a file, or one inside of it.
+
+    Attributes:
+        path: of the file.
+        number: of the line, counted from 1.
+        fields: of the object.
+        inside: where the object stands in its line, e.g. ``"ctxs[2]"``; empty: it is the line.
+    """
+
+    path: Path
+    number: int
+    fields: dict[str, Any]
+    inside: str = ""
+
+    def text(self, name: str) -> str:
+        """A field that is a string.
+
+        Raises:
+            DataError: the field is missing or of another type; so for all fields.
+        """
+        return self._text(name, self._field(name))
+
+    def flag(self, name: str) -> bool:
+        """A field that is true or false."""
+        return self._typed(name, self._field(name), bool)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A field that is a list of strings, at least one."""
+        return tuple(self._text(f"{name}[{index}]", value) for index, value in enumerate(self._list(name)))
+
+    def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
+        """A field that is a list of lists of two strings, at least one."""
+        found = []
+        for index, value in enumerate(self._list(name)):
+            place = f"{name}[{index}]"
+            if not isinstance(value, list) or len(value) != 2:
+                raise self.error(f"{place!r} is {_shown(value)}; expected a list of two strings")
+            found.append((self._text(f"{place}[0]", value[0]), self._text(f"{place}[1]", value[1])))
+        return tuple(found)
+
+    def objects(self, name: str) -> tuple[Line, ...]:
+        """A field that is a list of objects, at least one."""
+        return tuple(
+            Line(self.path, self.number, self._typed(f"{name}[{index}]", value, dict), f"{name}[{index}]")
+            for index, value in enumerate(self._list(name))
+        )
+
+    def error(self, reason: str) -> DataError:
+        """The error that tells where the object stands and what is wrong with it."""
+        return _error(self.path, self.number, f"{self.inside}: {reason}" if self.inside else reason)
+
+    def _field(self, name: str) -> Any:
+        if name not in self.fields:
+            has = ", ".join(map(repr, self.fields)) or "none"
+            raise self.error(f"no field {name!r} (fields: {has}); give a file of the task's format, or add the field")
+        return self.fields[name]
+
+    def _list(self, name: str) -> list[Any]:
+        values = self._typed(name, self._field(name), list)
+        if not values:
+            raise self.error(f"{name!r} is an empty list; expected at least one entry")
+        return values
+
+    def _text(self, name: str, value: Any) -> str:
+        text = self._typed(name, value, str)
+        if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+            raise self.error(f"{name!r} holds half of a surrogate pair, which is no character; repair the text")
+        return text
+
+    def _typed(self, name: str, value: Any, kind: type[T]) -> T:
+        if not isinstance(value, kind):
+            raise self.error(f"{name!r} is {_shown(value)}; expected {WORDS[kind]}")
+        return value
+
+
+def read_lines(path: Path) -> Iterator[Line]:
+    r"""The objects of a ``.jsonl`` or ``.jsonl.gz`` file, one by one; blank lines are skipped.
+
+    Lines end at ``\n`` alone: other characters that break lines, as U+2028, may stand inside of JSON strings.
+
+    Raises:
+        DataError: a line is no JSON object or no UTF-8, the gzip stream is broken, or there is not one object.
+        OSError: the file cannot be opened.
+    """
+    number, found = 0, False
+    with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+        while True:
+            try:
+                raw = next(file, None)
+            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+                raise _error(path, number + 1, f"broken gzip ({error}); fetch the file again") from error
+            if raw is None:
+                break
+            number += 1
+            if raw.strip():
+                found = True
+                yield Line(path, number, _parsed(path, number, raw))
+    if not found:
+        raise DataError(f"{path} holds no examples; expected one JSON object per line")
+
+
+def _parsed(path: Path, number: int, raw: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise _error(path, number, f"not UTF-8 ({error.reason}); convert the file") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _error(path, number, f"not JSON ({error}); expected one object per line, repair or drop it") from error
+    if not isinstance(value, dict):
+        raise _error(path, number, f"{_shown(value)}; expected an object, {{...}}")
+    return value
+
+
+def sources(paths: Sequence[Path]) -> dict[str, Path]:
+    """The files by their names without endings, which ids of cases begin with.
+
+    Raises:
+        RunError: there are none, or two of one name.
+    """
+    if not paths:
+        raise RunError("no files of data are given; name at least one, as .jsonl or .jsonl.gz")
+    named: dict[str, Path] = {}
+    for path in paths:
+        name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+        if name in named:
+            raise RunError(f"data files {named[name]} and {path} are both named {name!r}; drop or rename one of them")
+        named[name] = path
+    return named
+
+
+def _error(path: Path, number: int, reason: str) -> DataError:
+    return DataError(f"{path}, line {number}: {reason}")
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

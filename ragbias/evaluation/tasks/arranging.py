@@ -1,0 +1,67 @@
+"""Which orders of its documents a question is asked in, and the checks of settings that tasks share."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from ragbias.errors import RunError
+
+T = TypeVar("T")
+LEAST = {"documents": 1, "positions": 0, "orders": 1, "limit": 1}
+
+
+def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
+    """``count`` different orders: the given one, then shuffles that are the same for the same key.
+
+    Raises:
+        RunError: there are not so many orders.
+    """
+    if count > 1 and count > math.factorial(min(len(things), 20)):
+        raise RunError(
+            f"orders={count}, but {len(things)} documents that may move have {math.factorial(len(things))} orders; "
+            "ask for fewer, or give more documents"
+        )
+    rng = random.Random(f"orders {key}")
+    found = [list(range(len(things)))]
+    while len(found) < count:
+        order = rng.sample(found[0], len(things))
+        if order not in found:
+            found.append(order)
+    return [[things[index] for index in order] for order in found]
+
+
+def arranged(
+    gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
+) -> Iterator[tuple[list[T], int, int]]:
+    """Documents in order, the gold one's place and the number of the order, for all orders and places.
+
+    Args:
+        positions: places of the gold document, counted from 0; the order of the others does not depend on it.
+        key: what the shuffles are drawn from.
+
+    Raises:
+        RunError: a place is not among the documents, or there are not so many orders.
+    """
+    for position in positions:
+        if position > len(others):
+            count = len(others) + 1
+            raise RunError(f"position {position} among {count} documents; positions count from 0 to {count - 1}")
+    for order, shuffled in enumerate(orders_of(others, orders, key)):
+        for position in positions:
+            yield [*shuffled[:position], gold, *shuffled[position:]], position, order
+
+
+def check_settings(task: Any) -> None:
+    """Raise ``RunError`` unless the counts and places of a task are whole numbers in range, none named twice."""
+    for name, least in LEAST.items():
+        value = getattr(task, name, None)
+        if value is None:
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        whole = all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in values)
+        if not values or not whole or len(set(values)) < len(values):
+            wanted = "different whole numbers" if isinstance(value, tuple) else "a whole number"
+            raise RunError(f"{task.name}: {name}={value!r}; expected {wanted} >= {least}")

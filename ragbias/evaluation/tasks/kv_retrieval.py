@@ -1,0 +1,93 @@
+"""Key-value retrieval of lost-in-the-middle.
+
+Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172, prompt and measure of
+the released code.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from ragbias.errors import RunError
+from ragbias.evaluation.jsonl import Line, read_lines, sources
+from ragbias.evaluation.metrics import value_in_answer
+from ragbias.evaluation.tasks.arranging import arranged, check_settings
+from ragbias.evaluation.tasks.base import Case, Task
+
+TEMPLATE = (
+    "Extract the value corresponding to the specified key in the JSON object below.\n\n"
+    'JSON data:\n{formatted_kv_records}\n\nKey: "{key}"\nCorresponding value:'
+)
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class KVRetrieval(Task):
+    """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
+
+    The documents are the pairs ``"key": "value"``. In the prompt one separator less stands between them than there are
+    pairs, so a method that needs documents runs with one more, in front of the first: ``{,`` and a line break (see
+    ``Prompt.from_text``). That is what makes its segments the same in any order.
+
+    Args:
+        data: official files.
+        documents: numbers of pairs, the wanted one and others drawn with the seed; default: all pairs.
+        positions: places of the wanted pair, counted from 0; default: where it stands among the pairs of the file.
+        orders: number of orders of the other pairs, for each place of the wanted one.
+        limit: number of questions of each file, the first ones; default: all.
+        seed: for pairs that are drawn, and for orders other than the first.
+    """
+
+    data: tuple[Path, ...]
+    documents: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
+    orders: int = 1
+    limit: int | None = None
+    seed: int = 0
+
+    name = "kv-retrieval"
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def cases(self) -> Iterator[Case]:
+        for source, path in sources(self.data).items():
+            for line in islice(read_lines(path), self.limit):
+                yield from self._cases_of(line, f"{source}/{line.number}")
+
+    def score(self, case: Case, prediction: str) -> float:
+        return value_in_answer(prediction, case.answers[0])
+
+    def _cases_of(self, line: Line, question: str) -> Iterator[Case]:
+        pairs, gold = list(line.pairs("ordered_kv_records")), (line.text("key"), line.text("value"))
+        if gold not in pairs:
+            raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
+        for count in (len(pairs),) if self.documents is None else self.documents:
+            others, place = self._drawn(line, pairs, pairs.index(gold), count, question)
+            places = [place] if self.positions is None else self.positions
+            for records, position, order in arranged(gold, others, places, self.orders, f"{self.seed} {question}"):
+                documents = [f'"{key}": "{value}"' for key, value in records]
+                drawn = count < len(pairs) or order > 0
+                yield Case(
+                    id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn else ""),
+                    question=question,
+                    text=TEMPLATE.format(formatted_kv_records="{" + ",\n ".join(documents) + "}", key=gold[0]),
+                    documents=tuple(documents),
+                    answers=(gold[1],),
+                    gold_position=position,
+                    order=order,
+                    seed=self.seed if drawn else 0,
+                )
+
+    def _drawn(self, line: Line, pairs: list[Pair], gold: int, count: int, question: str) -> tuple[list[Pair], int]:
+        """The other ``count - 1`` pairs, in the order of the file, and the place of the wanted one among them."""
+        if count > len(pairs):
+            raise RunError(f"documents={count}, but {line.path}, line {line.number}, has {len(pairs)}; ask for fewer")
+        rest = [index for index in range(len(pairs)) if index != gold]
+        rng = random.Random(f"pairs {self.seed} {question}")
+        kept = sorted(rng.sample(rest, len(rest))[: count - 1])
+        return [pairs[index] for index in kept], sum(index < gold for index in kept)

@@ -1,0 +1,61 @@
+"""Questions about the world of the embedded model that its training never saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ragbias.evaluation.metrics import exact
+from ragbias.evaluation.positions import evenly_spread
+from ragbias.evaluation.tasks.arranging import arranged, check_settings
+from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.tiny.evaluate import LAYOUT
+from ragbias.tiny.evaluate import cases as held_out_cases
+
+POSITIONS = 5
+
+
+@dataclass(frozen=True)
+class TinyQA(Task):
+    """The embedded model's own questions, with the prompts of ``ragbias.tiny.evaluate``; made for the model ``tiny``.
+
+    Args:
+        documents: numbers of documents; each has questions of its own.
+        positions: places of the gold document, counted from 0; default: five, evenly spread.
+        orders: number of orders of the distractors, for each place of the gold document.
+        limit: number of questions for each number of documents.
+        seed: draws the questions, and the orders other than the first.
+    """
+
+    documents: tuple[int, ...] = (10, 20)
+    positions: tuple[int, ...] | None = None
+    orders: int = 1
+    limit: int = 100
+    seed: int = 0
+
+    name = "tiny"
+    max_new_tokens = 8
+    chat = False
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def cases(self) -> Iterator[Case]:
+        for count in self.documents:
+            places = evenly_spread(count, POSITIONS) if self.positions is None else self.positions
+            for index, (asked, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
+                question = f"tiny/{index}/{count}/{self.seed}"
+                for passages, position, order in arranged(asked.gold, others, places, self.orders, question):
+                    yield Case(
+                        id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
+                        question=question,
+                        text=LAYOUT.prompt(passages, asked.question),
+                        documents=tuple(LAYOUT.document(place, passage) for place, passage in enumerate(passages)),
+                        answers=(asked.answer,),
+                        gold_position=position,
+                        order=order,
+                        seed=self.seed,
+                    )
+
+    def score(self, case: Case, prediction: str) -> float:
+        return exact(prediction, case.answers)

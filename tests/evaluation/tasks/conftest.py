@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbias import DebiasedLM
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a file of examples, gzipped if its name says so."""
+
+    def of(name: str, *examples: dict[str, Any]) -> Path:
+        raw = "".join(json.dumps(example) + "\n" for example in examples).encode()
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
+        return path
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def tiny() -> DebiasedLM:
+    return DebiasedLM.from_pretrained("tiny", method="none")

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.tasks import KVRetrieval
+from ragbias.evaluation.tasks.base import Case
+from ragbias.methods import Pine
+from ragbias.request import in_parts
+
+RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
+LINE = {"ordered_kv_records": RECORDS, "key": "52a9", "value": "b2f8"}
+PROMPT = """\
+Extract the value corresponding to the specified key in the JSON object below.
+
+JSON data:
+{"a54e": "D1FF",
+ "9f4a": "703a",
+ "52a9": "b2f8",
+ "f4eb": "d733"}
+
+Key: "52a9"
+Corresponding value:"""
+
+
+@pytest.fixture
+def data(write: Any) -> Path:
+    path: Path = write("kv-retrieval-4_keys.jsonl.gz", LINE, {**LINE, "key": "a54e", "value": "D1FF"})
+    return path
+
+
+def cases(*data: Path, **settings: Any) -> list[Case]:
+    return list(KVRetrieval(data, **settings).cases())
+
+
+def keys(case: Case) -> list[str]:
+    return re.findall(r'[{ ]"(\w+)": "', case.text)
+
+
+def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
+    case, other = cases(data)
+    assert case.text == PROMPT
+    assert case.documents == ('"a54e": "D1FF"', '"9f4a": "703a"', '"52a9": "b2f8"', '"f4eb": "d733"')
+    assert (case.id, case.question) == ("kv-retrieval-4_keys/1/4/2/0", "kv-retrieval-4_keys/1")
+    assert (case.answers, case.gold_position, other.gold_position) == (("b2f8",), 2, 0)
+    assert KVRetrieval.max_new_tokens == 100
+
+
+def test_the_official_measure_scores_an_answer(data: Path) -> None:
+    _, case = cases(data)
+    said = {' "d1ff"': 1.0, "It is:\nD1FF": 1.0, "b2f8": 0.0}
+    assert {answer: KVRetrieval(()).score(case, answer) for answer in said} == said
+
+
+def test_the_gold_pair_is_taken_out_and_put_in_at_its_place(data: Path) -> None:
+    found = cases(data, positions=(0, 3), limit=1)
+    assert [keys(case) for case in found] == [["52a9", "a54e", "9f4a", "f4eb"], ["a54e", "9f4a", "f4eb", "52a9"]]
+
+
+def test_fewer_pairs_are_drawn_and_keep_their_order(write: Any) -> None:
+    records = [[f"k{n}", f"v{n}"] for n in range(30)]
+    path = write("kv.jsonl", {"ordered_kv_records": records, "key": "k11", "value": "v11"})
+    five, twenty = cases(path, documents=(5, 20))
+    for case, count in ((five, 5), (twenty, 20)):
+        drawn = keys(case)
+        assert drawn == sorted(drawn, key=lambda key: int(key[1:])) and len(drawn) == count
+        assert drawn[case.gold_position or 0] == "k11"
+        assert case.id == f"kv/1/{count}/{case.gold_position}/0/0"
+    assert set(keys(five)) < set(keys(twenty))
+    assert keys(cases(path, documents=(5,), seed=1)[0]) != keys(five)
+
+
+def test_orders_shuffle_the_other_pairs(data: Path) -> None:
+    found = cases(data, orders=3, positions=(1,), seed=4)
+    assert [case.order for case in found] == [0, 1, 2] * 2
+    assert len({case.documents for case in found[:3]}) == 3
+    assert {case.documents[1] for case in found[:3]} == {'"52a9": "b2f8"'}
+    assert [case.seed for case in found[:3]] == [0, 4, 4]
+
+
+def test_a_pair_that_is_not_among_the_records_is_named(write: Any) -> None:
+    path = write("kv.jsonl", LINE, {**LINE, "value": "D1FF"})
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 2: the pair ('52a9', 'D1FF') of 'key' and 'value'")):
+        cases(path)
+
+
+def test_more_pairs_or_places_than_there_are_is_refused(data: Path) -> None:
+    with pytest.raises(RunError, match=r"documents=5, but .* line 1, has 4; ask for fewer"):
+        cases(data, documents=(5,))
+    with pytest.raises(RunError, match="position 4 among 4 documents"):
+        cases(data, positions=(4,))
+
+
+def test_every_pair_is_a_segment_and_the_split_adds_one_separator(data: Path) -> None:
+    case, _ = cases(data)
+    prompt, _, obstacle = in_parts(case.text, case.documents, None)
+    assert not obstacle
+    assert prompt.documents == tuple(",\n " + document for document in case.documents)
+    assert prompt.text == case.text.replace("{", "{,\n ")
+
+
+def test_pine_answers_the_same_to_the_last_bit_in_any_order(tiny: DebiasedLM, data: Path) -> None:
+    task = KVRetrieval((data,), positions=(0, 1, 3), orders=2, limit=1)
+    said = set()
+    for case in task.cases():
+        output = tiny.generate(
+            task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
+        )
+        said.add((output.text, *map(float.hex, output.logprobs or [])))
+    assert len(said) == 1

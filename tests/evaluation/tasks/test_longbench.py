@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import DataError
+from ragbias.evaluation.tasks import LongBench
+from ragbias.evaluation.tasks.base import Case
+from ragbias.methods import Pine
+from ragbias.request import in_parts
+
+CONTEXT = """\
+Passage 1:
+Falcon Station
+Built by Mara Quill. Passage 2:
+
+Its second paragraph.
+
+Passage 2:
+Otter
+Passage 7:
+an otter
+
+Passage 3:
+Birch
+a {tree}"""
+PROMPT = f"""\
+Answer the question based on the given passages. Only give me the answer and do not output any other words.
+
+The following are given passages.
+{CONTEXT}
+
+Answer the question based on the given passages. Only give me the answer and do not output any other words.
+
+Question: Who built Falcon Station?
+Answer:"""
+LINE = {
+    "input": "Who built Falcon Station?",
+    "context": CONTEXT,
+    "answers": ["Mara Quill", "Quill"],
+    "length": 20,
+    "dataset": "hotpotqa",
+    "language": "en",
+    "all_classes": None,
+    "_id": "x",
+}
+
+
+@pytest.fixture
+def data(write: Any) -> Path:
+    path: Path = write("hotpotqa.jsonl", LINE, {**LINE, "dataset": "2wikimqa"})
+    return path
+
+
+def cases(*data: Path, **settings: Any) -> list[Case]:
+    return list(LongBench(data, **settings).cases())
+
+
+def test_the_official_prompt_is_reproduced_to_the_letter(data: Path) -> None:
+    case, other = cases(data)
+    assert case.text == PROMPT
+    assert [document.split("\n")[1] for document in case.documents] == ["Falcon Station", "Otter", "Birch"]
+    assert (case.id, case.gold_position, case.answers) == ("hotpotqa/1/3/-/0", None, ("Mara Quill", "Quill"))
+    assert (case.group, other.group) == ("hotpotqa", "2wikimqa")
+    assert LongBench.max_new_tokens == 32
+
+
+def test_the_official_measure_scores_an_answer(data: Path) -> None:
+    case, _ = cases(data)
+    said = {"Mara Quill.": 1.0, "It was Quill": 0.5, "Otter": 0.0}
+    assert {answer: LongBench(()).score(case, answer) for answer in said} == said
+
+
+def test_orders_number_the_passages_as_they_stand(data: Path) -> None:
+    found = cases(data, orders=4, limit=1, seed=2)
+    for case in found:
+        assert [document.split("\n")[0] for document in case.documents] == ["Passage 1:", "Passage 2:", "Passage 3:"]
+    bodies = [tuple(document.partition("\n")[2] for document in case.documents) for case in found]
+    assert len(set(bodies)) == 4
+    assert len({frozenset(each) for each in bodies}) == 1
+    assert [case.id for case in found] == ["hotpotqa/1/3/-/0", *(f"hotpotqa/1/3/-/{k}/2" for k in (1, 2, 3))]
+
+
+def test_white_space_around_passages_does_not_tell_their_place(write: Any) -> None:
+    spaced = CONTEXT.replace("an otter", "an otter \n\n").replace("a {tree}", "a {tree}\n")
+    (case,) = cases(write("a.jsonl", {**LINE, "context": spaced}))
+    assert case.text == PROMPT
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dataset": "gov_report"}, "dataset 'gov_report' is not supported; supported are hotpotqa, 2wikimqa, musique"),
+        ({"context": "no passages"}, "'context' does not begin with a line 'Passage 1:'"),
+        ({"context": "first\nPassage 1:\nx"}, "'context' does not begin with a line 'Passage 1:'"),
+        ({"context": "Passage 1:\nx\n\nPassage 2:\n\n"}, "passage 2 of 'context' is empty"),
+        ({"answers": "Mara"}, "'answers' is \"Mara\"; expected a list"),
+    ],
+)
+def test_a_line_of_another_format_is_named(write: Any, change: dict[str, Any], message: str) -> None:
+    path = write("a.jsonl", LINE, {**LINE, **change})
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 2: {message}")):
+        cases(path)
+
+
+def test_each_passage_is_a_segment(data: Path) -> None:
+    for indices in (True, False):
+        case, _ = cases(data, indices=indices)
+        prompt, _, obstacle = in_parts(case.text, case.documents, None)
+        assert not obstacle
+        assert prompt.text == case.text
+        assert [document.strip() for document in prompt.documents] == list(case.documents)
+
+
+def test_pine_answers_the_same_to_the_last_bit_in_any_order_without_indices(tiny: DebiasedLM, data: Path) -> None:
+    task = LongBench((data,), orders=4, indices=False)
+    said = defaultdict(set)
+    for case in task.cases():
+        output = tiny.generate(
+            task.prompt(tiny, case), documents=case.documents, method=Pine(), max_new_tokens=4, logprobs=True
+        )
+        said[case.question].add((output.text, *map(float.hex, output.logprobs or [])))
+    assert [len(answers) for answers in said.values()] == [1, 1]
