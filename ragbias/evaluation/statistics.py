@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -110,8 +111,9 @@ class Figures:
         return self.best - self.worst
 
 
+@lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """(resamples, questions): how often each question is in each resample, drawn with replacement.
+    """(resamples, questions), read-only: how often each question is in each resample, drawn with replacement.
 
     Raises:
         RunError: fewer than ``FEWEST`` questions.
@@ -120,7 +122,9 @@ def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
         raise RunError(f"an interval needs at least {FEWEST} questions, there are {questions}; ask more of them")
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
     drawn += questions * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
+    counts = np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
+    counts.flags.writeable = False
+    return counts
 
 
 def percentile(estimate: float, resampled: Floats) -> Interval:

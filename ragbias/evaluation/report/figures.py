@@ -151,10 +151,8 @@ def flip_rates(result: Mapping[str, Any]) -> Figure | None:
         axis.barh(row, rate, height=0.62, color="#9ecae1", edgecolor="black", linewidth=0.8, label=named)
         if low is not None:
             axis.errorbar(rate, row, xerr=[[rate - low], [high - rate]], color="black", capsize=3, linewidth=1)
-        axis.annotate(
-            f"{rate:.0%}", (max(rate, high or 0, *(method["noise_floor"] or [0])[:1]), row), xytext=(5, 0), textcoords="offset points",
-            va="center", fontsize=8.5,
-        )  # fmt: skip
+        end = max(rate, high or 0, (method["noise_floor"] or [0])[0])
+        axis.annotate(f"{rate:.0%}", (end, row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8.5)
     floors = [(row, method["noise_floor"][0]) for row, (_, method) in enumerate(methods) if method["noise_floor"]]
     if floors:
         rows, values = zip(*floors, strict=True)

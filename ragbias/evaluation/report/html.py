@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -28,13 +29,17 @@ READING = (
     "Noise: the share of questions whose answer changes when the same prompt is asked twice; flips below it mean "
     "nothing. Each prompt is asked two times for it, and once for each order for the flips.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
-    "A gap is never negative, so noise alone makes one. The notes below a table name the gaps that chance makes as well.",
+    "A gap is never negative, so noise alone makes one; the notes below a table name gaps that chance makes as well.",
     "Cost is the median in units of the plain model in the same run; where it was not timed by itself, the run's own "
     "wall time per answer stands for it and is rough.",
 )
 ORACLE = (
     "The documents around the gold one are drawn from a file of gold passages (an oracle file): they belong to other "
     "questions and are easier to tell apart than the official retrieved ones, so accuracies are higher than official."
+)
+NUMBERED = (
+    "The prompts of mdqa number the documents, as the official ones do. The numbers tell the model the order, so no "
+    "method can make its answers independent of it; indices=False leaves them out."
 )
 CAPTIONS = {
     "u_curves": f"Accuracy by the place of the gold document; bands are {LEVEL}% intervals.",
@@ -56,7 +61,11 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     ]
     return environment.get_template("template.html.j2").render(
         heading="Position bias: " + ", ".join(dict.fromkeys(part["title"] for part in parts)),
-        reading=[*READING, *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else [])],
+        reading=[
+            *READING,
+            *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else []),
+            *([NUMBERED] if any(_numbered(run.settings) for run in runs) else []),
+        ],
         parts=parts,
         runs=[
             {
@@ -165,9 +174,15 @@ def address(figure: Figure, name: str) -> str:
 
 
 def _from_oracle(settings: Any) -> bool:
-    """Whether any text in the settings names an oracle file."""
+    """Whether anything in the settings is the name of an oracle file."""
     if isinstance(settings, Mapping):
         return any(_from_oracle(value) for value in settings.values())
     if isinstance(settings, list):
         return any(_from_oracle(value) for value in settings)
-    return isinstance(settings, str) and "oracle" in settings.lower()
+    return isinstance(settings, str) and ".jsonl" in settings and "oracle" in Path(settings).name.lower()
+
+
+def _numbered(settings: Mapping[str, Any]) -> bool:
+    """Whether the settings, as a bench writes them, ask for the numbered prompts of mdqa."""
+    tasks = settings.get("decides", {}).get("tasks", [])
+    return any(task.get("name") == "mdqa" and task.get("indices", True) for task in tasks)

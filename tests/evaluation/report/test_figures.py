@@ -1,0 +1,108 @@
+"""What stands in the figures; how they look was looked at."""
+
+import numpy as np
+import pytest
+from bench_rows import rows_with, u_shape
+from matplotlib.text import Text
+
+from ragbias.evaluation.report import figures
+from ragbias.evaluation.summary import summarise
+
+LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
+
+
+def results_of(labels, counts=(10,), questions=12, cost=None, noise=()):
+    rows = []
+    for documents in counts:
+        positions = [0, documents // 2, documents - 1]
+        shape = {label: u_shape(positions, 0.9, 0.2 + 0.04 * index) for index, label in enumerate(labels)}
+        rows += rows_with(shape, questions, documents)
+    return summarise(rows, cost, noise or rows)["results"]
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text)]
+
+
+def overlapping(figure, wanted):
+    """Pairs of texts that lie on each other."""
+    figure.draw_without_rendering()
+    found = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() in wanted]
+    assert len(found) == len(wanted)
+    boxes = [text.get_window_extent() for text in found]
+    return [(a, b) for index, a in enumerate(boxes) for b in boxes[index + 1 :] if a.overlaps(b)]
+
+
+def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve():
+    (few,) = results_of(["none", "pine"])
+    (panel,) = figures.u_curves(few).axes
+    assert {"none", "pine"} <= set(texts(figures.u_curves(few)))
+    assert len(panel.collections) == 2  # the bands
+    (many,) = results_of(["none", *LABELS])
+    figure = figures.u_curves(many)
+    assert len(figure.axes) == 16
+    first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
+    np.testing.assert_allclose(
+        first["none (plain model)"], [point[0] for point in many["methods"]["none"]["accuracy_by_position"].values()]
+    )
+
+
+def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
+    (result,) = results_of(["none", "pine"])
+    drawn = {line.get_label(): line for line in figures.u_curves(result).axes[0].lines}
+    points = result["methods"]["pine"]["accuracy_by_position"]
+    assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
+    assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
+
+
+def test_methods_are_told_apart_without_colour():
+    (result,) = results_of(["none", *LABELS])
+    figure = figures.cost_accuracy(result)
+    looks = {
+        (line.get_marker(), line.get_markerfacecolor() == "white")
+        for line in figure.axes[0].lines
+        if line.get_label() in result["methods"]
+    }
+    assert len(looks) == 16
+    assert len({(str(dashes), marker) for _, dashes, marker in figures.LINES}) == len(figures.LINES)
+
+
+@pytest.mark.parametrize("name", ["u_curves", "cost_accuracy", "flip_rates"])
+def test_names_of_16_methods_do_not_overlap(name):
+    (result,) = results_of(["none", *LABELS])
+    figure = getattr(figures, name)(result)
+    wanted = {figures._wrapped(label) if name == "u_curves" else label for label in result["methods"]}
+    assert wanted <= set(texts(figure))
+    assert overlapping(figure, wanted) == []
+
+
+def test_heat_maps_have_a_cell_for_each_position_and_number_of_documents():
+    results = results_of(["none", "pine"], counts=(10, 20))
+    figure = figures.heat_maps(results)
+    assert {"none", "pine", "10", "20", "number of documents"} <= set(texts(figure))
+    panel = next(axis for axis in figure.axes if axis.get_title() == "none")
+    assert [mesh.get_array().size for mesh in panel.collections] == [3, 3]
+    np.testing.assert_allclose(
+        panel.collections[1].get_array().ravel(),
+        [point[0] for point in results[1]["methods"]["none"]["accuracy_by_position"].values()],
+    )
+    assert overlapping(figure, {"none", "pine"}) == []
+    assert figures.heat_maps(results[:1]) is None
+
+
+def test_the_pareto_front_has_what_nothing_beats():
+    points = {"none": (1.0, 0.4), "cheap": (1.0, 0.5), "good": (2.0, 0.8), "dear": (3.0, 0.8), "best": (4.0, 0.9)}
+    assert figures.pareto(points) == ["cheap", "good", "best"]
+    assert figures.pareto({"none": (1.0, 0.4)}) == ["none"]
+
+
+def test_flip_rates_stand_beside_the_noise_floor():
+    (result,) = results_of(["none", "pine"])
+    figure = figures.flip_rates(result)
+    (axis,) = figure.axes
+    assert [bar.get_width() for bar in axis.patches] == sorted(
+        method["flip_rate"][0] for method in result["methods"].values()
+    )
+    (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
+    assert list(floor.get_xdata()) == [0, 0]
+    assert figures.flip_rates(summarise(rows_with({"none": {0: 0.5}}, 8))["results"][0]) is None

@@ -1,0 +1,92 @@
+"""The HTML file: whole, self-contained, and nothing in it that a name or a setting could run."""
+
+import base64
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from bench_rows import rows_with, u_shape
+
+from ragbias.evaluation.report.html import as_html
+from ragbias.evaluation.report.runs import Run, summary_of
+
+EVIL = "<script>alert('x')</script>"
+POSITIONS = [0, 4, 9]
+
+
+class Page(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.addresses, self.text = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def run(settings=None, documents=(10, 20), **fields):
+    accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), "pine": dict.fromkeys(POSITIONS, 0.7)}
+    rows = [row for count in documents for row in rows_with(accuracies, 12, count, groups=(EVIL, "b"), **fields)]
+    return Run(Path("folder"), rows, [], {}, settings or {})
+
+
+@pytest.fixture(scope="module")
+def page():
+    one = run({"decides": {"tasks": [{"name": "mdqa", "data": [{"file": "nq-open-oracle.jsonl.gz"}]}], "x": EVIL}})
+    return as_html(summary_of([one]), [one])
+
+
+def test_nothing_is_fetched_and_nothing_runs(page):
+    parsed = Page(page)
+    assert parsed.open == []
+    assert "script" not in parsed.tags and "link" not in parsed.tags and EVIL not in page
+    assert parsed.addresses and all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
+    assert "url(" not in page and "@import" not in page
+    assert page.count("alert(") >= 2  # a group's name and a setting, as text
+    assert EVIL in "".join(parsed.text)
+
+
+def test_figures_are_svg_and_the_same_each_time(page):
+    sources = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
+    assert len(sources) == 2 * 3 + 1  # curves, cost and flips of both numbers of documents; one set of heat maps
+    assert all(b"<svg" in base64.b64decode(source)[:600] for source in sources)
+    again = run()
+    first, second = (
+        re.findall(r'src="([^"]+)"', as_html(summary_of([each]), [each])) for each in (again, again)
+    )  # fmt: skip
+    assert first == second
+
+
+def test_notes_name_easy_distractors_and_numbered_documents_where_the_settings_do(page):
+    assert "easier to tell apart" in page and "number the documents" in page
+    settings = {"decides": {"tasks": [{"name": "mdqa", "data": [{"file": "nq-open-20.jsonl.gz"}], "indices": False}]}}
+    other = run({**settings, "settings": {"out": "runs/oracle"}}, documents=(10,))
+    text = as_html(summary_of([other]), [other])
+    assert "easier to tell apart" not in text and "number the documents" not in text
+    assert "nq-open-20.jsonl.gz" in text
+
+
+def test_tables_hold_the_figures_of_the_summary(page):
+    text = " ".join(" ".join(Page(page).text).split())
+    pine = summary_of([run()])["results"][0]["methods"]["pine"]
+    estimate, low, high = pine["worst"]
+    assert f"pine {estimate:.2f} {low:.2f} to {high:.2f}" in text
+    assert "Accuracy by position of the gold document" in text and "Mean accuracy by group" in text
+
+
+def test_a_task_without_positions_has_a_page_as_well():
+    rows = rows_with({"none": {0: 0.4}, "ms-poe": {0: 0.5}}, 8, documents=0)
+    plain = Run(Path("folder"), [type(row)(**{**row.as_dict(), "gold_position": None}) for row in rows], [], {}, {})
+    text = as_html(summary_of([plain]), [plain])
+    assert "no documents" in text and "not recorded" in text
+    assert text.count("<figure>") == 1  # accuracy against cost

@@ -1,0 +1,105 @@
+"""Folders of runs, and the command that reports them."""
+
+import json
+import sys
+
+import pytest
+from bench_rows import rows_with, u_shape
+
+from ragbias.cli import main
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.report.runs import read_run, summary_of
+from ragbias.evaluation.rows import as_lines
+
+POSITIONS = [0, 4, 9]
+PLAIN = {"none": u_shape(POSITIONS, 0.9, 0.3)}
+FLAT = {"pine": dict.fromkeys(POSITIONS, 0.7)}
+
+
+def folder(path, accuracies, **files):
+    path.mkdir()
+    rows = rows_with(accuracies, 10)
+    (path / "rows.jsonl").write_text(as_lines(rows))
+    for name, content in files.items():
+        (path / name.replace("_", ".")).write_text(content)
+    return path
+
+
+@pytest.fixture
+def report(monkeypatch, capsys):
+    """Runs the command; gives the exit code and what went to stdout and stderr."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ragbias", "report", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
+    cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
+    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"seed": 3}')
+    second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
+    (second / "noise.jsonl").write_text(as_lines(rows_with(FLAT, 10)[:10]))
+    runs = [read_run(first), read_run(second)]
+    (result,) = summary_of(runs)["results"]
+    assert list(result["methods"]) == ["none", "pine"]
+    assert result["methods"]["pine"]["difference"]["worst"][0] > 0
+    assert all("cost" in method for method in result["methods"].values())
+    assert result["methods"]["pine"]["noise_floor"][0] == 0 and result["methods"]["none"]["noise_floor"] is None
+    assert runs[0].settings == {"seed": 3} and runs[1].settings == {}
+
+
+def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
+    runs = [read_run(folder(tmp_path / name, PLAIN)) for name in ("first", "second")]
+    with pytest.raises(RunError, match=r"first and .*second both hold 'none' for model 'tiny', task 'made-up'"):
+        summary_of(runs)
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path):
+    with pytest.raises(RunError, match="missing is no folder"):
+        read_run(tmp_path / "missing")
+    with pytest.raises(RunError, match=r"holds no rows\.jsonl"):
+        read_run(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"id": "torn')
+    with pytest.raises(RunError, match="no answers yet"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("rows.jsonl", '{"question": "what?"}\n', "does not hold rows of a bench"),
+        ("rows.jsonl", "no json\n", "does not hold rows of a bench"),
+        ("noise.jsonl", "[]\n", "does not hold rows of a bench"),
+        ("cost.json", "{", "is not JSON"),
+        ("settings.json", "[1]", "holds no JSON object"),
+    ],
+)
+def test_files_of_another_format_are_named(tmp_path, name, content, words):
+    path = folder(tmp_path / "run", PLAIN)
+    (path / name).write_text(content)
+    with pytest.raises(DataError, match=rf"{name} {words}"):
+        read_run(path)
+
+
+def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
+    path = folder(tmp_path / "run", {**PLAIN, **FLAT})
+    out = {name: tmp_path / f"out.{name}" for name in ("html", "markdown", "csv", "json")}
+    code, printed, errors = report(path, *(part for name, file in out.items() for part in (f"--{name}", file)))
+    assert code == 0, errors
+    first_words = [line.split()[0] for line in printed.splitlines() if line.strip()]
+    assert first_words.index("pine") < first_words.index("none")
+    assert out["html"].read_text().startswith("<!DOCTYPE html>")
+    assert "| pine |" in out["markdown"].read_text()
+    assert out["csv"].read_text().startswith("model,task,documents,method,")
+    assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summary_of([read_run(path)])))
+
+
+def test_the_command_ends_with_code_2_where_there_is_nothing_to_report(tmp_path, report):
+    code, _, errors = report(tmp_path, "--html", tmp_path / "out.html")
+    assert code == 2
+    assert "holds no rows.jsonl" in errors and len(errors.splitlines()) == 1
+    assert not (tmp_path / "out.html").exists()

@@ -1,0 +1,100 @@
+"""The table in the terminal, as Markdown and as CSV."""
+
+import csv
+import io
+from dataclasses import replace
+
+from bench_rows import row, rows_with, u_shape
+from rich.console import Console
+
+from ragbias.evaluation.report import tables
+from ragbias.evaluation.summary import summarise
+
+POSITIONS = [0, 4, 9]
+ACCURACIES = {
+    "none": u_shape(POSITIONS, 0.9, 0.2),
+    "attention-sorting(rounds=3)": u_shape(POSITIONS, 0.8, 0.5),
+    "pine": dict.fromkeys(POSITIONS, 0.7),
+}
+COST = {"tiny|made-up|10": {label: {"prefill_ratio": [1.25, 1.2, 1.31]} for label in ACCURACIES}}
+
+
+def shown(table):
+    console = Console(width=80, file=io.StringIO())
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_the_best_worst_position_comes_first():
+    (result,) = summarise(rows_with(ACCURACIES, 50), COST)["results"]
+    assert [label for label, _ in tables.ranked(result)] == ["pine", "attention-sorting(rounds=3)", "none"]
+    (flat,) = summarise(rows_with({"a": {0: 0.3}, "b": {0: 0.8}}, 50))["results"]
+    assert [label for label, _ in tables.ranked(flat)] == ["b", "a"]
+
+
+def test_the_terminals_table_fits_80_columns_and_keeps_every_figure():
+    (result,) = summarise(rows_with(ACCURACIES, 50), COST)["results"]
+    lines = shown(tables.as_table(result)).splitlines()
+    assert max(map(len, lines)) <= 80
+    sorting = next(line for line in lines if line.startswith("attention-sorting")).split()
+    method = result["methods"]["attention-sorting(rounds=3)"]
+    assert sorting[0] == "attention-sorting(rounds=3)"
+    assert sorting[1] == f"{method['worst'][0]:.2f}" and sorting[4] == f"{method['gap'][0]:.2f}"
+    assert sorting[5] == f"{method['difference']['worst'][0]:+.2f}" and sorting[-1] == "x1.25"
+
+
+def test_cost_is_the_runs_own_time_where_it_was_not_timed_for_every_method():
+    rows = [
+        replace(each, seconds=2.0 if each.method == "pine" else 0.5) for each in rows_with(ACCURACIES, 10)
+    ]  # fmt: skip
+    (result,) = summarise(rows, {"tiny|made-up|10": {"pine": {"prefill_ratio": [9, 9, 9]}}})["results"]
+    assert tables.cost_kind(result) == "seconds_ratio" and tables.cost_of(result, "pine") == [4, None, None]
+    assert tables.headings(result)[-1] == "time"
+    (without,) = summarise([each for each in rows if each.method != "none"])["results"]
+    assert tables.cost_kind(without) is None and tables.headings(without)[-1] == "noise"
+
+
+def test_figures_with_and_without_intervals():
+    assert tables.with_interval([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
+    assert tables.with_interval([0.714, 0.62, 0.79], False) == "0.71"
+    assert tables.with_interval([0.714, None, None], form=".0%") == "71%"
+    assert tables.with_interval([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
+    assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
+
+
+def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
+    rows = rows_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
+    text = tables.as_markdown(summarise(rows))
+    body = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(body) == 4
+    assert "a\\|b # \\<b\\>x\\</b\\>" in body[2]
+    assert {line.replace("\\|", "").count("|") for line in body} == {body[1].count("|")}
+
+
+def test_csv_holds_every_figure_of_every_method_and_position():
+    rows = rows_with(ACCURACIES, 20) + rows_with(ACCURACIES, 20, documents=12)
+    summary = summarise(rows, COST)
+    records = list(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    assert [(each["documents"], each["method"]) for each in records] == [
+        (str(result["documents"]), label) for result in summary["results"] for label, _ in tables.ranked(result)
+    ]
+    pine, method = records[0], summary["results"][0]["methods"]["pine"]
+    assert [float(pine[name]) for name in ("mean", "mean_low", "mean_high")] == method["mean"]
+    assert float(pine["accuracy_at_4"]) == method["accuracy_by_position"]["4"][0]
+    assert float(pine["worst_minus_none_low"]) == method["difference"]["worst"][1]
+    assert pine["prefill_ratio_high"] == "1.31" and pine["noise_floor"] == ""
+
+
+def test_a_judges_figures_have_columns_of_their_own():
+    rows = [
+        row(id=f"{n}-{place}", question=f"q{n}", task="judge", gold_position=place, score=float(place == 0))
+        for n in range(6) for place in (0, 1)
+    ]  # fmt: skip
+    summary = summarise(rows)
+    (result,) = summary["results"]
+    assert tables.lines(result)[0][-4:] == [
+        "0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)"
+    ]  # fmt: skip
+    assert "swap-consistent" in shown(tables.as_judge_table(result))
+    (record,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
+    assert (record["swap_consistency"], record["prefers_first"]) == ("0.0", "1.0")
