@@ -25,7 +25,7 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
     assert parse_methods(typed) == {typed: ChannelScaling(3, 0.5, None)}
     with pytest.raises(MethodError, match="no channel-scaling profile"):
         parse_methods("channel-scaling", "of-nobody")
-    with pytest.raises(MethodError, match="channel, layers missing"):
+    with pytest.raises(MethodError, match="channel missing"):
         parse_methods("channel-scaling(factor=0.5)", "tiny")
 
 

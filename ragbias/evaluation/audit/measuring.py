@@ -9,6 +9,7 @@ from typing import Any
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
 from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place, source
+from ragbias.evaluation.metrics import best_subspan_em
 from ragbias.evaluation.positions import normalised
 from ragbias.evaluation.statistics import FEWEST, Interval, share
 from ragbias.methods import Method
@@ -198,8 +199,7 @@ def _differ(generations: Sequence[Generation]) -> bool:
 
 def _is_right(answer: Generation, subject: Subject) -> float:
     """Whether the answer holds one of the right ones."""
-    said = normalised(answer.text)
-    return float(any(normalised(right) in said for right in subject.question.answers))
+    return best_subspan_em(answer.text.strip(), subject.question.answers)
 
 
 def _by_order(right: Sequence[Sequence[float]]) -> list[float]:

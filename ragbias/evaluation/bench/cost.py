@@ -41,8 +41,8 @@ class Cost:
     decode_ratio: Spread
     peak_ratio: Spread
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def as_dict(self) -> dict[str, list[float]]:
+        return {name: list(spread) for name, spread in asdict(self).items()}
 
 
 class _Clock:

@@ -95,6 +95,7 @@ class _Shards:
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of a change to come
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # what other workers met when a run ends with an error
     try:
         import ray
         import ray.exceptions

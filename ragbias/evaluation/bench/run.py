@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
@@ -75,26 +76,36 @@ def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator
 
 
 def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) -> None:
-    """What lm-eval runs, with the first seed: all of a model and method at once, so only whole parts are resumed."""
+    """What lm-eval runs: all of a model, method and seed at once, so only whole parts are resumed."""
     counts: dict[str, int] = store.read("harness.json") or {}
-    own = {task.name for task, *_ in plan.tasks}
     for task in settings.tasks:
         if task.name != HARNESS:
             continue
         from ragbias.evaluation.harness import harness_rows
 
-        options = {"limit": settings.limit, "include_path": None, "tasks": (HARNESS,), **task.options}
-        parts = [(model, *each) for model, methods in plan.methods.items() for each in methods.items()]
+        names = task.options.get("tasks", [HARNESS])
+        limit = task.options.get("limit", settings.limit)
+        folder = task.options.get("include_path")
+        parts = [
+            (model, seed, *each)
+            for model, methods in plan.methods.items()
+            for seed in settings.seeds
+            for each in methods.items()
+        ]
         progress = bar.add_task(HARNESS, total=len(parts))
-        for model, label, method in parts:
-            part = f"{model}|{label}"
-            rows = [row for row in store.rows.rows.values() if row.task not in own]
-            if counts.get(part) != sum((row.model, row.method) == (model, label) for row in rows):
-                found = harness_rows(model, method, label, seed=settings.seeds[0], **options)
+        for model, seed, label, method in parts:
+            bar.update(progress, description=f"{model} {HARNESS}")
+            part = f"{model}|{label}|{seed}"
+            held = sum(
+                row.task in names and (row.model, row.method, row.seed) == (model, label, seed)
+                for row in store.rows.rows.values()
+            )
+            if counts.get(part) != held:
+                found = harness_rows(model, method, label, names, limit, seed, Path(folder) if folder else None)
                 counts[part] = len(found)
                 store.write("harness.json", counts)  # before the rows: if those are cut off, their number tells
                 store.rows.append(found)
-            bar.update(progress, advance=1, description=f"{model} {HARNESS}")
+            bar.update(progress, advance=1)
 
 
 def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> dict[str, Any]:

@@ -47,6 +47,8 @@ class TaskSettings(BaseModel):
         if self.name == HARNESS:
             if unknown := sorted(self.options.keys() - {"limit", "tasks", "include_path"}):
                 raise ValueError(f"unknown option {unknown[0]!r}; task {HARNESS!r} has: limit, tasks, include_path")
+            if not isinstance(self.options.get("tasks", []), list):
+                raise ValueError(f"tasks={self.options['tasks']!r}; expected a list of lm-eval's names")
             return self
         try:
             make(self.name, **self.options)

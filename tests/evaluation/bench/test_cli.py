@@ -1,0 +1,93 @@
+"""``ragbias bench`` as typed."""
+
+import json
+
+import pytest
+
+from ragbias.cli import main
+from ragbias.evaluation.rows import read_rows
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys):
+    """Run the command; gives exit code, output and errors."""
+
+    def typed(*arguments):
+        monkeypatch.setattr("sys.argv", ["ragbias", "bench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        said = capsys.readouterr()
+        return stopped.value.code or 0, said.out, said.err
+
+    return typed
+
+
+QUICK = ("--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")
+
+
+def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(bench, tmp_path):
+    out = tmp_path / "run"
+    code, said, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
+    assert (code, errors) == (0, "")
+    assert "tiny, tiny, 3 documents" in said and "flips" in said and "pine" in said
+    assert json.loads((tmp_path / "summary.json").read_text()) == json.loads((out / "summary.json").read_text())
+    before = (out / "rows.jsonl").read_bytes()
+    file = tmp_path / "bench.yaml"
+    file.write_text("methods: none,pine\nlimit: 2\ntasks: [{name: tiny, documents: [3], positions: [0, 2]}]\n")
+    code, _, errors = bench(file, "--no-cost", "--out", out)
+    assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
+
+
+def official(path, gold):
+    """A file of lost-in-the-middle with one question, its gold document at this place."""
+    texts = [{"title": name, "text": f"{name} is blue.", "isgold": False} for name in ("Ash", "Elm")]
+    texts.insert(gold, {"title": "Oak", "text": "Oak is red.", "isgold": True})
+    path.write_text(json.dumps({"question": "What is Oak?", "answers": ["red"], "ctxs": texts}) + "\n")
+    return path
+
+
+def test_several_files_may_follow_one_option(bench, tmp_path):
+    files = [official(tmp_path / f"nq-open-3_total_documents_gold_at_{place}.jsonl", place) for place in (0, 2)]
+    rest = ("--methods", "none", "--no-cost", "--no-indices", "--out", tmp_path / "run")
+    code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
+    assert (code, errors) == (0, "")
+    rows = read_rows(tmp_path / "run" / "rows.jsonl")
+    assert [(row.documents, row.gold_position) for row in rows] == [(3, 0), (3, 2)]
+    assert len({row.question for row in rows}) == 1
+    files[0].write_text(files[0].read_text().replace("red", "green"))
+    code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
+    assert code == 2 and "holds another run (tasks was" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((*QUICK, "--methods", "pien"), "did you mean 'pine'"),
+        ((*QUICK, "--methods", "pine(strength=1)"), "unknown parameter 'strength'"),
+        (QUICK, "the command line: 'methods' is missing"),
+        (("--methods", "none"), "the command line: tasks:"),
+        (("--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
+        (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
+        (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
+        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'mmlu' has none"),
+        ((*QUICK, "--methods", "none", "--positions", "0,x"), "--positions '0,x': expected whole numbers"),
+        ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
+        ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),
+        ((*QUICK, "--methods", "none", "--engine", "dask"), "engine:"),
+        ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
+        (("nothing.yaml",), "nothing.yaml"),
+        (("nothing.yaml", "--task", "tiny"), "--task does not go with nothing.yaml"),
+        (("nothing.yaml", "--no-indices"), "--no-indices does not go with nothing.yaml"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_one_line_before_anything_is_written(bench, tmp_path, arguments, complaint):
+    code, _, errors = bench(*arguments, "--out", tmp_path / "run")
+    assert code == 2 and complaint in errors
+    assert len(errors.splitlines()) == 1 and "Traceback" not in errors
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
+    (tmp_path / "notes.txt").touch()
+    code, _, errors = bench(*QUICK, "--methods", "none", "--out", tmp_path)
+    assert code == 2 and "holds 'notes.txt' and no run" in errors

@@ -1,0 +1,60 @@
+"""The engine ``ray`` with two workers on this machine."""
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from deadly import Deadly
+from ragbias.errors import MethodError, RunError
+from ragbias.evaluation.bench import local, ray_engine
+from ragbias.evaluation.bench.local import Models
+from ragbias.evaluation.bench.plan import Plan
+from ragbias.methods import CanonicalOrder, NoMethod, Pine
+
+METHODS = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
+ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """One cluster for all tests here; it takes seconds to start."""
+    ray = ray_engine._ray()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``deadly``
+        ray_engine._start(ray, 2)
+        yield
+        ray.shutdown()
+
+
+def found(answered):
+    return {(unit.noise, row.key): replace(row, seconds=0) for unit, rows in answered for row in rows}
+
+
+@pytest.mark.slow
+def test_rows_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
+    task = Deadly(**ASKED, mortal=("tiny/3/4/3/0/0",), folder=tmp_path)
+    rows = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 2))
+    assert len(list(tmp_path.iterdir())) == 1  # it has killed
+    immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4)
+    expected = found(local.answered(immortal.units(), Models("auto")))
+    assert len(expected) == (6 * 2 + 6) * 2
+    assert rows == expected
+
+
+@pytest.mark.slow
+def test_a_unit_that_kills_every_worker_and_an_error_in_a_worker_end_the_run(two_workers, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_engine, "TRIES", 2)  # a worker takes seconds to start
+    task = Deadly(**ASKED, mortal=("tiny/0/4/0/0/0",), deaths=99, folder=tmp_path)
+    with pytest.raises(RunError, match="2 workers died over task tiny, case 'tiny/0/4/0/0/0'"):
+        list(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 1))
+    wrong = Plan({"tiny": {"pine": Pine(layers=(0, 99))}}, ((Deadly(**ASKED),),), 4)
+    with pytest.raises(MethodError, match=r"^task tiny, method pine.*99") as raised:
+        list(ray_engine.answered(wrong.units(), "auto", 1))
+    assert type(raised.value) is MethodError
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r'pip install "ragbias\[ray\]"'):
+        next(ray_engine.answered(iter(()), "auto", 2))

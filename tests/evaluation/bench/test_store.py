@@ -1,0 +1,94 @@
+"""The folder of a run."""
+
+import multiprocessing
+
+import pytest
+
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.bench.store import Store
+from ragbias.evaluation.rows import Row, as_lines
+
+ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
+
+
+def row(name, prediction="An Ü"):
+    return Row(name, "tiny", "tiny", "none", "q", "", 3, 0, 0, 0, prediction, 1.0, 9, 2, 0.1, "none")
+
+
+def test_rows_are_read_again_and_none_is_written_twice(tmp_path):
+    with Store(tmp_path / "run", ABOUT) as store:
+        assert store.rows.append([row("a"), row("b")]) == 2
+    with Store(tmp_path / "run", {**ABOUT, "settings": {"workers": 9}}) as store:
+        assert list(store.rows.rows.values()) == [row("a"), row("b")]
+        assert store.rows.append([row("b", "other"), row("c")]) == 1
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([row("a"), row("b"), row("c")])
+
+
+def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path):
+    whole = as_lines([row("a"), row("b")]).encode()
+    first = whole.index(b"\n") + 1
+    for end in (1, first - 1, first, first + 1, whole.index("Ü".encode(), first) + 1, len(whole) - 1):
+        with Store(tmp_path / "run", ABOUT):
+            (tmp_path / "run" / "rows.jsonl").write_bytes(whole[:end])
+        with Store(tmp_path / "run", ABOUT) as store:
+            assert list(store.rows.rows) == [row("a").key] * (end >= first)
+            store.rows.append([row("a"), row("b")])
+        assert (tmp_path / "run" / "rows.jsonl").read_bytes() == whole
+
+
+def test_rows_are_put_in_the_order_of_the_plan(tmp_path):
+    with Store(tmp_path / "run", ABOUT) as store:
+        store.rows.append([row("beside"), row("b"), row("a")])
+        store.rows.put_in_order([row("a").key, row("b").key])
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([row("a"), row("b"), row("beside")])
+
+
+def test_another_run_is_refused_by_what_differs(tmp_path):
+    Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
+    other = {"decides": {"methods": "none,pine", "limit": 3}}
+    with pytest.raises(RunError, match=r"run holds another run \(methods was 'none' and is 'none,pine' now\)"):
+        Store(tmp_path / "run", other)
+
+
+def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(RunError, match=r"holds 'thesis\.tex' and no run"):
+        Store(tmp_path, ABOUT)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(RunError, match="is a file"):
+        Store(tmp_path / "thesis.tex", ABOUT)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"settings": {}}'])
+def test_damaged_settings_are_refused(tmp_path, content):
+    (tmp_path / "settings.json").write_text(content)
+    with pytest.raises(RunError, match=r"settings\.json cannot be read"):
+        Store(tmp_path, ABOUT)
+
+
+def test_a_damaged_row_in_the_middle_is_refused_with_the_file(tmp_path):
+    with Store(tmp_path / "run", ABOUT) as store:
+        store.rows.append([row("a")])
+    file = tmp_path / "run" / "rows.jsonl"
+    file.write_text("{no json\n" + file.read_text())
+    with pytest.raises(DataError, match=r"rows\.jsonl is damaged"):
+        Store(tmp_path / "run", ABOUT)
+
+
+def hold(folder, held, done):
+    with Store(folder, ABOUT):
+        held.set()
+        done.wait(30)
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    held, done = fork.Event(), fork.Event()
+    process = fork.Process(target=hold, args=(tmp_path / "run", held, done))
+    process.start()
+    assert held.wait(30)
+    with pytest.raises(RunError, match="another process writes there"):
+        Store(tmp_path / "run", ABOUT)
+    done.set()
+    process.join()
+    Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
