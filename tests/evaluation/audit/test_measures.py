@@ -2,12 +2,15 @@
 
 import pytest
 
-from ragbias.evaluation.audit.asking import orders_of
+from ragbias import Prompt
+from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
 from ragbias.evaluation.audit.measuring import Outcome, rate
 from ragbias.evaluation.audit.preference import lean, source
 from ragbias.evaluation.audit.verdict import Verdict, verdict
+from ragbias.evaluation.questions import Question
 from ragbias.evaluation.statistics import Interval
 from ragbias.methods import Method, NoMethod, Pine
+from ragbias.recording import Recorded
 
 
 def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
@@ -85,3 +88,25 @@ def test_interval_of_agreeing_questions_is_what_they_do_not_rule_out():
     found = rate([0.0] * 10)
     assert (found.estimate, found.low) == (0, 0)
     assert (1 - found.high) ** 10 == pytest.approx(0.05)
+
+
+def test_settings_of_what_is_sampled_get_another_seed_for_each_attempt(lm):
+    prompt = Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")
+    settings = {"max_new_tokens": 6, "temperature": 1.0, "seed": 7}
+    subjects = [Subject(Question(f"q{index}"), Recorded(lm, lm.prepare(prompt), settings)) for index in range(3)]
+    requests = [subject.request() for subject in subjects]
+    first, same, other = ([each.token_ids for each in answers(subjects, requests, attempt)] for attempt in (0, 0, 1))
+    assert first == same != other
+    expected = lm.batch(requests, max_new_tokens=6, temperature=1.0, seed=8)
+    assert other == [each.token_ids for each in expected]
+    assert settings["seed"] == 7
+
+
+def test_asking_again_keeps_answers_with_their_questions(lm):
+    prompts = [Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who" + "?" * index) for index in range(5)]
+    asked = [Recorded(lm, lm.prepare(prompt), {"max_new_tokens": 4}) for prompt in prompts]
+    subjects = [Subject(Question(f"q{index}"), each) for index, each in enumerate(asked)]
+    requests = [subject.request() for subject in subjects]
+    plain, again = answers(subjects, requests, 0), answers_again(subjects, requests, 2)
+    assert [each.usage.prompt_tokens for each in again] == [each.usage.prompt_tokens for each in plain]
+    assert len({each.usage.prompt_tokens for each in again}) == 5
