@@ -106,8 +106,8 @@ def percent(interval: Interval) -> str:
 
 
 def _table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    made = Table(title=title, box=None, padding=(0, 2, 0, 0), header_style="bold underline", title_justify="left")
-    made.add_column("method")
+    made = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline", title_justify="left")
+    made.add_column("method", min_width=max(map(len, rows)))
     for heading in headings:
         made.add_column(heading, justify="right")
     for label, cells in rows.items():
