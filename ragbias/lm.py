@@ -6,6 +6,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from ragbias import methods, tiny
+from ragbias import methods, recording, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.checks import check_whole
@@ -37,7 +38,7 @@ from ragbias.errors import MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
 from ragbias.prompt import Prompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
-from ragbias.request import Request, groups, in_parts, obstacle_in, padded
+from ragbias.request import Origin, Request, groups, in_parts, obstacle_in, padded
 from ragbias.scoring import document_attention, logprobs_of, more_confident
 from ragbias.settings import generation_config, pad_token, refuse_settled
 from ragbias.voting import elect
@@ -211,8 +212,27 @@ class DebiasedLM:
             self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
+        return self._settled(Origin(tokens, wanted, boundaries, obstacle))
+
+    def again(
+        self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
+    ) -> Request:
+        """The same request with its documents in another order, or for another method.
+
+        Args:
+            order: ``order[i]`` is the index, as the documents came, of the new ``i``-th; default: as they came.
+            method: default: the one that was asked for.
+        """
+        origin = request.origin
+        tokens = origin.tokens if order is None else origin.tokens.reordered(order)
+        wanted = origin.wanted if method is None else self._resolve(method)
+        return self._settled(replace(origin, tokens=tokens, wanted=wanted))
+
+    def _settled(self, origin: Origin) -> Request:
+        """The request that a method makes of a prompt."""
+        tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
         ran, reason = wanted, boundaries.reason
-        obstacle = obstacle or obstacle_in(tokens)
+        obstacle = origin.obstacle or obstacle_in(tokens)
         if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         if isinstance(ran, ReorderingMethod):
@@ -230,7 +250,7 @@ class DebiasedLM:
             reason=reason,
         )
         inside = isinstance(ran, (AttentionMethod, PermutationVote))
-        return Request(tokens, ran if inside else NoMethod(), report)
+        return Request(tokens, ran if inside else NoMethod(), report, origin)
 
     @torch.no_grad()
     def score(
@@ -288,6 +308,7 @@ class DebiasedLM:
         self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         check_whole("max_new_tokens", max_new_tokens, 1)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]

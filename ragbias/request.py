@@ -17,12 +17,30 @@ from ragbias.report import Report
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a request was made from.
+
+    Attributes:
+        tokens: with the documents in the order in which they came.
+        wanted: the method that was asked for.
+        boundaries: how the documents were found.
+        obstacle: why the prompt cannot be split at its documents; empty if it can.
+    """
+
+    tokens: TokenisedPrompt
+    wanted: Method
+    boundaries: Boundaries
+    obstacle: str
+
+
+@dataclass(frozen=True)
 class Request:
     """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
 
     tokens: TokenisedPrompt
     method: Method
     report: Report
+    origin: Origin
 
     def candidates(self) -> list[Request]:
         """The requests that are generated to answer this one: itself, or one for each order that is voted over."""

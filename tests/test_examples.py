@@ -127,3 +127,11 @@ async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away(
         await asyncio.sleep(1)
         assert len(steps) == stopped_at < 1400
     handle.remove()
+
+
+def test_audit_questions_are_what_the_script_writes(run: Run) -> None:
+    path = EXAMPLES / "audit_questions.jsonl"
+    committed = path.read_text()
+    assert "Written" in run("audit_questions.py")
+    assert path.read_text() == committed
+    assert len(committed.splitlines()) == 30

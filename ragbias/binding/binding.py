@@ -202,7 +202,7 @@ class Binding:
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        plain: Callable[[Tensor, Tensor], Tensor],
+        plain: Callable[..., Tensor],
         scale: float,
         softcap: float | None = None,
         window: int | None = None,

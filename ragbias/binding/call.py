@@ -66,8 +66,8 @@ class AttentionCall:
         prefill: whether this pass holds the whole prompt.
         scorings: how the layer scores, for each row.
         projecting: a context in which the layer's projections read what they are given, the method aside.
-        plain: the attention the model would have called, mask and all, for other queries and keys; it returns
-            ``[batch, Q, H, d]``.
+        plain: the attention the model would have called, mask and all, for other queries and keys, and values where
+            they are given as a third; it returns ``[batch, Q, H, d]``.
     """
 
     module: nn.Module
@@ -83,7 +83,7 @@ class AttentionCall:
     scorings: list[Scoring]
     architecture: Architecture
     projecting: Callable[[], AbstractContextManager[None]]
-    plain: Callable[[Tensor, Tensor], Tensor]
+    plain: Callable[..., Tensor]
 
     def project_query(self, hidden: Tensor) -> Tensor:
         """Queries of ``hidden`` without position, ``[batch, H, T, d]``."""

@@ -40,7 +40,7 @@ def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[T
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, module.layer_idx)
 
-        def plain(query: Tensor, key: Tensor) -> Tensor:
+        def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return _attention(query, key, value, position_bias, attention_mask, module.softmax_scale)
 
         output = guest.attention(module, query, key, value, plain, scale=module.softmax_scale)

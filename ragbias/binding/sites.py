@@ -163,7 +163,7 @@ def _register(implementation: str) -> str:
         if guest is None:
             return original(own, query, key, value, mask, **kwargs)
 
-        def plain(query: Tensor, key: Tensor) -> Tensor:
+        def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return original(own, query, key, value, mask, **kwargs)[0]
 
         output = guest.attention(

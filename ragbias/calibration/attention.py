@@ -58,19 +58,30 @@ def gold_attention(
     return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
 
 
-def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Ranges of layers to compare, by where they come from.
-
-    A layer retrieves if its attention to the gold document exceeds that to another one by at least half as much as in
-    the layer where it exceeds it most. ``around the best``: the unbroken run of such layers that holds the best one;
-    ``all that retrieve``: from the first to the last of them.
+def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+    """The layers that retrieve: their attention to the gold document exceeds that to another one by at least half as
+    much as in the layer where it exceeds it most.
 
     Args:
         attention: per layer, what ``gold_attention`` gives.
     """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
-    found = {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+
+
+def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
+    """Ranges of layers to compare, by where they come from.
+
+    ``around the best``: the unbroken run of layers that retrieve which holds the best one; ``all that retrieve``: from
+    the first to the last of them.
+
+    Args:
+        attention: per layer, what ``gold_attention`` gives.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    found = retrieving(attention)
     first = last = best
     while first - 1 in found:
         first -= 1

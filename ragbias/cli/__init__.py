@@ -1,4 +1,4 @@
-"""The command line: ``ragbias demo | ask | bench | speed | calibrate | report | methods``."""
+"""The command line: ``ragbias demo | ask | audit | inspect | bench | report | speed | calibrate | methods``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 import typer
 
 from ragbias.cli.ask import ask
+from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
+from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
 from ragbias.cli.speed import speed
@@ -20,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, bench, speed, calibrate, report):
+for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
     app.command()(command)
 app.command("methods")(list_methods)
 

@@ -19,14 +19,10 @@ import transformers
 from ragbias.errors import MethodError
 from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
 from ragbias.evaluation.retrieval import Index, minilm
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
-
-SYSTEM = (
-    "Use the given context to answer the question. If you don't know the answer, say you don't know. "
-    "Keep the answer concise.\n\nContext: "
-)
 
 
 @dataclass(frozen=True)
@@ -89,12 +85,8 @@ class Demo:
 
     @property
     def make_text(self) -> MakeText:
-        """LangChain's stock prompt, in the model's chat template if it has one."""
-        if self.lm.tokenizer.chat_template is None:
-            return lambda texts, question: SYSTEM + "\n\n".join(texts) + f"\n\nQuestion: {question}\nAnswer:"
-        return lambda texts, question: self.lm.chat_text(
-            [{"role": "system", "content": SYSTEM + "\n\n".join(texts)}, {"role": "user", "content": question}]
-        )
+        """The stock prompt for this model."""
+        return partial(stock_prompt, self.lm)
 
 
 def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:

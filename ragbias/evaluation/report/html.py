@@ -160,13 +160,13 @@ def _reference_lines(result: Mapping[str, Any]) -> list[str]:
 
 def _shown(made: Mapping[str, Figure | None]) -> list[dict[str, str]]:
     return [
-        {"source": _source(figure, name), "caption": CAPTIONS[name]}
+        {"source": address(figure, name), "caption": CAPTIONS[name]}
         for name, figure in made.items()
         if figure is not None
     ]
 
 
-def _source(figure: Figure, name: str) -> str:
+def address(figure: Figure, name: str) -> str:
     """The figure as a data address; the same figure always gives the same one."""
     written = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": name}):

@@ -1,0 +1,93 @@
+"""``ragbias audit``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ragbias.cli.terminal import JsonPath, console, in_a_folder, progress, status, write_json
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ragbias.evaluation.audit.asking import Subject
+    from ragbias.evaluation.questions import Question
+
+
+def audit(
+    questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer if known.")],
+    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path; asked in a stock prompt.")] = "tiny",
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="module:object, instead of a model: a LangChain runnable, a LlamaIndex query or chat engine, or a "
+            "function of the question, whose LLM is one of ragbias. It retrieves its own documents."
+        ),
+    ] = None,
+    methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "pine",
+    orders: Annotated[int, typer.Option(min=2, help="Of the documents: as retrieved, reversed, shuffles.")] = 4,
+    seed: Annotated[int, typer.Option(help="Draws the shuffles.")] = 0,
+    json_path: JsonPath = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=in_a_folder)] = None,
+) -> None:
+    """Find out whether a pipeline's answers depend on the order of its documents, and what would help. Needs no labels.
+
+    Each question is asked in several orders, and as often in the same order, with the pipeline as it is and with each
+    method.
+    """
+    from ragbias.evaluation.audit.measuring import audit as measure
+    from ragbias.evaluation.audit.measuring import work
+    from ragbias.evaluation.audit.report import as_dict, as_html, costs_of, table
+    from ragbias.evaluation.audit.verdict import recommendation
+    from ragbias.evaluation.method_list import parse_methods
+    from ragbias.evaluation.questions import read_questions
+    from ragbias.methods import NoMethod
+
+    asked = read_questions(questions, documents=pipeline is None)
+    chosen = parse_methods(methods, None if pipeline else model)
+    with progress() as bar:
+        subjects, skipped = _subjects(asked, model, pipeline, bar)
+        own = subjects[0].asked.request.origin.wanted
+        as_it_is = "none" if isinstance(own, NoMethod) else f"as is: {own.name}"
+        contestants = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
+        task = bar.add_task("", total=work(len(subjects), len(contestants), orders))
+        found = measure(
+            subjects, contestants, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
+        )
+    with status("Measuring what the methods cost"):
+        costs = costs_of(subjects, contestants)
+    advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
+    if skipped:
+        console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
+    for each in table(found, costs):
+        console.print(each)
+    console.print(f"\n{advice.text}", markup=False, highlight=False)
+    settings = {
+        "questions": str(questions),
+        "asked": len(subjects),
+        "left_out": skipped,
+        "model": subjects[0].asked.lm.name,
+        "pipeline": pipeline,
+        "orders": orders,
+        "seed": seed,
+    }
+    write_json(as_dict(found, costs, advice, settings), json_path)
+    if html is not None:
+        texts = [each.question.question for each in subjects]
+        html.write_text(as_html(found, costs, advice, settings, texts), encoding="utf-8")
+        console.print(f"Written: {html}")
+
+
+def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[Subject], int]:
+    """What is audited, and how many questions were left out."""
+    from ragbias.evaluation.audit.asking import from_questions
+    from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+    from ragbias.lm import DebiasedLM
+
+    if pipeline is None:
+        return from_questions(DebiasedLM.from_pretrained(model, method="none", dtype="auto"), asked), 0
+    loaded = load_pipeline(pipeline)
+    task = bar.add_task("running the pipeline", total=len(asked))
+    return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))

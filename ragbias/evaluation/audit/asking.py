@@ -1,0 +1,116 @@
+"""The same question again: in other orders of its documents, in the same order, with other methods."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ragbias.evaluation.questions import Question
+from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.prompt import Prompt
+from ragbias.recording import Recorded
+from ragbias.report import Generation
+from ragbias.request import Request
+
+MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A question, and what its pipeline asked the model."""
+
+    question: Question
+    asked: Recorded
+
+    @property
+    def documents(self) -> list[str]:
+        """The documents' texts as the model reads them, in the order in which they came."""
+        tokenizer = self.asked.lm.tokenizer
+        return [str(tokenizer.decode(ids)) for ids in self.asked.request.origin.tokens.documents]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt that the pipeline made."""
+        tokens, decode = self.asked.request.origin.tokens, self.asked.lm.tokenizer.decode
+        return Prompt(str(decode(tokens.prefix)), self.documents, str(decode(tokens.suffix)))
+
+    def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
+        return self.asked.lm.again(self.asked.request, order, method)
+
+
+def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[Subject]:
+    """Questions that bring their documents, in the stock prompt and without a method.
+
+    Raises:
+        DocumentNotFoundError: the chat template changes a document.
+        PromptTooLongError: a prompt does not fit the model's window.
+    """
+    settings = {"max_new_tokens": MAX_NEW_TOKENS}
+    subjects = []
+    for each in questions:
+        text = stock_prompt(lm, each.documents, each.question)
+        request = lm.prepare(text, documents=each.documents, method="none")
+        subjects.append(Subject(each, Recorded(lm, request, settings)))
+    return subjects
+
+
+def orders_of(documents: int, count: int, seed: int) -> list[list[int]]:
+    """Different orders: as retrieved, reversed, then shuffles; fewer than ``count`` where there are no more."""
+    rng = random.Random(f"audit {seed}")
+    orders = [list(range(documents)), list(range(documents))[::-1]]
+    while len(orders) < min(count, math.factorial(documents)):
+        shuffled = rng.sample(range(documents), documents)
+        if shuffled not in orders:
+            orders.append(shuffled)
+    return orders[:count]
+
+
+def answers(
+    subjects: Sequence[Subject],
+    requests: Sequence[Request],
+    attempt: int,
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda answered: None,
+) -> list[Generation]:
+    """One answer for each subject's request, with the settings that its pipeline uses.
+
+    Args:
+        attempt: added to the seed of what is sampled.
+        progress: called with the number of answers given.
+    """
+    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for index, subject in enumerate(subjects):
+        groups[id(subject.asked.lm), repr(sorted(subject.asked.settings.items()))].append(index)
+    found: dict[int, Generation] = {}
+    for indices in groups.values():
+        asked = subjects[indices[0]].asked
+        settings = dict(asked.settings)
+        if settings.get("seed") is not None:
+            settings["seed"] += attempt
+        for begin in range(0, len(indices), batch_size):
+            part = indices[begin : begin + batch_size]
+            outputs = asked.lm.batch([requests[index] for index in part], batch_size=batch_size, **settings)
+            found.update(zip(part, outputs, strict=True))
+            progress(len(part))
+    return [found[index] for index in range(len(subjects))]
+
+
+def answers_again(
+    subjects: Sequence[Subject],
+    requests: Sequence[Request],
+    attempt: int,
+    batch_size: int = 8,
+    progress: Callable[[int], None] = lambda answered: None,
+) -> list[Generation]:
+    """As ``answers``, in batches of other prompts and of another size."""
+    shuffled = random.Random(f"batches {attempt}").sample(range(len(subjects)), len(subjects))
+    size = max(1, batch_size - attempt)
+    chosen: tuple[list[Any], list[Any]] = [subjects[i] for i in shuffled], [requests[i] for i in shuffled]
+    found = dict(zip(shuffled, answers(*chosen, attempt, size, progress), strict=True))
+    return [found[index] for index in range(len(subjects))]

@@ -1,0 +1,226 @@
+"""What is measured of a pipeline: flips and their floor, preferred places, changes, for each method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ragbias.errors import RunError
+from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
+from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place, source
+from ragbias.evaluation.metrics import best_subspan_em
+from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.statistics import FEWEST, Interval, share
+from ragbias.methods import Method
+from ragbias.report import Generation
+
+Progress = Callable[[str, int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One method on all questions.
+
+    Attributes:
+        flips: share of questions whose answer is not the same under all orders.
+        floor: share of questions whose answer is not the same when asked as often in the retrieved order.
+        excess: their difference, paired by question.
+        lean: None where too few answers could be told to come from one document.
+        by_place: log-probability as the answer's document is moved, see ``logprob_by_place``.
+        accuracy_by_order: share of right answers for each order, of the questions whose answer is known; None: of none.
+        changed: share of questions that it answers otherwise than the first method, in the retrieved order.
+        better: share of right answers in the retrieved order, less that of the first method; None: no answers known.
+        ran: share of questions on which the method ran; on the others it could not.
+    """
+
+    method: Method
+    flips: Interval
+    floor: Interval
+    excess: Interval
+    lean: Lean | None
+    by_place: dict[str, Interval] | None
+    accuracy_by_order: list[float] | None
+    changed: Interval
+    better: Interval | None
+    ran: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, fit for JSON."""
+        return {"method": str(self.method), **{k: v for k, v in asdict(self).items() if k != "method"}}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All that was measured.
+
+    Attributes:
+        outcomes: by label; the first one is the pipeline as it is.
+        orders: the most orders that a question was asked in.
+        answers: by label and question, one for each order; ``repeats`` those in the retrieved order.
+    """
+
+    outcomes: dict[str, Outcome]
+    questions: int
+    orders: int
+    answers: dict[str, list[list[str]]]
+    repeats: dict[str, list[list[str]]]
+
+    @property
+    def as_it_is(self) -> str:
+        return next(iter(self.outcomes))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The answers of one method: ``by_order`` and ``again`` one list for each question."""
+
+    by_order: list[list[Generation]]
+    again: list[list[Generation]]
+
+
+def audit(
+    subjects: Sequence[Subject],
+    methods: Mapping[str, Method],
+    orders: int = 4,
+    seed: int = 0,
+    progress: Progress = lambda label, done: None,
+) -> Audit:
+    """Ask every question in several orders, and as often in the retrieved order, with every method.
+
+    Args:
+        methods: by label; the first one is the pipeline as it is.
+        orders: the retrieved one and the reversed one included, >= 2.
+        seed: of the shuffled orders.
+        progress: called with the label and the number of prompts that ran; ``work`` gives their sum.
+
+    Raises:
+        RunError: fewer questions than an interval needs.
+    """
+    if orders < 2:
+        raise RunError(f"orders={orders}; expected at least 2, the retrieved one and its reverse")
+    if len(subjects) < FEWEST:
+        raise RunError(
+            f"too few examples: {len(subjects)} questions with two documents or more, an interval needs {FEWEST}; "
+            "50 or more tell something"
+        )
+    arranged = [
+        orders_of(len(each.asked.request.origin.tokens.documents), orders, seed + index)
+        for index, each in enumerate(subjects)
+    ]
+    outcomes: dict[str, Outcome] = {}
+    asked: dict[str, _Asked] = {}
+    for label, method in methods.items():
+
+        def advance(done: int, label: str = label) -> None:
+            progress(label, done)
+
+        asked[label] = _ask(subjects, arranged, method, advance)
+        first = asked[next(iter(methods))]
+        outcomes[label] = _outcome(subjects, arranged, method, asked[label], first, advance)
+    return Audit(
+        outcomes,
+        len(subjects),
+        max(map(len, arranged)),
+        {label: [[each.text for each in own] for own in given.by_order] for label, given in asked.items()},
+        {label: [[each.text for each in own] for own in given.again] for label, given in asked.items()},
+    )
+
+
+def work(questions: int, methods: int, orders: int) -> int:
+    """Number of steps that ``audit`` reports, at most: orders, repetitions, and one for the moved documents."""
+    return questions * methods * (2 * orders - 1 + 1)
+
+
+def _ask(
+    subjects: Sequence[Subject],
+    arranged: Sequence[Sequence[Sequence[int]]],
+    method: Method,
+    progress: Callable[[int], None],
+) -> _Asked:
+    by_order: list[list[Generation]] = [[] for _ in subjects]
+    again: list[list[Generation]] = [[] for _ in subjects]
+    as_retrieved = [subject.request(None, method) for subject in subjects]
+    for attempt in range(max(map(len, arranged))):
+        left = [index for index, own in enumerate(arranged) if attempt < len(own)]
+        some = [subjects[index] for index in left]
+        requests = [subjects[index].request(arranged[index][attempt], method) for index in left]
+        for index, answer in zip(left, answers(some, requests, attempt, progress=progress), strict=True):
+            by_order[index].append(answer)
+        if attempt == 0:
+            same = [own[0] for own in by_order]
+        else:
+            same = answers_again(some, [as_retrieved[index] for index in left], attempt, progress=progress)
+        for index, answer in zip(left, same, strict=True):
+            again[index].append(answer)
+    return _Asked(by_order, again)
+
+
+def _outcome(
+    subjects: Sequence[Subject],
+    arranged: Sequence[Sequence[Sequence[int]]],
+    method: Method,
+    asked: _Asked,
+    first: _Asked,
+    progress: Callable[[int], None],
+) -> Outcome:
+    flips, floor = ([float(_differ(own)) for own in given] for given in (asked.by_order, asked.again))
+    sources = [
+        [source(answer.text, subject.documents, subject.question.question) for answer in own]
+        for subject, own in zip(subjects, asked.by_order, strict=True)
+    ]
+    retrieved = [own[0] for own in asked.by_order]
+    before = [own[0] for own in first.by_order]
+    right = [[_is_right(answer, subject) for answer in own] for subject, own in _labelled(subjects, asked)]
+    right_before = [_is_right(own[0], subject) for subject, own in _labelled(subjects, first)]
+    wanted = {method.name, "none"} if getattr(method, "selective", False) else {method.name}
+    return Outcome(
+        method=method,
+        flips=rate(flips),
+        floor=rate(floor),
+        excess=rate([flip - noise for flip, noise in zip(flips, floor, strict=True)], least=-1),
+        lean=lean(sources, arranged),
+        by_place=logprob_by_place(subjects, retrieved, [own[0] for own in sources], method, progress),
+        accuracy_by_order=_by_order(right) if right else None,
+        changed=rate([float(_differ(pair)) for pair in zip(retrieved, before, strict=True)]),
+        better=_better([own[0] for own in right], right_before),
+        ran=sum(answer.report.method_ran in wanted for answer in retrieved) / len(retrieved),
+    )
+
+
+def _labelled(subjects: Sequence[Subject], asked: _Asked) -> list[tuple[Subject, list[Generation]]]:
+    pairs = zip(subjects, asked.by_order, strict=True)
+    return [(subject, own) for subject, own in pairs if subject.question.answers]
+
+
+def _differ(generations: Sequence[Generation]) -> bool:
+    return len({normalised(each.text) for each in generations}) > 1
+
+
+def _is_right(answer: Generation, subject: Subject) -> float:
+    """Whether the answer holds one of the right ones."""
+    return best_subspan_em(answer.text.strip(), subject.question.answers)
+
+
+def _by_order(right: Sequence[Sequence[float]]) -> list[float]:
+    columns = [[own[order] for own in right if order < len(own)] for order in range(max(map(len, right)))]
+    return [sum(column) / len(column) for column in columns]
+
+
+def _better(right: Sequence[float], before: Sequence[float]) -> Interval | None:
+    if len(right) < FEWEST:
+        return None
+    return rate([own - other for own, other in zip(right, before, strict=True)], least=-1)
+
+
+def rate(values: Sequence[float], least: float = 0.0) -> Interval:
+    """Mean, between ``least`` and 1, and its interval.
+
+    Where no two questions differ, which a bootstrap takes for certainty, the interval is what they do not rule out: if
+    all of ``n`` questions agree, a share ``p`` of others is ruled out at 95% if ``(1 - p)^n < 0.05``.
+    """
+    if len(set(values)) > 1:
+        return share({str(index): value for index, value in enumerate(values)})
+    (estimate,) = set(values)
+    reach = 1 - 0.05 ** (1 / len(values))
+    return Interval(estimate, max(least, estimate - reach), min(1.0, estimate + reach))

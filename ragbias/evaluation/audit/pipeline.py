@@ -1,0 +1,138 @@
+"""Somebody's pipeline: importing it, asking it, and catching what it asks the model.
+
+No framework is imported here. What a pipeline is, its methods tell: ``chat`` (a LlamaIndex chat engine), ``query`` (a
+LlamaIndex query engine), ``invoke`` (a LangChain runnable), or else it is called with the question.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ragbias.errors import RunError
+from ragbias.evaluation.audit.asking import Subject
+from ragbias.evaluation.questions import Question
+from ragbias.recording import Recorded, recording
+
+KEYS = ("input", "question", "query")  # under which LangChain's chains take the question
+SWAP = (
+    "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
+    "llama_index.llms.ragbias.RagBiasLLM; with debias='none' it answers as before"
+)
+Ask = Callable[[str], Any]
+
+
+def load_pipeline(place: str) -> Any:
+    """The object at ``module:object``; the current folder counts as a place of modules.
+
+    Raises:
+        RunError: it cannot be imported, is not there, or cannot be asked.
+    """
+    module_name, colon, path = place.partition(":")
+    if not (module_name and colon and path):
+        raise RunError(f"pipeline {place!r}; expected module:object, e.g. my_app.chains:qa_chain")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # whatever the user's module raises
+        raise RunError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise RunError(f"pipeline {place!r}: module {module_name!r} has no {path!r}")
+        found = getattr(found, name)
+    if isinstance(found, type) or not any(_ways(found)):
+        raise RunError(
+            f"pipeline {place!r} is {found!r:.100}, which cannot be asked; expected a LangChain runnable, a LlamaIndex "
+            "query or chat engine, or a function of the question"
+        )
+    return found
+
+
+def from_pipeline(
+    pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda asked: None
+) -> tuple[list[Subject], int]:
+    """Run a pipeline on each question and keep its last request that held two or more documents.
+
+    Returns:
+        the subjects, and the number of questions that were answered without two documents.
+
+    Raises:
+        RunError: the pipeline fails, asks none of ragbias' models, or gives them documents for no question.
+    """
+    ways = list(_ways(pipeline))
+    subjects: list[Subject] = []
+    other: list[Recorded] = []
+    for question in questions:
+        way, records = _run(ways, question.question)
+        ways = [way]
+        if not records:
+            raise RunError(f"the pipeline answered {question.question!r:.80} without a model of ragbias; {SWAP}")
+        holding = [each for each in records if len(each.request.origin.tokens.documents) > 1]
+        if holding:
+            subjects.append(Subject(question, holding[-1]))
+        else:
+            other.append(records[-1])
+        progress(1)
+    if not subjects:
+        reason = "; ".join(dict.fromkeys(each.request.report.reason for each in other if each.request.report.reason))
+        raise RunError(
+            f"no prompt of the pipeline holds two documents or more ({reason or 'none were retrieved'}); let the "
+            "retriever give several, or tell the LLM where they stand by segmenter or documents"
+        )
+    return subjects, len(other)
+
+
+def _run(ways: Sequence[Ask], question: str) -> tuple[Ask, list[Recorded]]:
+    """The first way to ask that does not fail, and what the models were asked meanwhile."""
+    failures = []
+    for way in ways:
+        with recording() as records:
+            try:
+                way(question)
+            except Exception as error:  # whatever the user's pipeline raises
+                failures.append(error)
+                continue
+        return way, records
+    raise RunError(
+        f"the pipeline fails on {question!r:.80}: " + "; ".join(f"{type(each).__name__}: {each}" for each in failures)
+    ) from failures[0]
+
+
+def _ways(pipeline: Any) -> Iterator[Ask]:
+    """How a pipeline may be asked, the likeliest way first."""
+    if callable(chat := getattr(pipeline, "chat", None)):
+        reset = getattr(pipeline, "reset", lambda: None)
+        yield lambda question: (reset(), chat(question))  # a question must not see those before it
+    elif callable(query := getattr(pipeline, "query", None)):
+        yield query
+    elif callable(invoke := getattr(pipeline, "invoke", None)):
+        named = [_under(invoke, key) for key in _keys(pipeline)]
+        yield from [*named, invoke] if _takes_a_mapping(pipeline) else [invoke, *named]
+    elif callable(pipeline):
+        yield pipeline
+
+
+def _under(invoke: Callable[[Any], Any], key: str) -> Ask:
+    return lambda question: invoke({key: question})
+
+
+def _properties(runnable: Any) -> list[str]:
+    """Keys of a LangChain runnable's input, where it declares any."""
+    try:
+        schema = runnable.get_input_jsonschema()
+    except Exception:  # not every runnable can tell
+        return []
+    return list(schema.get("properties", ()))
+
+
+def _takes_a_mapping(runnable: Any) -> bool:
+    return any(key in _properties(runnable) for key in KEYS)
+
+
+def _keys(runnable: Any) -> list[str]:
+    declared = _properties(runnable)
+    return sorted(KEYS, key=lambda key: key not in declared)

@@ -1,0 +1,138 @@
+"""What to make of an audit, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ragbias.evaluation.audit.measuring import Audit, Outcome
+from ragbias.evaluation.statistics import Interval
+from ragbias.methods import ReorderingMethod
+
+WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem
+
+
+class Verdict(Enum):
+    """Whether answers depend on the order of the documents."""
+
+    PROBLEM = "problem"
+    NO_PROBLEM = "no problem"
+    TOO_FEW = "too few examples"
+
+
+def verdict(outcome: Outcome) -> Verdict:
+    """By the share of flips beyond the floor, ``x`` with its 95% interval ``[low, high]``.
+
+    No problem: ``high < 10%``, or the method is invariant and ran on every question. A problem: ``x >= 10%`` and
+    ``low > 0``. Else the questions are too few to tell.
+    """
+    excess = outcome.excess
+    if excess.high < WORTH or (outcome.method.invariant and outcome.ran == 1 and excess.estimate <= 0):
+        return Verdict.NO_PROBLEM
+    return Verdict.PROBLEM if excess.estimate >= WORTH and excess.low > 0 else Verdict.TOO_FEW
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What the audit comes to.
+
+    Attributes:
+        method: label of the method to take; None: leave it as it is, or none of the tried ones helps.
+    """
+
+    verdict: Verdict
+    method: str | None
+    text: str
+
+
+def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommendation:
+    """The verdict on the pipeline as it is, and which of the methods would help.
+
+    A method helps if with it there is no problem, or if it takes off half of the flips beyond the floor and the
+    interval of what remains lies below the present share. Of several, the most accurate is taken where answers are
+    known, else the one with the fewest flips; of equal ones the cheapest. One that makes known answers worse is not
+    taken.
+
+    Args:
+        time_ratios: time to the first token, by label, in units of the plain model.
+    """
+    label = audit.as_it_is
+    now = audit.outcomes[label]
+    found = verdict(now)
+    if found is Verdict.NO_PROBLEM:
+        return Recommendation(found, None, _no_problem(label, now))
+    if found is Verdict.TOO_FEW:
+        return Recommendation(found, None, _too_few(audit, now))
+    told = (
+        f"You have the problem: {_percent(now.flips)} of your questions get another answer when only the order of the "
+        f"documents changes; asking again in the same order changes {now.floor.estimate:.0%}."
+    )
+    helpful = {name: other for name, other in audit.outcomes.items() if name != label and _helps(other, now)}
+    if not helpful:
+        tried = ", ".join(name for name in audit.outcomes if name != label) or "none"
+        return Recommendation(found, None, f"{told} None of the methods tried helps enough (tried: {tried}).")
+    best = min(helpful, key=lambda name: (-_accuracy(helpful[name]), _rank(helpful[name]), time_ratios.get(name, 1.0)))
+    return Recommendation(found, best, f"{told} {_advice(best, helpful[best], time_ratios.get(best))}")
+
+
+def _helps(outcome: Outcome, now: Outcome) -> bool:
+    if outcome.better is not None and outcome.better.high < 0:
+        return False
+    fewer = outcome.excess.estimate <= now.excess.estimate / 2 and outcome.excess.high < now.excess.estimate
+    return verdict(outcome) is Verdict.NO_PROBLEM or fewer
+
+
+def _accuracy(outcome: Outcome) -> float:
+    return 0.0 if outcome.better is None else outcome.better.estimate
+
+
+def _rank(outcome: Outcome) -> tuple[float, bool]:
+    return outcome.flips.estimate, isinstance(outcome.method, ReorderingMethod)
+
+
+def _no_problem(label: str, now: Outcome) -> str:
+    if now.method.invariant and now.ran == 1:
+        why = f"{label} gives the same answer for every order of the documents, and it ran on every question"
+    else:
+        why = (
+            f"beyond what asking again changes, at most {max(0.0, now.excess.high):.0%} of the answers depend on the "
+            "order of the documents"
+        )
+    return f"You do not have this problem: {why}. There is nothing here worth paying for."
+
+
+def _too_few(audit: Audit, now: Outcome) -> str:
+    low, high = max(0.0, now.excess.low), now.excess.high
+    return (
+        f"Too few examples to tell: with {audit.questions} questions, anything from {low:.0%} to {high:.0%} of your "
+        f"answers may depend on the order of the documents, and {WORTH:.0%} is where it matters. Give more questions."
+    )
+
+
+def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
+    costs = "" if ratio is None else f" and takes {ratio:.2f} times as long to the first token"
+    text = (
+        f"{label} brings this to {outcome.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the answers "
+        f"that you give now{costs}."
+    )
+    if isinstance(outcome.method, ReorderingMethod):
+        text += (
+            " It only settles the order: the answers are consistent, but the model still overlooks what stands in the "
+            "places it disregards."
+        )
+    if outcome.better is None:
+        return f"{text} Whether the changed answers are better, only questions with known answers tell."
+    better = outcome.better
+    if better.low > 0:
+        return f"{text} It is right more often, by {_points(better)}."
+    return f"{text} The share of right answers is not clearly another one: {_points(better)}."
+
+
+def _points(interval: Interval) -> str:
+    low, high = 100 * interval.low, 100 * interval.high
+    return f"{100 * interval.estimate:+.0f} points ({low:+.0f} to {high:+.0f})"
+
+
+def _percent(interval: Interval) -> str:
+    return f"{interval.estimate:.0%} ({interval.low:.0%} to {interval.high:.0%})"

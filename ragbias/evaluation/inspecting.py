@@ -1,0 +1,199 @@
+"""Where the last token of a prompt looks under a method, layer by layer: read from the method's own attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ragbias.binding import attach
+from ragbias.binding.call import AttentionCall
+from ragbias.calibration.attention import retrieving
+from ragbias.errors import DataError, MethodError
+from ragbias.evaluation.audit.preference import source
+from ragbias.evaluation.questions import Question
+from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.lm import DebiasedLM
+from ragbias.methods import AttentionMethod, Method, PermutationVote
+from ragbias.request import Request
+
+
+class Watched(AttentionMethod):
+    """Runs another method, or the model as it is, and reads the weights of the prompt's last token.
+
+    Whatever a method does to queries, keys, positions and weights, its output is linear in the values. So the attention
+    of values that are 1 in one channel for the tokens of one document, and 0 elsewhere, is the weight on that document
+    in that channel, exactly as the method weighs. For prompts without padding, one at a time.
+
+    Attributes:
+        mass: by layer, ``[n]``, the weight on each document as it stands in the model, averaged over heads.
+    """
+
+    needs_documents = True
+
+    def __init__(self, method: AttentionMethod | None) -> None:
+        self._method = method
+        self.mass: list[Tensor] = []
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self._method.name if self._method else "none"
+
+    @property
+    def invariant(self) -> bool:  # type: ignore[override]
+        return self._method is not None and self._method.invariant
+
+    @property
+    def positions(self) -> Literal["none", "model"]:  # type: ignore[override]
+        return self._method.positions if self._method else "model"
+
+    @property
+    def needs_rotary(self) -> bool:  # type: ignore[override]
+        return self._method is not None and self._method.needs_rotary
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        if self._method:
+            self._method.validate(hidden_size, n_layers)
+
+    def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
+        return (
+            self._method.document_order(documents) if self.invariant and self._method else list(range(len(documents)))
+        )
+
+    def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
+        return self._method.query_input(hidden, layer, prefill) if self._method else hidden
+
+    def key_input(self, hidden: Tensor, layer: int) -> Tensor:
+        return self._method.key_input(hidden, layer) if self._method else hidden
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        self.mass.append(self._mass(call))
+        return self._output(call)
+
+    def _output(self, call: AttentionCall) -> Tensor:
+        if self._method and call.layer in self._method.layer_indices(call.n_layers):
+            return self._method.attention(call)
+        if self.positions == "model":
+            return call.plain(call.query, call.key)
+        return call.plain(call.rotate(call.query), call.rotate(call.key))
+
+    def _mass(self, call: AttentionCall) -> Tensor:
+        (row,) = call.rows()
+        width = call.value.shape[-1]
+        masses = []
+        for begin in range(0, len(row.spans), width):  # one channel for each document
+            some = row.spans[begin : begin + width]
+            value = torch.zeros_like(call.value)
+            for channel, (first, end) in enumerate(some):
+                value[:, :, first:end, channel] = 1
+
+            def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
+                return call.plain(query, key, value)
+
+            output = self._output(replace(call, value=value, plain=plain))
+            masses.append(output[0, -1, :, : len(some)].float().mean(0).cpu())
+        return torch.cat(masses)
+
+
+@torch.no_grad()
+def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
+    """Attention of the prompt's last token to each document under the request's method, averaged over heads.
+
+    Returns:
+        float32 ``[n_layers, n]``, the documents as they came.
+
+    Raises:
+        MethodError: the method votes over several prompts, so there is no one attention.
+    """
+    if isinstance(request.method, PermutationVote):
+        raise MethodError("permutation-vote answers several prompts, so it has no one attention to show; leave it out")
+    method = request.method if isinstance(request.method, AttentionMethod) else None
+    watched = Watched(method)
+    tokens = request.tokens
+    with attach(lm.model, watched, [tokens.spans], private=True):
+        lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
+    inside = [tokens.documents[index] for index in watched.document_order(tokens.documents)]
+    came = request.origin.tokens.documents
+    places = [next(at for at, other in enumerate(inside) if other is document) for document in came]
+    return torch.stack(watched.mass)[:, places]
+
+
+@dataclass(frozen=True)
+class View:
+    """What one method looks at, averaged over the questions.
+
+    Attributes:
+        attention: ``[n_layers, n]``, to the document at each place of the retriever's order, averaged over heads.
+        gold: by layer, to the document that holds the answer and to the average other one, over the questions where it
+            is known; empty if it never is.
+    """
+
+    attention: Tensor
+    gold: list[tuple[float, float]]
+
+    @property
+    def retrieval_layers(self) -> list[int]:
+        """The layers that look at the gold document, see ``retrieving``."""
+        return sorted(retrieving(self.gold)) if self.gold else []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, fit for JSON."""
+        return {
+            "attention": self.attention.tolist(),
+            "gold": [gold for gold, _ in self.gold],
+            "another": [other for _, other in self.gold],
+            "retrieval_layers": self.retrieval_layers,
+        }
+
+
+def inspect(
+    lm: DebiasedLM,
+    questions: Sequence[Question],
+    methods: Mapping[str, Method],
+    progress: Callable[[str], None] = lambda label: None,
+) -> dict[str, View]:
+    """The view of each method, by label; the questions are asked in the stock prompt.
+
+    Raises:
+        DataError: the questions have different numbers of documents.
+        MethodError: the attention of a method cannot be read.
+    """
+    for label, method in methods.items():
+        if isinstance(method, PermutationVote):
+            raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
+    counts = sorted({len(question.documents) for question in questions})
+    if len(counts) != 1:
+        raise DataError(
+            f"the questions have {', '.join(map(str, counts))} documents, and places of different numbers cannot be "
+            "averaged; give questions with equally many"
+        )
+    views = {}
+    for label, method in methods.items():
+        masses = []
+        for question in questions:
+            text = stock_prompt(lm, question.documents, question.question)
+            masses.append(attention_by_layer(lm, lm.prepare(text, documents=question.documents, method=method)))
+            progress(label)
+        views[label] = View(torch.stack(masses).mean(0), _gold(masses, questions))
+    return views
+
+
+def _gold(masses: Sequence[Tensor], questions: Sequence[Question]) -> list[tuple[float, float]]:
+    found = []
+    for mass, question in zip(masses, questions, strict=True):
+        place = gold_of(question)
+        if place is not None:
+            gold = mass[:, place]
+            found.append(torch.stack([gold, (mass.sum(1) - gold) / (mass.shape[1] - 1)], dim=1))
+    return [(gold, other) for gold, other in torch.stack(found).mean(0).tolist()] if found else []
+
+
+def gold_of(question: Question) -> int | None:
+    """Place of the document that holds the answer: as the question says, else the only one that holds one of them."""
+    if question.gold is not None:
+        return question.gold
+    places = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
+    return places.pop() if len(places) == 1 else None

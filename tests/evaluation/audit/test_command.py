@@ -1,0 +1,123 @@
+"""``ragbias audit`` from file to verdict."""
+
+import json
+import sys
+
+import pytest
+from audit_questions import question_lines, write
+
+from ragbias import cli
+
+
+def run(monkeypatch, *arguments):
+    """The exit code of a command."""
+    monkeypatch.setattr(sys, "argv", ["ragbias", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
+
+
+@pytest.mark.slow
+def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, monkeypatch, capsys):
+    questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20))
+    out, html = tmp_path / "a.json", tmp_path / "a.html"
+    assert run(monkeypatch, "audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html) == 0
+    assert "You have the problem" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert (found["verdict"], found["recommended"]) == ("problem", "pine")
+    none, pine = found["methods"]["none"], found["methods"]["pine"]
+    assert none["flips"]["estimate"] >= none["floor"]["high"] + 0.1
+    assert none["floor"]["estimate"] == 0
+    assert none["by_place"]["middle"]["estimate"] < 0 < none["by_place"]["last"]["estimate"]
+    assert none["by_place"]["middle"]["estimate"] < none["by_place"]["first"]["estimate"]
+    assert (pine["verdict"], pine["flips"]["estimate"]) == ("no problem", 0)
+    assert [part["estimate"] for part in pine["lean"]["excess"]] == [0] * 5
+    assert {place["estimate"] for place in pine["by_place"].values()} == {0}
+    assert len(set(pine["accuracy_by_order"])) == 1
+    assert pine["changed"]["estimate"] > 0
+    assert pine["cost"]["prefill_ratio"][0] > 0
+    assert len(none["answers"]) == 10 and {len(each) for each in none["answers"]} == {3}
+    text = html.read_text()
+    assert "You have the problem" in text and text.count("data:image/svg+xml") == 2
+    assert "http" not in text.replace("http-equiv", "")
+
+
+PIPELINE = """
+import json
+from pathlib import Path
+
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_ragbias import ChatRagBias
+
+lines = [json.loads(line) for line in Path("q.jsonl").read_text().splitlines()]
+documents = {line["question"]: "\\n\\n".join(line["documents"]) for line in lines}
+prompt = ChatPromptTemplate.from_messages([("system", "Context:\\n\\n{context}"), ("human", "{question}")])
+chain = (
+    RunnableLambda(lambda question: {"context": documents[question], "question": question})
+    | prompt
+    | ChatRagBias(model_id="tiny", debias="pine", max_tokens=8, segmenter="\\n\\n")
+)
+"""
+
+
+def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write(tmp_path / "q.jsonl", question_lines(5, documents=8, labels=False))
+    (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
+    place = "invariant_pipeline:chain"
+    code = run(
+        monkeypatch, "audit", "--questions", "q.jsonl", "--pipeline", place, "--methods", "pine", "--orders", 3,
+        "--json", "a.json",
+    )  # fmt: skip
+    assert code == 0
+    assert "You do not have this problem" in capsys.readouterr().out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert found["verdict"] == "no problem" and found["recommended"] is None
+    assert list(found["methods"]) == ["as is: pine"]
+    assert found["methods"]["as is: pine"]["flips"]["estimate"] == 0
+    assert found["methods"]["as is: pine"]["accuracy_by_order"] is None
+
+
+GOOD = '{"question": "q", "documents": ["a", "b"]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no"),
+        (f"{GOOD}\n\n{{", "q.jsonl, line 3"),
+        (f'{GOOD}\n{{"documents": ["a", "b"]}}', "line 2: no field 'question'"),
+        (f'{GOOD}\n{{"question": "q"}}', "line 2: no field 'documents'"),
+        ('{"question": "q", "documents": ["a"]}', "line 1: 1 document has no order"),
+        ('{"question": " ", "documents": ["a", "b"]}', "line 1: 'question' holds an empty text"),
+        ('{"question": "q", "documents": ["a", " "]}', "line 1: 'documents' holds an empty text"),
+        ('{"question": "q", "documents": ["a", 7]}', "line 1"),
+        ('{"question": "q", "documents": ["a", "b"], "gold": 2}', "line 1: 'gold' is 2 with 2 documents"),
+        ("\n".join([GOOD] * 4), "too few examples: 4 questions"),
+    ],
+)
+def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, monkeypatch, capsys, text, words):
+    path = tmp_path / "q.jsonl"
+    path.write_text(text)
+    assert run(monkeypatch, "audit", "--questions", path) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--questions", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
+        (["--methods", "pin"], "unknown method 'pin'; did you mean 'pine'?"),
+        (["--pipeline", "no_such_module_here:chain"], "cannot be imported"),
+        (["--pipeline", "json:__name__"], "cannot be asked"),
+        (["--model", "/nonexistent/model"], "/nonexistent/model"),
+        (["--orders", "1"], "--orders"),
+        (["--html", "/nonexistent/a.html"], "/nonexistent is no folder"),
+    ],
+)
+def test_bad_arguments_end_with_code_2(tmp_path, monkeypatch, capsys, arguments, words):
+    questions = write(tmp_path / "q.jsonl", question_lines(5, documents=3))
+    assert run(monkeypatch, "audit", "--questions", questions, *arguments) == 2
+    assert words in " ".join(capsys.readouterr().err.replace("│", " ").split())

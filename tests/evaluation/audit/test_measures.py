@@ -1,0 +1,112 @@
+"""What the audit computes, against numbers worked out by hand."""
+
+import pytest
+
+from ragbias import Prompt
+from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
+from ragbias.evaluation.audit.measuring import Outcome, rate
+from ragbias.evaluation.audit.preference import lean, source
+from ragbias.evaluation.audit.verdict import Verdict, verdict
+from ragbias.evaluation.questions import Question
+from ragbias.evaluation.statistics import Interval
+from ragbias.methods import Method, NoMethod, Pine
+from ragbias.recording import Recorded
+
+
+def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
+    orders = orders_of(5, 6, seed=3)
+    assert orders[:2] == [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
+    assert len({tuple(order) for order in orders}) == 6
+    assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
+    assert orders == orders_of(5, 6, seed=3) != orders_of(5, 6, seed=4)
+    assert orders_of(2, 6, seed=0) == [[0, 1], [1, 0]]
+
+
+def test_source_is_the_only_document_that_may_be_it():
+    documents = ["The owl is brass.", "The owl lives in Kiel.", "A tin whale, and more brass."]
+    assert source(" The owl is brass. ", documents, "What is the owl?") == 0
+    assert source("Tin whale", documents, "What?") == 2
+    assert source("brass", documents, "What?") is None  # two hold it
+    assert source("It is in the city of Kiel", documents, "Where is the owl?") is None  # fewer than half its words
+    assert source("It lives near Kiel", documents, "Where is the owl?") == 1
+    assert source("bras", documents, "What?") is None
+    assert source(" .", documents, "What?") is None
+
+
+FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
+
+
+def test_answers_from_the_same_document_in_every_order_lean_nowhere():
+    found = lean([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
+    assert [part.estimate for part in found.excess] == [0] * 5
+    assert (found.attributed, found.questions) == (1, 6)
+
+
+def test_answers_from_whatever_stands_first_lean_to_the_first_place():
+    found = lean([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
+    # taken from the first place both times; of the four pairs of order and document two are at the first, two the last
+    assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
+    assert (found.attributed, found.questions) == (10 / 12, 5)
+
+
+def test_lean_needs_enough_questions_with_a_known_source():
+    assert lean([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13) is None
+
+
+def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None, ran: float = 1.0) -> Outcome:
+    rates = rate(flips), rate([floor] * len(flips)), rate([flip - floor for flip in flips], least=-1)
+    zero = Interval(0, 0, 0)
+    return Outcome(method or NoMethod(), *rates, None, None, None, zero, None, ran)
+
+
+@pytest.mark.parametrize(
+    ("flips", "expected"),
+    [
+        ([0.0] * 30, Verdict.NO_PROBLEM),
+        ([0.0] * 20, Verdict.TOO_FEW),  # 20 agreeing questions do not rule out 14%
+        ([1.0] * 8 + [0.0] * 12, Verdict.PROBLEM),
+        ([1.0] * 5, Verdict.PROBLEM),
+        ([1.0] + [0.0] * 9, Verdict.TOO_FEW),
+        ([1.0] * 2 + [0.0] * 98, Verdict.NO_PROBLEM),
+    ],
+)
+def test_verdict_follows_the_interval(flips, expected):
+    assert verdict(outcome(flips)) is expected
+
+
+def test_flips_that_asking_again_makes_as_well_are_no_problem():
+    assert verdict(outcome([1.0] * 40, floor=1.0)) is Verdict.NO_PROBLEM
+
+
+def test_invariance_counts_only_where_the_method_ran_on_every_question():
+    assert verdict(outcome([0.0] * 6, method=Pine())) is Verdict.NO_PROBLEM
+    assert verdict(outcome([0.0] * 6, method=Pine(), ran=0.5)) is Verdict.TOO_FEW
+    assert verdict(outcome([1.0] * 6, method=Pine())) is Verdict.PROBLEM
+
+
+def test_interval_of_agreeing_questions_is_what_they_do_not_rule_out():
+    found = rate([0.0] * 10)
+    assert (found.estimate, found.low) == (0, 0)
+    assert (1 - found.high) ** 10 == pytest.approx(0.05)
+
+
+def test_settings_of_what_is_sampled_get_another_seed_for_each_attempt(lm):
+    prompt = Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")
+    settings = {"max_new_tokens": 6, "temperature": 1.0, "seed": 7}
+    subjects = [Subject(Question(f"q{index}"), Recorded(lm, lm.prepare(prompt), settings)) for index in range(3)]
+    requests = [subject.request() for subject in subjects]
+    first, same, other = ([each.token_ids for each in answers(subjects, requests, attempt)] for attempt in (0, 0, 1))
+    assert first == same != other
+    expected = lm.batch(requests, max_new_tokens=6, temperature=1.0, seed=8)
+    assert other == [each.token_ids for each in expected]
+    assert settings["seed"] == 7
+
+
+def test_asking_again_keeps_answers_with_their_questions(lm):
+    prompts = [Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who" + "?" * index) for index in range(5)]
+    asked = [Recorded(lm, lm.prepare(prompt), {"max_new_tokens": 4}) for prompt in prompts]
+    subjects = [Subject(Question(f"q{index}"), each) for index, each in enumerate(asked)]
+    requests = [subject.request() for subject in subjects]
+    plain, again = answers(subjects, requests, 0), answers_again(subjects, requests, 2)
+    assert [each.usage.prompt_tokens for each in again] == [each.usage.prompt_tokens for each in plain]
+    assert len({each.usage.prompt_tokens for each in again}) == 5

@@ -1,0 +1,188 @@
+"""Auditing pipelines: LangChain chains, LlamaIndex engines, functions."""
+
+import sys
+import threading
+
+import pytest
+from audit_questions import question_lines
+from langchain_core.documents import Document
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+
+from langchain_ragbias import ChatRagBias
+from ragbias import DebiasedLM
+from ragbias.errors import RunError
+from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
+from ragbias.evaluation.questions import Question
+from ragbias.evaluation.stock_prompt import SYSTEM
+from ragbias.methods import NoMethod
+from ragbias.recording import recording
+
+LINES = question_lines(2, documents=6)
+QUESTIONS = [Question(line["question"]) for line in LINES]
+TEXTS = {line["question"]: line["documents"] for line in LINES}
+PROMPT = ChatPromptTemplate.from_messages([("system", SYSTEM + "{context}"), ("human", "{input}")])
+
+
+@pytest.fixture(scope="module")
+def tiny() -> DebiasedLM:
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+def retrieve(question):
+    return [Document(text) for text in TEXTS[question]]
+
+
+def joined(documents):
+    return "\n\n".join(document.page_content for document in documents)
+
+
+def chain(llm):
+    context = RunnableLambda(lambda values: values["input"]) | RunnableLambda(retrieve) | joined
+    return RunnablePassthrough.assign(context=context) | PROMPT | llm
+
+
+def chat(tiny, **settings):
+    return ChatRagBias(lm=tiny, debias="none", max_tokens=8, segmenter="\n\n", **settings)
+
+
+class Plain:
+    """A pipeline of no framework."""
+
+    def __init__(self, lm):
+        self.lm = lm
+
+    def __call__(self, question):
+        text = "Context:\n\n" + "\n\n".join(TEXTS[question]) + f"\n\nQuestion: {question}\nAnswer:"
+        return self.lm.generate(text, documents=TEXTS[question], max_new_tokens=5, method="pine").text
+
+
+def test_last_request_with_documents_is_kept_with_its_settings(tiny):
+    class Condensing(Plain):
+        def __call__(self, question):
+            super().__call__(question)
+            tiny.generate("Rephrase: " + question, max_new_tokens=2)
+
+    subjects, skipped = from_pipeline(Condensing(tiny), QUESTIONS)
+    assert skipped == 0
+    for subject, question in zip(subjects, QUESTIONS, strict=True):
+        assert [text.strip() for text in subject.documents] == TEXTS[question.question]
+        assert subject.asked.settings == {"max_new_tokens": 5}
+        assert subject.asked.request.origin.wanted.name == "pine"
+
+
+def test_other_orders_are_the_same_prompt_with_its_documents_moved(tiny):
+    (subject, _), _ = from_pipeline(Plain(tiny), QUESTIONS)
+    order = [3, 1, 5, 0, 4, 2]
+    again = subject.request(order)
+    asked = subject.asked.request.tokens
+    assert again.tokens.documents == [asked.documents[index] for index in order]
+    assert (again.tokens.prefix, again.tokens.suffix) == (asked.prefix, asked.suffix)
+    assert again.method.name == "pine"
+    assert subject.request(order, NoMethod()).method.name == "none"
+
+
+def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
+    texts = TEXTS[QUESTIONS[0].question]
+    request = tiny.prepare("\n\n".join(texts) + "\n\nWhy?", documents=texts, method="long-context-reorder")
+    assert request.tokens.documents != request.origin.tokens.documents
+    assert tiny.again(request).tokens == request.tokens
+    assert tiny.again(request, method="none").tokens == request.origin.tokens
+
+
+@pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])
+def test_langchain_chains_are_asked_under_the_key_they_take(tiny, build):
+    subjects, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
+    assert [[text.strip() for text in each.documents] for each in subjects] == list(TEXTS.values())
+
+
+def test_runnable_that_takes_the_question_itself(tiny):
+    first = RunnableLambda(lambda question: {"input": question})
+    subjects, _ = from_pipeline(first | chain(chat(tiny)), QUESTIONS)
+    assert len(subjects) == 2
+
+
+def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
+    def pipeline(question):
+        text = "\n\n".join(TEXTS[question]) + "\n\n" + question
+        thread = threading.Thread(
+            target=lambda: list(tiny.stream(text, documents=TEXTS[question], method="none", max_new_tokens=3))
+        )
+        thread.start()
+        thread.join()
+
+    subjects, _ = from_pipeline(pipeline, QUESTIONS)
+    assert [len(each.documents) for each in subjects] == [6, 6]
+    assert subjects[0].asked.settings["max_new_tokens"] == 3
+
+
+def test_llama_index_query_engine(tiny):
+    from llama_index.core import PromptTemplate, get_response_synthesizer
+    from llama_index.core.query_engine import RetrieverQueryEngine
+    from llama_index.core.retrievers import BaseRetriever
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from llama_index.llms.ragbias import RagBiasLLM
+
+    class Retriever(BaseRetriever):
+        def _retrieve(self, query_bundle):
+            return [NodeWithScore(node=TextNode(text=text), score=1.0) for text in TEXTS[query_bundle.query_str]]
+
+    llm = RagBiasLLM(lm=tiny, debias="none", max_new_tokens=8)
+    template = PromptTemplate("Context:\n{context_str}\n\nQuestion: {query_str}\nAnswer:")
+    synthesizer = get_response_synthesizer(llm=llm, response_mode="compact", text_qa_template=template)
+    subjects, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
+    assert [[text.strip() for text in each.documents] for each in subjects] == list(TEXTS.values())
+
+
+def test_recording_ends_with_its_context(tiny):
+    with recording() as outer:
+        with recording() as inner:
+            tiny.generate("a", max_new_tokens=1)
+        tiny.generate("b", max_new_tokens=1)
+    tiny.generate("c", max_new_tokens=1)
+    assert (len(outer), len(inner)) == (2, 1)
+
+
+def test_pipeline_without_our_model_is_told_what_to_swap():
+    with pytest.raises(RunError, match="let its LLM be one of ragbias: langchain_ragbias.ChatRagBias"):
+        from_pipeline(lambda question: "42", QUESTIONS)
+
+
+def test_pipeline_without_documents_is_told_so(tiny):
+    with pytest.raises(RunError, match="no prompt of the pipeline holds two documents"):
+        from_pipeline(lambda question: tiny.generate(question, max_new_tokens=1), QUESTIONS)
+
+
+def test_failing_pipeline_shows_its_error():
+    def pipeline(question):
+        raise KeyError("index.faiss")
+
+    with pytest.raises(RunError, match="the pipeline fails on .*KeyError: 'index.faiss'"):
+        from_pipeline(pipeline, QUESTIONS)
+
+
+@pytest.mark.parametrize(
+    ("source", "place", "words"),
+    [
+        ("", "no_such_module_here:chain", "cannot be imported: ModuleNotFoundError"),
+        ("1 / 0", "{}:chain", "cannot be imported: ZeroDivisionError"),
+        ("chain = 3", "{}:other", "has no 'other'"),
+        ("chain = 3", "{}:chain", "which cannot be asked"),
+        ("class chain:\n    def invoke(self, x): ...", "{}:chain", "which cannot be asked"),
+        ("chain = 3", "{}", "expected module:object"),
+    ],
+)
+def test_what_is_no_pipeline_is_refused(tmp_path, monkeypatch, source, place, words):
+    name = f"pipeline_{abs(hash((source, place)))}"
+    (tmp_path / f"{name}.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(RunError, match=words):
+        load_pipeline(place.format(name))
+
+
+def test_pipeline_is_found_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "my_rag_app.py").write_text("class A:\n    @staticmethod\n    def ask(q): return q * 2\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert load_pipeline("my_rag_app:A.ask")("x") == "xx"
