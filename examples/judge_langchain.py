@@ -1,16 +1,22 @@
-"""A pairwise judge whose verdict does not depend on which response comes first.
+"""A pairwise judge for LangChain whose verdict does not depend on which response comes first.
 
     python examples/judge_langchain.py
     python examples/judge_langchain.py --model Qwen/Qwen2.5-7B-Instruct --question "..." --responses "..." "..."
 
-The two responses are the documents of the prompt, without letters or numbers: a verdict such as "A" would name a place.
-Instead the model is asked to repeat the better response, and the one that it finds likelier is the winner. With an
-order-invariant method the prompt means the same in both orders, so the verdict is the same, to the last bit.
+PairwiseJudge is a PairwiseStringEvaluator, as LangChain's own labeled_pairwise_string is, and goes wherever that goes.
+The two responses are the documents of the prompt, without letters or numbers: a verdict such as "[[A]]" would name a
+place. Instead the model is asked to repeat the better response, and the one that it finds likelier is the winner. With
+an order-invariant method the prompt means the same in both orders, so the verdict is the same, to the last bit.
+
+The likelihood of a given text is nothing that LangChain's models are asked for, so it comes from the ragbias model that
+every ChatRagBias holds.
 """
 
 import argparse
-from collections.abc import Sequence
+from typing import Any
 
+from langchain_classic.evaluation.schema import PairwiseStringEvaluator
+from langchain_core.messages import convert_to_openai_messages
 from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_ragbias import ChatRagBias
@@ -18,32 +24,62 @@ from langchain_ragbias import ChatRagBias
 PROMPT = ChatPromptTemplate.from_messages(
     [
         ("system", "You compare responses to a question by how right, complete and clear they are."),
-        ("human", "Question: {question}\n\nResponses:\n\n{responses}\n\nRepeat the better response word for word."),
+        (
+            "human",
+            "Question: {question}{reference}\n\nResponses:\n\n{responses}\n\nRepeat the better response word for word.",
+        ),
     ]
 )
 
 
-def judge(llm: ChatRagBias, question: str, responses: Sequence[str]) -> tuple[int, list[float]]:
-    """The better response's index, and each one's mean log-probability per token.
+class PairwiseJudge(PairwiseStringEvaluator):
+    """Gives ``value`` ("A", "B", or None for a tie), ``score`` (1 for A, 0 for B, 0.5) and ``log_probabilities``."""
 
-    Raises:
-        ValueError: the responses are not two different texts.
-    """
-    if len(responses) != 2 or len(set(responses)) != 2:
-        raise ValueError(f"expected two different responses, got {len(responses)}")
-    value = PROMPT.invoke({"question": question, "responses": "\n\n".join(responses)})
-    roles = {"system": "system", "human": "user"}
-    text = llm.lm.chat_text([{"role": roles[each.type], "content": each.content} for each in value.messages])
-    scores = [llm.lm.score(text, response, documents=responses, method=llm.debias) for response in responses]
-    means = [score.total / len(score.token_ids) for score in scores]
-    return means.index(max(means)), means
+    def __init__(self, llm: ChatRagBias, labeled: bool = False) -> None:
+        self.llm, self.labeled = llm, labeled
+
+    @property
+    def requires_input(self) -> bool:
+        """The question."""
+        return True
+
+    @property
+    def requires_reference(self) -> bool:
+        """The right answer, for a judge of labeled pairs."""
+        return self.labeled
+
+    def _evaluate_string_pairs(
+        self,
+        *,
+        prediction: str,
+        prediction_b: str,
+        reference: str | None = None,
+        input: str | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        pair = [prediction, prediction_b]
+        if prediction == prediction_b:
+            return {"reasoning": "", "value": None, "score": 0.5, "log_probabilities": None}
+        known = f"\n\nReference answer: {reference}" if reference and self.labeled else ""
+        value = PROMPT.invoke({"question": input, "reference": known, "responses": "\n\n".join(pair)})
+        text = self.llm.lm.chat_text(convert_to_openai_messages(value.to_messages()))
+        scores = [self.llm.lm.score(text, each, documents=pair, method=self.llm.debias) for each in pair]
+        means = [score.total / len(score.token_ids) for score in scores]
+        verdict = "A" if means[0] > means[1] else "B" if means[1] > means[0] else None
+        return {
+            "reasoning": "",
+            "value": verdict,
+            "score": {"A": 1, "B": 0, None: 0.5}[verdict],
+            "log_probabilities": means,
+        }
 
 
 def main() -> None:
     """Judge one pair in both orders, debiased and plain."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
     parser.add_argument("--question", default="Which emblem does Heron Bridge have?")
+    parser.add_argument("--reference", help="the right answer, if there is one")
     parser.add_argument(
         "--responses",
         nargs=2,
@@ -51,10 +87,14 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     for method in ("pine", "none"):
-        llm = ChatRagBias(model_id=arguments.model, debias=method)
-        for order in (arguments.responses, arguments.responses[::-1]):
-            winner, means = judge(llm, arguments.question, order)
-            print(f"{method:5} {order[winner]!r} wins, {means[winner]:.4f} to {means[1 - winner]:.4f}")
+        judge = PairwiseJudge(ChatRagBias(model_id=arguments.model, debias=method), labeled=bool(arguments.reference))
+        for one, other in (arguments.responses, arguments.responses[::-1]):
+            verdict = judge.evaluate_string_pairs(
+                prediction=one, prediction_b=other, input=arguments.question, reference=arguments.reference
+            )
+            winner = {"A": repr(one), "B": repr(other), None: "nobody"}[verdict["value"]]
+            means = sorted(verdict["log_probabilities"] or (0, 0), reverse=True)
+            print(f"{method:5} {winner} wins, {means[0]:.4f} to {means[1]:.4f}")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from ragbias.boundaries import numbering
 from ragbias.boundaries.gaps import split
+from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)

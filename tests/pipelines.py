@@ -49,6 +49,8 @@ FORMATS: dict[str, Callable[[list[Document]], str]] = {
     "titles": lambda found: "\n\n".join(f"{each.metadata['title']}\n{each.page_content}" for each in found),
     "numbers": lambda found: "\n\n".join(f"[{i}] {each.page_content}" for i, each in enumerate(found, 1)),
     "sources": lambda found: "\n\n".join(f"Source: {each.metadata}\nContent: {each.page_content}" for each in found),
+    "footers": lambda found: "\n\n".join(f"{each.page_content}\nSource: {each.metadata['title']}" for each in found),
+    "altered titles": lambda found: "\n\n".join(f"{each.metadata['title'][:5]}\n{each.page_content}" for each in found),
     "bullets": lambda found: "\n".join(f"- {each.page_content}" for each in found),
     "repr of the list": str,
     "XML tags": lambda found: "\n".join(f"<doc>{each.page_content}</doc>" for each in found),

@@ -81,6 +81,14 @@ def test_chat_engine_example_finds_the_documents_on_every_turn(run: Run, notes: 
     assert output.count("pine on 2 documents") == 2
 
 
+def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str]) -> None:
+    output = run("agent.py")
+    assert output.count("agent: look_up({'query': ") == output.count("pine on 5 documents") == 4
+    output = run("agent.py", "--documents", *notes, "--question", QUESTION)
+    assert "tool: 2 documents" in output
+    assert "pine on 2 documents" in output
+
+
 def test_judge_example_shows_that_swapping_changes_the_stock_verdicts_only(run: Run) -> None:
     output = run("judge.py", "--pairs", "4")
     assert "judge: 0 of 4 verdicts changed" in output

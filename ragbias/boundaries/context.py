@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from ragbias.boundaries.known import KnownText
 from ragbias.errors import WrongTypeError
 
 _current: ContextVar[tuple[str, ...] | None] = ContextVar("ragbias_documents", default=None)
@@ -36,7 +37,7 @@ def current_documents() -> tuple[str, ...] | None:
 
 
 def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
-    """The text of each document.
+    """The text of each document, which knows the metadata of documents that have any.
 
     Raises:
         WrongTypeError: an element has no text, or ``docs`` is a single string.
@@ -49,7 +50,11 @@ def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
 
 
 def _text(document: object) -> str:
-    for text in (document, getattr(document, "page_content", None), getattr(document, "text", None)):
+    if isinstance(document, str):
+        return document
+    for text in (getattr(document, "page_content", None), getattr(document, "text", None)):
         if isinstance(text, str):
-            return text
+            metadata, name = getattr(document, "metadata", None), getattr(document, "id", None)
+            known = metadata if isinstance(metadata, Mapping) else None
+            return KnownText.of(text, known, name if isinstance(name, str) else None)
     raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {type(document).__name__}")

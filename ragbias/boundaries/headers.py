@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from ragbias.boundaries.occurrences import MESSAGE_BORDER
+from ragbias.boundaries.spans import fullest
 
 LABEL = r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
 HEADER = re.compile(
@@ -86,7 +87,7 @@ def find(text: str) -> tuple[list[Headed], str]:
         documents, reason = _in_message(text, begins[index], ends[index], list(group))
         found += [documents] if documents else []
         doubt = doubt or reason
-    best = max(found, key=lambda documents: (len(documents), _covered(documents), documents[0].begin), default=[])
+    best = list(fullest(found, lambda document: (document.begin, document.end)))
     return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
 
 
@@ -94,10 +95,6 @@ def _header(match: re.Match[str]) -> _Header:
     kind = next(kind for kind in ("square", "round", "plain", "bare") if match[kind] is not None)
     style = (kind, (match["label"] or "").lower(), match["mark"] or "", match["colon"])
     return _Header(style, int(match[kind]), match.start("header"), match.end("header"))
-
-
-def _covered(documents: Iterable[Headed]) -> int:
-    return sum(document.end - document.begin for document in documents)
 
 
 def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Headed], str]:

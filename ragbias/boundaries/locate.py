@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from ragbias.boundaries import headers, registered, segmenting
 from ragbias.boundaries.context import current_documents, document_texts
 from ragbias.boundaries.gaps import with_headers
-from ragbias.boundaries.occurrences import Hit
+from ragbias.boundaries.known import fields_of
+from ragbias.boundaries.occurrences import span_of
 from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry
-from ragbias.boundaries.runs import best_run, split_runs
 from ragbias.boundaries.segmenting import Segmenter
+from ragbias.boundaries.standing import standing
 from ragbias.boundaries.truncated import at_edges
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -30,7 +31,8 @@ class Boundaries:
     """Where the documents of a prompt stand.
 
     Attributes:
-        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping.
+        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. What stands
+            around a text and is made of its own metadata (``Title: ...``, ``Source: ...``) is part of its document.
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
@@ -93,6 +95,7 @@ def locate(
         return Boundaries((), "documents", 0, 0, "an empty list of documents was given")
     misses: list[str] = []
     expected = 0
+    refused: Boundaries | None = None
     sources = {"documents": documents, "artifact": artifacts, "run": run}
     for source, named in sources.items():
         texts = document_texts(named) if named is not None else ()
@@ -101,18 +104,27 @@ def locate(
         found = _named(text, texts, source)
         if found.spans:
             return _finished(text, found, misses, include_headers)
+        if found.source == source:  # they stand there, but cannot be told apart
+            refused = found
+            misses.append(found.reason)
+            break
         expected = expected or len(texts)
         misses.append(f"none of the {len(texts)} documents {NAMES[source]} stands verbatim in the prompt")
-    if registry is not None:
-        spans = _spans(registered.find(text, registry))
-        if spans:
-            return _finished(text, Boundaries(spans, "registry", len(spans), len(spans), ""), misses, include_headers)
+    if registry is not None and refused is None:
+        found = _remembered(text, registry)
+        if found.spans:
+            return _finished(text, found, misses, include_headers)
+        if found.reason:
+            refused = found
+            misses.append(found.reason)
     if segmenter is not None:
         found = _segmented(text, segmenter)
         if found.spans:
             return _finished(text, found, misses, include_headers)
         expected = expected or found.n_expected
         misses.append("the segmenter found no documents")
+    if refused is not None:
+        return replace(refused, reason="; ".join(misses))
     headed, doubt = headers.find(text)
     if headed:
         spans = tuple((each.header if include_headers else each.begin, each.end) for each in headed)
@@ -137,10 +149,14 @@ def _segmented(text: str, segmenter: Segmenter) -> Boundaries:
 
 def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
     hits = place(text, named, places(text, named))
-    run = best_run(split_runs(text, hits, lenient=source in ("documents", "segmenter")))
+    together = standing(text, hits, fields_of(named), lenient=source in ("documents", "segmenter"))
+    if together.rest:
+        return Boundaries((), source, len(named), 0, _apart(together.rest, len(together.hits) + together.rest))
     missing = Counter(named) - Counter(hit.document for hit in hits)
-    cut = at_edges(text, run, list(missing.elements())) if source != "segmenter" else []
-    run = sorted([*run, *cut])
+    cut = at_edges(text, together.hits, list(missing.elements())) if source != "segmenter" else []
+    run = sorted([*together.spans, *map(span_of, cut)])
+    if not run:
+        return Boundaries((), "none", len(named), 0, "")
     reasons = []
     lost = missing.total() - len(cut)
     if lost:
@@ -150,7 +166,23 @@ def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
         reasons.append(f"{apart} stand apart from the others and were left as plain text")
     if cut:
         reasons.append(f"{len(cut)} cut off at the edge of the context")
-    return Boundaries(_spans(run), source, len(named), len(run), "; ".join(reasons))
+    return Boundaries(tuple(run), source, len(named), len(run), "; ".join(reasons))
+
+
+def _remembered(text: str, registry: Registry) -> Boundaries:
+    together = registered.find(text, registry)
+    if together.rest:
+        placed = len(together.hits) + together.rest
+        return Boundaries((), "registry", placed, 0, _apart(together.rest, placed))
+    count = len(together.spans)
+    return Boundaries(tuple(together.spans), "registry" if count else "none", count, count, "")
+
+
+def _apart(rest: int, placed: int) -> str:
+    return (
+        f"{placed} documents stand in the prompt, but {rest} of them cannot be told from the text around them, so the "
+        "order of all would count; let nothing but metadata of its own stand around each, and one separator between"
+    )
 
 
 def _finished(text: str, found: Boundaries, misses: Sequence[str], include_headers: bool) -> Boundaries:
@@ -162,7 +194,3 @@ def _finished(text: str, found: Boundaries, misses: Sequence[str], include_heade
         except AmbiguousSegmentsError:
             reasons.append("headers were left out, since the first one cannot be told from the text before it")
     return replace(found, spans=spans, reason="; ".join(filter(None, reasons)))
-
-
-def _spans(run: Sequence[Hit]) -> tuple[tuple[int, int], ...]:
-    return tuple((hit.begin, hit.end) for hit in run)

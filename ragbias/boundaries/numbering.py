@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from ragbias.boundaries.gaps import split
 from ragbias.boundaries.headers import HEADER
+from ragbias.boundaries.spans import Span
 from ragbias.errors import AmbiguousSegmentsError
 
-Span = tuple[int, int]
-
 NUMBER = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""
+HEADER_OR_TAG = re.compile(rf"{HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){NUMBER})")  # behind one word at most
 
 
@@ -61,7 +61,7 @@ def _numbers(text: str, spans: Sequence[Span]) -> list[Span]:
         ]
     except AmbiguousSegmentsError:
         before = []
-    inside = [match.span() for match in (HEADER.match(text, begin) for begin, _ in spans) if match]
+    inside = [match.span() for match in (HEADER_OR_TAG.match(text, begin) for begin, _ in spans) if match]
     for headers in (before, inside):
         found = [FIRST_NUMBER.match(text[begin:end]) for begin, end in headers]
         numbers = sorted(_value(match) for match in found if match)

@@ -7,6 +7,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from ragbias.boundaries.spans import Span
+
 MAX_OCCURRENCES = 512
 MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
 LETTER = re.compile(r"[^\W\d_]")
@@ -23,6 +25,11 @@ class Hit:
     def overlaps(self, other: Hit) -> bool:
         """Whether they share a character."""
         return self.begin < other.end and other.begin < self.end
+
+
+def span_of(hit: Hit) -> Span:
+    """Where the document stands."""
+    return hit.begin, hit.end
 
 
 def plain_forms(document: str) -> list[str]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.occurrences import Hit, is_block
+from ragbias.boundaries.known import fields_of
+from ragbias.boundaries.occurrences import Hit, is_block, span_of
 from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry, Retrieval
-from ragbias.boundaries.runs import best_run, covered, split_runs
+from ragbias.boundaries.spans import covered
+from ragbias.boundaries.standing import MIN_CHARACTERS, Standing, bare, standing
 
-MIN_CHARACTERS = 8  # shorter texts stand in too many prompts by chance
+NONE = Standing([], [])
 
 
-def find(text: str, registry: Registry) -> list[Hit]:
-    """The documents of the remembered retrieval that explains most of the prompt, in ascending order.
+def find(text: str, registry: Registry) -> Standing:
+    """The documents of the remembered retrieval that explains most of the prompt.
 
     Texts of other retrievals are added only where they continue the row of documents with the same separator, as the
     merged results of two retrievers do. A single document is accepted only if it has its lines to itself, so that a
@@ -23,16 +25,16 @@ def find(text: str, registry: Registry) -> list[Hit]:
     likely = (document for document in registry.likely_in(text) if len(document.strip()) >= MIN_CHARACTERS)
     known = places(text, likely, strict=True)
     if not known:
-        return []
+        return NONE
     best = _best(text, registry.candidates(), known)
-    if len(best) > 1:
-        return _continued(text, best, known.values())
+    if best.hits:
+        return best if best.rest or best.in_blocks else bare(_continued(text, best.hits, known.values()))
     best = _run(text, list(known), known)
-    return best if len(best) > 1 or (best and is_block(text, best[0])) else []
+    return best if len(best.hits) > 1 or (best.hits and is_block(text, best.hits[0])) else NONE
 
 
-def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]]) -> list[Hit]:
-    """The run of two or more documents of one retrieval that covers most text; of equal ones the latest."""
+def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]]) -> Standing:
+    """The two or more documents of one retrieval that cover most text; of equal ones the latest."""
     longest = {document: max(hit.end - hit.begin for hit in hits) for document, hits in known.items()}
     found = longest.keys()
     together = [
@@ -40,21 +42,21 @@ def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]
         for retrieval in retrievals
         if len(retrieval) > 1 and not found.isdisjoint(retrieval)
     ]
-    best: list[Hit] = []
+    best = NONE
     best_rank = (0, 0)  # characters covered, then the latest
     most = [sum(longest[document] for document in documents) for documents in together]
     for index in sorted(range(len(together)), key=lambda index: -most[index]):
         if (most[index], -index) <= best_rank or len(together[index]) < 2:
             continue  # cannot cover more
         run = _run(text, together[index], known)
-        rank = (covered(run), -index)
-        if len(run) > 1 and rank > best_rank:
+        rank = (covered(map(span_of, run.hits)), -index)
+        if len(run.hits) > 1 and rank > best_rank:
             best, best_rank = run, rank
     return best
 
 
-def _run(text: str, documents: Sequence[str], known: dict[str, list[Hit]]) -> list[Hit]:
-    return best_run(split_runs(text, place(text, documents, known)))
+def _run(text: str, documents: Sequence[str], known: dict[str, list[Hit]]) -> Standing:
+    return standing(text, place(text, documents, known), fields_of(documents))
 
 
 def _continued(text: str, run: list[Hit], known: Iterable[Sequence[Hit]]) -> list[Hit]:

@@ -1,4 +1,4 @@
-"""A bounded memory of what was retrieved lately, by content."""
+"""A bounded memory of what was retrieved lately, by content; texts keep the metadata they know (``KnownText``)."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Registry:
                     if not self._counts[text]:
                         self._windows.add(text)
                     self._counts[text] += 1
+            self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
             self._retrievals[retrieval] = now
-            self._retrievals.move_to_end(retrieval)
             self._forget(now)
 
     def candidates(self) -> list[Retrieval]:

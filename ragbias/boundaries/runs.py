@@ -6,7 +6,16 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.occurrences import LETTER, MESSAGE_BORDER, Hit, common_prefix, ends_block, is_separator
+from ragbias.boundaries.occurrences import (
+    LETTER,
+    MESSAGE_BORDER,
+    Hit,
+    common_prefix,
+    ends_block,
+    is_separator,
+    span_of,
+)
+from ragbias.boundaries.spans import fullest
 
 NUMBER = re.compile(r"\d+")
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
@@ -38,13 +47,8 @@ def split_runs(text: str, hits: Sequence[Hit], lenient: bool = False) -> list[li
 
 
 def best_run(runs: Sequence[list[Hit]]) -> list[Hit]:
-    """The run with most documents, then with most text, then the last one."""
-    return max(runs, key=lambda run: (len(run), covered(run), run[0].begin), default=[])
-
-
-def covered(run: Sequence[Hit]) -> int:
-    """Number of characters that the documents take up."""
-    return sum(hit.end - hit.begin for hit in run)
+    """The run of most documents, then of most text, then the last one."""
+    return list(fullest(runs, span_of))
 
 
 def _joins(

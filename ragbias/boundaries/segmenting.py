@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
 from ragbias.boundaries.occurrences import MESSAGE_BORDER
+from ragbias.boundaries.spans import Span, fullest
 from ragbias.errors import SegmenterError
 
-Span = tuple[int, int]
 Segmenter: TypeAlias = "str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]"
 
 
@@ -40,16 +41,22 @@ def find(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
     if isinstance(segmenter, re.Pattern):
         group = 1 if segmenter.groups else 0
         spans = [match.span(group) for match in segmenter.finditer(text) if match.start(group) >= 0]
-        return _checked(text, spans, f"the pattern {segmenter.pattern!r}")
+        return _checked(text, spans, f"segmenter={segmenter!r}")
     name = getattr(segmenter, "__name__", type(segmenter).__name__)
     try:
-        result = list(segmenter(text))
+        given = segmenter(text)
+        result = None if given is None or isinstance(given, str) else list(given)
     except Exception as error:  # whatever it is, frameworks may swallow it
-        raise SegmenterError(f"the segmenter {name} failed with {type(error).__name__}") from error
+        raise SegmenterError(f"segmenter={name} failed with {type(error).__name__}") from error
+    if result is None:
+        raise SegmenterError(
+            f"segmenter={name} gave {'None' if given is None else 'one string'}; expected a list of (begin, end) or of "
+            "texts, an empty one where there are no documents"
+        )
     texts = [each for each in result if isinstance(each, str)]
     if len(texts) == len(result):
         return texts
-    return _checked(text, result, f"the segmenter {name}")
+    return _checked(text, result, f"segmenter={name}")
 
 
 def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
@@ -60,7 +67,7 @@ def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
             groups[-1].append(span)
         else:
             groups.append([span])
-    return max(groups, key=lambda group: (len(group), sum(end - begin for begin, end in group), group[0]), default=[])
+    return list(fullest(groups, lambda span: span))
 
 
 def _between(text: str, separator: str) -> list[Span]:
@@ -74,9 +81,7 @@ def _between(text: str, separator: str) -> list[Span]:
 def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
     checked: list[Span] = []
     for span in spans:
-        if not (isinstance(span, (tuple, list)) and len(span) == 2 and all(type(edge) is int for edge in span)):
-            raise SegmenterError(f"{whose} gave a {type(span).__name__}; expected only (begin, end), or only texts")
-        begin, end = span
+        begin, end = _edges(span, whose)
         if not 0 <= begin <= end <= len(text):
             raise SegmenterError(f"span ({begin}, {end}) of {whose} lies outside the prompt of length {len(text)}")
         if not text[begin:end].strip():
@@ -88,3 +93,15 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
             )
         checked.append((begin, end))
     return checked
+
+
+def _edges(span: object, whose: str) -> Span:
+    """Begin and end; whole numbers of any library will do."""
+    edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
+    try:
+        begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
+    except (TypeError, ValueError) as error:
+        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # any text may be a document's
+        what = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
+        raise SegmenterError(f"{whose} gave {what}; expected only (begin, end), or only texts") from error
+    return begin, end

@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,8 +95,10 @@ def test_documents_in_another_message_are_left():
         ([(5, 6)], r"span \(5, 6\) .* no text"),
         ([(0, 5), "text"], r"gave a str"),
         ([3], r"gave a int"),
-        ([(0, 5.0)], r"gave a tuple"),
-        ([(0, 1, 2)], r"gave a tuple"),
+        ([(0, 5.0)], r"segmenter=<lambda> gave the span \(0, 5.0\)"),
+        ([(0, 1, 2)], r"gave the span \(0, 1, 2\)"),
+        ([(0, True)], r"gave the span \(0, True\)"),
+        ([(0, "and that")], r"gave a tuple"),
     ],
 )
 def test_spans_of_no_sense_are_an_error_that_names_them(spans, message):
@@ -116,8 +119,21 @@ def test_a_failing_function_is_an_error_that_no_framework_swallows():
         locate("a secret", segmenter=fails)
     assert not isinstance(raised.value, (ValueError, TypeError))
     assert "secret" not in str(raised.value)
-    with pytest.raises(SegmenterError, match="failed with TypeError"):
-        locate("a", segmenter=lambda text: None)
+
+
+@pytest.mark.parametrize("given", [None, "one text"])
+def test_a_function_that_gives_no_list_is_told_what_to_give(given):
+    with pytest.raises(SegmenterError, match=r"segmenter=<lambda> gave (None|one string); expected a list") as raised:
+        locate("a", segmenter=lambda text: given)
+    assert "one text" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, lambda edge: np.array(edge)])
+def test_whole_numbers_of_numpy_are_numbers(kind):
+    found = locate("a b c", segmenter=lambda text: [(kind(0), kind(1)), (kind(2), kind(3))])
+    assert found.spans == ((0, 1), (2, 3))
+    assert all(type(edge) is int for span in found.spans for edge in span)
+    assert locate("a b c", segmenter=lambda text: np.array([[0, 1], [2, 3]])).spans == ((0, 1), (2, 3))
 
 
 @pytest.mark.parametrize("segmenter", [3, "", "  ", [r"\n"], re.compile(rb"x")])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ragbias.boundaries import Registry, locate
+from ragbias.boundaries import KnownText, Registry, locate
 
 BOUND = 0.003  # seconds of this thread's own time; on an idle machine all of these take less than 0.001
 RANDOM = random.Random(0)
@@ -21,17 +21,31 @@ DOCUMENTS = [document() for _ in range(20)]
 PLAIN = "Use the context.\n\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: who?"
 TITLED = "\n".join(f"Document [{number}](Title: T{number}) {text}" for number, text in enumerate(DOCUMENTS, 1))
 TITLED = f"Use the context.\n\n{TITLED}\n\nQuestion: who?"
+METADATA = [
+    {"title": f"T{number} of {WORDS[number]}", "source": f"files/{number % 7}.pdf", "page": number % 5, "author": "A"}
+    for number in range(20)
+]
+KNOWN = [
+    KnownText.of(text, each, id=f"id-{number}")
+    for number, (text, each) in enumerate(zip(DOCUMENTS, METADATA, strict=True))
+]
+FRAMED = "\n\n".join(
+    f"Title: {each['title']} (p. {each['page']})\n{text}\nSource: {each['source']}"
+    for text, each in zip(DOCUMENTS, METADATA, strict=True)
+)
+FRAMED = f"Use the context.\n\n{FRAMED}\n\nQuestion: who?"
+MISFRAMED = FRAMED.replace("Title: T3 of", "T3, part of").replace("\nSource: files/5", "\nfiles/5")
 SEPARATED = "Use the context.\n---\n" + "\n---\n".join(DOCUMENTS) + "\n---\nQuestion: who?"
 
 
-def registry_of(size: int) -> Registry:
+def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
     """2,048 texts in retrievals of this size, the documents last."""
     registry = Registry()
     texts = [document() for _ in range(2028)]
     for begin in range(0, len(texts), size):
         registry.add(texts[begin : begin + size])
     for begin in range(0, 20, size):
-        registry.add(DOCUMENTS[begin : begin + size])
+        registry.add(documents[begin : begin + size])
     return registry
 
 
@@ -44,6 +58,8 @@ CASES = {
     "titled registry": (TITLED, dict(registry=registry_of(20))),
     "separator": (SEPARATED, dict(segmenter="\n---\n")),
     "headers": (TITLED, {}),
+    "metadata, run": (FRAMED, dict(run=KNOWN)),
+    "metadata, registry": (FRAMED, dict(registry=registry_of(20, KNOWN))),
 }
 
 
@@ -59,6 +75,16 @@ def test_twenty_documents_are_found_in_no_time(case):
     assert statistics.median(times) < BOUND
 
 
+def test_metadata_that_fits_no_template_costs_little_more():
+    times = []
+    for _ in range(20):
+        begin = time.thread_time()
+        found = locate(MISFRAMED, run=KNOWN)
+        times.append(time.thread_time() - begin)
+    assert found.spans == () or found.n_found == 20
+    assert statistics.median(times) < 3 * BOUND
+
+
 def test_the_same_documents_in_many_retrievals_cost_no_more():
     registry = Registry()
     for _ in range(100):
@@ -66,3 +92,13 @@ def test_the_same_documents_in_many_retrievals_cost_no_more():
     begin = time.thread_time()
     assert locate(PLAIN, registry=registry).n_found == 20
     assert time.thread_time() - begin < 10 * BOUND
+
+
+def test_noting_the_metadata_of_twenty_documents_costs_little():
+    times = []
+    for _ in range(20):
+        begin = time.thread_time()
+        for text, each in zip(DOCUMENTS, METADATA, strict=True):
+            KnownText.of(text, each, id="an id")
+        times.append(time.thread_time() - begin)
+    assert statistics.median(times) < BOUND

