@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import torch
@@ -16,17 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 from typing_extensions import Self
 
 from langchain_ragbias import loading, reports
-from langchain_ragbias.listener import Tree, listener
+from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
-from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries import current_documents, locate
 from ragbias.boundaries.context import document_texts
 from ragbias.boundaries.segmenting import check as check_segmenter
-from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.prompt import Prompt
+from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
+from ragbias.request import Request
 
 NUMBERS: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,),
@@ -38,9 +37,9 @@ NUMBERS: dict[str, tuple[type, ...]] = {
 }
 REMOTE = ("api_key", "max_retries", "timeout")  # LangChain's standard parameters that concern a server
 
-
-class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not stand in the prompt, so the method could not run on them."""
+FRAMEWORKS = frozenset(
+    {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,14 @@ class Call:
     documents: tuple[str, ...] | None
     method: Method
     settings: dict[str, Any]
+
+
+def _missing_documents() -> MissingDocuments:
+    return MissingDocuments(
+        complete=frozenset({"documents"}),  # of what a run retrieved, the chain may drop a part
+        remedy="Pass documents=, or retrieve inside the chain; on_missing='ignore' silences this.",
+        frameworks=FRAMEWORKS,
+    )
 
 
 class RagBiasModel(BaseModel):
@@ -86,7 +93,7 @@ class RagBiasModel(BaseModel):
     """The most prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
-    on_missing: Literal["warn", "raise", "ignore"] = "warn"
+    on_missing: OnMissing = "warn"
     """What to do where the method needs documents and fewer than two are found."""
     segmenter: Any = None
     """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
@@ -103,7 +110,7 @@ class RagBiasModel(BaseModel):
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
     _owner: object = PrivateAttr(default_factory=object)
-    _warned: set[str] = PrivateAttr(default_factory=set)
+    _missing: MissingDocuments = PrivateAttr(default_factory=_missing_documents)
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -256,14 +263,11 @@ class RagBiasModel(BaseModel):
         texts = None if documents is None else document_texts(documents)
         return Call(texts, methods.get(debias, self.model_id), {"stop": stop, "logprobs": logprobs, **settings})
 
-    def _boundaries(
-        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()
-    ) -> Boundaries:
-        """Find the documents of a templated prompt, and say or refuse what is missing as ``on_missing`` wants it.
+    def _request(self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()) -> Request:
+        """Find the documents of a templated prompt and make it ready to run.
 
         Raises:
-            NoDocumentsError: ``on_missing="raise"``, the method needs documents and fewer than two were found.
-            DocumentNotFoundError: ``on_missing="raise"`` and a document given explicitly does not stand in the prompt.
+            NoDocumentsError, DocumentNotFoundError: as ``ragbias.missing`` says, with ``on_missing="raise"``.
         """
         tree = listener.tree(parent_run_id)
         found = locate(
@@ -277,29 +281,11 @@ class RagBiasModel(BaseModel):
         )
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+        request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
-            self._check_found(found, _obstacle(text, found), call, tree, artifacts)
-        return found
-
-    def _check_found(self, found: Boundaries, obstacle: str, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
-        explicit = call.documents if call.documents is not None else current_documents()
-        elsewhere = bool(explicit) and found.source in ("registry", "segmenter", "headers")
-        lost = elsewhere or (found.source == "documents" and found.n_found < found.n_expected)
-        complete = found.source != "none" and found.n_found == found.n_expected
-        too_few = bool(obstacle) or (found.n_found < 2 and not complete)
-        if self.on_missing == "ignore" or not (too_few or lost):
-            return
-        message = (
-            f"debias={call.method.name!r} needs the retrieved documents, but {found.n_found} were found in the prompt: "
-            f"{'; '.join(filter(None, (obstacle, found.reason)))}"
-        )
-        if self.on_missing == "raise":
-            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        expected = "explicit" if explicit else "artifacts" if artifacts else "retrieved" if tree.texts else tree.failure
-        if expected and expected not in self._warned:
-            self._warned.add(expected)
-            remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
-            warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
+            explicit = current_documents() if call.documents is None else call.documents
+            self._missing.check(request, self.on_missing, explicit=bool(explicit), suspected=bool(tree.failure))
+        return request
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
         """What is known of an answer beside its text."""
@@ -312,17 +298,6 @@ class RagBiasModel(BaseModel):
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         return report
-
-
-def _obstacle(text: str, found: Boundaries) -> str:
-    """Why the documents cannot be told from the prompt around them; empty if they can."""
-    try:
-        suffix = Prompt.from_text(text, found.spans).suffix
-    except AmbiguousSegmentsError as error:
-        return f"{found.n_found} documents stand in the prompt, but {error}"
-    if suffix or not found.spans:
-        return ""
-    return f"{found.n_found} documents end the prompt, and the method needs text behind them"
 
 
 def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:

@@ -311,8 +311,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             messages = structured.asking_for_json(messages, own["response_format"])
             answering = Answering(beginning=structured.BEGINNING)
         text = self.lm.chat_text(template_messages(messages), tools=answering.schemas) + answering.beginning
-        boundaries = self._boundaries(text, call, parent_run(run_manager), artifact_texts(messages))
-        request = self.lm.prepare(text, boundaries=boundaries, method=call.method)
+        request = self._request(text, call, parent_run(run_manager), artifact_texts(messages))
         return Asked(request, {**call.settings, "keep_special": answering.keep_special}, answering)
 
     def _answers(

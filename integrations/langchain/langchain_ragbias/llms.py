@@ -151,14 +151,9 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         call = self._call_arguments(stop, given)
         # of a batch, LangChain hands over the first prompt's run manager only
         parents = [self._parent(prompt, run_manager if len(prompts) == 1 else None) for prompt in prompts]
-        boundaries = [self._boundaries(prompt, call, parent) for prompt, parent in zip(prompts, parents, strict=True)]
+        requests = [self._request(prompt, call, parent) for prompt, parent in zip(prompts, parents, strict=True)]
         answers: list[Generation] = self.lm.batch(
-            prompts,
-            boundaries=boundaries,
-            method=call.method,
-            batch_size=self.batch_size,
-            cancelled=cancelled,
-            **call.settings,
+            requests, batch_size=self.batch_size, cancelled=cancelled, **call.settings
         )
         return answers
 
@@ -170,8 +165,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         given: dict[str, Any],
     ) -> Stream:
         call = self._call_arguments(stop, given)
-        boundaries = self._boundaries(prompt, call, self._parent(prompt, run_manager))
-        stream: Stream = self.lm.stream(prompt, boundaries=boundaries, method=call.method, **call.settings)
+        request = self._request(prompt, call, self._parent(prompt, run_manager))
+        stream: Stream = self.lm.stream(request, **call.settings)
         return stream
 
     def _parent(self, prompt: str, run_manager: CallbackManagerForLLMRun | None) -> UUID | None:

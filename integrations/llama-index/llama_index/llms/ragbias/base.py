@@ -27,15 +27,16 @@ from llama_index.core.llms.llm import ToolSelection, default_completion_to_promp
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.ragbias import arguments, asynchrony, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.documents import OnMissing
 from llama_index.llms.ragbias.responses import Answer, Reply
 from llama_index.llms.ragbias.tool_calls import ToolUse
 
 from ragbias import methods
+from ragbias.boundaries import current_documents
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.decoding import Stream
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
+from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
 from ragbias.request import Request
 
@@ -118,7 +119,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
 
     _key: object = PrivateAttr(default_factory=object)
-    _warned: set[str] = PrivateAttr(default_factory=set)
+    _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
     @field_validator("query_wrapper_prompt", mode="before")
@@ -234,10 +235,12 @@ class RagBiasLLM(FunctionCallingLLM):
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
-        found = documents.find(text, given.pop("documents", None), self.segmenter, self.include_headers)
+        named = given.pop("documents", None)
+        found = documents.find(text, named, self.segmenter, self.include_headers)
         prepared = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
-            documents.enforce(prepared.report, self.on_missing, self._warned)
+            explicit = bool(current_documents() if named is None else named)
+            self._missing.check(prepared, self.on_missing, explicit=explicit)
         return _Request(prepared, given)
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:
