@@ -234,9 +234,13 @@ class Stream(Iterator[str]):
                 return piece
         raise StopIteration
 
+    def cancel(self) -> None:
+        """Stop the computation at the next token, without waiting for it."""
+        self._cancelled.set()
+
     def close(self) -> None:
         """Stop the computation and wait until it has stopped."""
-        self._cancelled.set()
+        self.cancel()
         self._thread.join()
 
     def __enter__(self) -> Stream:
@@ -246,7 +250,7 @@ class Stream(Iterator[str]):
         self.close()
 
     def __del__(self) -> None:
-        self._cancelled.set()
+        self.cancel()
 
 
 def _work(

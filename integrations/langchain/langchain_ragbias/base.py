@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 import torch
-from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.callbacks import BaseRunManager
 from langchain_core.runnables.config import ensure_config
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
@@ -287,6 +288,12 @@ class RagBiasModel(BaseModel):
             self._missing.check(request, self.on_missing, explicit=bool(explicit), suspected=bool(tree.failure))
         return request
 
+    def _answers(
+        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
+    ) -> list[Generation]:
+        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
+        return answers
+
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
         """What is known of an answer beside its text."""
         about = {"finish_reason": generation.finish_reason, "ragbias": self._note(generation)}
@@ -300,8 +307,16 @@ class RagBiasModel(BaseModel):
         return report
 
 
-def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
+def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
     """The run that this request belongs to; LangChain gives streams no run manager, but their context has a config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
+
+
+def begun(run_manager: BaseRunManager | None) -> UUID | None:
+    """``parent_run`` of a request that begins here; one without a parent starts with no reports."""
+    parent = parent_run(run_manager)
+    if parent is None:
+        reports.begin()
+    return parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -15,22 +14,21 @@ from langchain_core.language_models import BaseChatModel, LangSmithParams, Langu
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
-from langchain_core.runnables import Runnable, RunnableConfig, run_in_executor
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import model_validator
 
 from langchain_ragbias import reports, structured
-from langchain_ragbias.base import RagBiasModel, parent_run
+from langchain_ragbias.base import RagBiasModel, begun, parent_run
 from langchain_ragbias.batching import atogether, meeting_of, together, unless_failed
 from langchain_ragbias.calling import Answering, Asked, Growing, last_chunk, message, with_tools
 from langchain_ragbias.collecting import artifact_texts
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from langchain_ragbias.pump import pieces
+from ragbias import bridge
 from ragbias.decoding import Stream
 from ragbias.report import Generation
-from ragbias.request import Request
 from ragbias.tools import ToolCall
 
 
@@ -179,9 +177,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        if parent_run(run_manager) is None:
-            reports.begin()
-        asked = self._asked(messages, stop, run_manager, kwargs)
+        asked = self._asked(messages, stop, begun(run_manager), kwargs)
         meeting = meeting_of(self)
         if meeting is None:
             return self._result(self._answers([asked.request], asked.settings)[0], asked)
@@ -194,17 +190,12 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        manager = run_manager.get_sync() if run_manager else None
-        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
+        parent = parent_run(run_manager)
+        asked = await bridge.run(lambda _: self._asked(messages, stop, parent, kwargs))
         meeting = meeting_of(self)
         if meeting is not None:
             return self._result(await asyncio.wrap_future(meeting.join(asked.request, asked.settings)), asked)
-        cancelled = threading.Event()
-        try:
-            answers = await run_in_executor(None, self._answers, [asked.request], asked.settings, cancelled)
-        except asyncio.CancelledError:
-            cancelled.set()  # stops the computation, which runs in a thread, at the next token
-            raise
+        answers = await bridge.run(partial(self._answers, [asked.request], asked.settings))
         return self._result(answers[0], asked)
 
     def _stream(
@@ -214,9 +205,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        if parent_run(run_manager) is None:
-            reports.begin()
-        asked = self._asked(messages, stop, run_manager, kwargs)
+        asked = self._asked(messages, stop, begun(run_manager), kwargs)
         growing = asked.growing()
         with self._open_stream(asked) as stream:
             for piece in stream:
@@ -231,17 +220,15 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        manager = run_manager.get_sync() if run_manager else None
-        if parent_run(manager) is None:
-            reports.begin()
-        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
+        parent = begun(run_manager)
+        asked = await bridge.run(lambda _: self._asked(messages, stop, parent, kwargs))
         growing = asked.growing()
-        async with aclosing(pieces(lambda: self._open_stream(asked))) as events:
-            async for piece in events:
-                if isinstance(piece, Generation):
-                    yield self._last_chunk(piece, asked, growing)
-                elif shown := growing.add(piece):
+        stream = self._open_stream(asked)
+        async with aclosing(bridge.pieces(stream)) as pieces:
+            async for piece in pieces:
+                if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+        yield self._last_chunk(stream.generation, asked, growing)
 
     # tools and structured output
 
@@ -298,7 +285,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
+        parent: UUID | None,
         given: dict[str, Any],
     ) -> Asked:
         """A conversation as a request, made ready to run."""
@@ -311,14 +298,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             messages = structured.asking_for_json(messages, own["response_format"])
             answering = Answering(beginning=structured.BEGINNING)
         text = self.lm.chat_text(template_messages(messages), tools=answering.schemas) + answering.beginning
-        request = self._request(text, call, parent_run(run_manager), artifact_texts(messages))
+        request = self._request(text, call, parent, artifact_texts(messages))
         return Asked(request, {**call.settings, "keep_special": answering.keep_special}, answering)
-
-    def _answers(
-        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
-    ) -> list[Generation]:
-        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
-        return answers
 
     def _open_stream(self, asked: Asked) -> Stream:
         stream: Stream = self.lm.stream(asked.request, **asked.settings)

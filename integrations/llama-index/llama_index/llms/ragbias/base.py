@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
@@ -25,12 +26,12 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
-from llama_index.llms.ragbias import arguments, asynchrony, documents, loading, tool_calls
+from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.responses import Answer, Reply
 from llama_index.llms.ragbias.tool_calls import ToolUse
 
-from ragbias import methods
+from ragbias import bridge, methods
 from ragbias.boundaries import current_documents
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.decoding import Stream
@@ -273,9 +274,12 @@ class RagBiasLLM(FunctionCallingLLM):
         _reports.set({**_reports.get({}), self._key: generation.report.as_dict()})
         return generation
 
+    def _generation(self, request: _Request, cancelled: threading.Event | None = None) -> Generation:
+        (generation,) = self.lm.batch([request.prepared], cancelled=cancelled, **request.arguments)
+        return cast("Generation", generation)
+
     def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
-        (generation,) = self.lm.batch([request.prepared], **request.arguments)
-        return Reply(respond, request.tools).whole(self._remember(generation))
+        return Reply(respond, request.tools).whole(self._remember(self._generation(request)))
 
     def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
         """A generator over a stream that is open already, so that errors of the call are raised by the call."""
@@ -289,32 +293,25 @@ class RagBiasLLM(FunctionCallingLLM):
         yield reply.last(self._remember(stream.generation))
 
     async def _aanswer(self, prepare: Callable[[], _Request], respond: _Respond[_Response]) -> _Response:
-        """By a stream, so that the computation stops when the awaiting task is cancelled."""
-        request, stream = await self._aopen(prepare)
-        async with aclosing(asynchrony.pieces(stream)) as pieces:
-            async for _ in pieces:
-                pass
-        return Reply(respond, request.tools).whole(self._remember(stream.generation))
+        def work(cancelled: threading.Event) -> tuple[_Request, Generation]:
+            request = prepare()
+            return request, self._generation(request, cancelled)
+
+        request, generation = await bridge.run(work)
+        return Reply(respond, request.tools).whole(self._remember(generation))
 
     async def _astream(
         self, prepare: Callable[[], _Request], respond: _Respond[_Response]
     ) -> AsyncGenerator[_Response, None]:
-        request, stream = await self._aopen(prepare)
-        return self._achunks(stream, Reply(respond, request.tools))
+        request = await bridge.run(lambda _: prepare())
+        return self._achunks(self._open(request), Reply(respond, request.tools))
 
     async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
-        async with aclosing(asynchrony.pieces(stream)) as pieces:
+        async with aclosing(bridge.pieces(stream)) as pieces:
             async for delta in pieces:
                 if chunk := reply.chunk(delta):
                     yield chunk
         yield reply.last(self._remember(stream.generation))
-
-    async def _aopen(self, prepare: Callable[[], _Request]) -> tuple[_Request, Stream]:
-        def work() -> tuple[_Request, Stream]:
-            request = prepare()
-            return request, self._open(request)
-
-        return await asynchrony.call(work)
 
     # LlamaIndex's tools
 
