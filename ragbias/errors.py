@@ -13,6 +13,10 @@ class WrongTypeError(RagBiasError, TypeError):
     """An argument of the wrong type. Also a ``TypeError``, for callers who catch that."""
 
 
+class ArgumentError(RagBiasError):
+    """An argument is unknown, out of range, or does not go with the others. Of methods, see ``MethodError``."""
+
+
 class EmptyDocumentError(RagBiasError):
     """A document without any text, or without a single token."""
 

@@ -22,13 +22,14 @@ from pydantic import model_validator
 from langchain_ragbias import reports, structured
 from langchain_ragbias.base import RagBiasModel, begun, parent_run
 from langchain_ragbias.batching import atogether, meeting_of, together, unless_failed
-from langchain_ragbias.calling import Answering, Asked, Growing, last_chunk, message, with_tools
+from langchain_ragbias.calling import Prepared, answer_format, last_chunk, message
 from langchain_ragbias.collecting import artifact_texts
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
 from ragbias import bridge
 from ragbias.decoding import Stream
 from ragbias.report import Generation
+from ragbias.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.tools import ToolCall
 
 
@@ -177,11 +178,11 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        asked = self._asked(messages, stop, begun(run_manager), kwargs)
+        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
         meeting = meeting_of(self)
         if meeting is None:
-            return self._result(self._answers([asked.request], asked.settings)[0], asked)
-        return self._result(meeting.join(asked.request, asked.settings).result(), asked)
+            return self._result(self._answers([prepared.request], prepared.settings)[0], prepared)
+        return self._result(meeting.join(prepared.request, prepared.settings).result(), prepared)
 
     async def _agenerate(
         self,
@@ -191,12 +192,12 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         parent = parent_run(run_manager)
-        asked = await bridge.run(lambda _: self._asked(messages, stop, parent, kwargs))
+        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
         meeting = meeting_of(self)
         if meeting is not None:
-            return self._result(await asyncio.wrap_future(meeting.join(asked.request, asked.settings)), asked)
-        answers = await bridge.run(partial(self._answers, [asked.request], asked.settings))
-        return self._result(answers[0], asked)
+            return self._result(await asyncio.wrap_future(meeting.join(prepared.request, prepared.settings)), prepared)
+        answers = await bridge.run(partial(self._answers, [prepared.request], prepared.settings))
+        return self._result(answers[0], prepared)
 
     def _stream(
         self,
@@ -205,13 +206,13 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        asked = self._asked(messages, stop, begun(run_manager), kwargs)
-        growing = asked.growing()
-        with self._open_stream(asked) as stream:
+        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
+        growing = GrowingAnswer(prepared.form)
+        with self._open_stream(prepared) as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-            yield self._last_chunk(stream.generation, asked, growing)
+            yield self._last_chunk(stream.generation, prepared, growing)
 
     async def _astream(
         self,
@@ -221,14 +222,14 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         parent = begun(run_manager)
-        asked = await bridge.run(lambda _: self._asked(messages, stop, parent, kwargs))
-        growing = asked.growing()
-        stream = self._open_stream(asked)
+        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
+        growing = GrowingAnswer(prepared.form)
+        stream = self._open_stream(prepared)
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-        yield self._last_chunk(stream.generation, asked, growing)
+        yield self._last_chunk(stream.generation, prepared, growing)
 
     # tools and structured output
 
@@ -248,7 +249,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             ValueError: ``tool_choice`` names no tool.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
-        with_tools(self.lm, schemas, tool_choice)
+        answer_format(self.lm, schemas, tool_choice)
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=schemas, **kwargs)
@@ -281,44 +282,45 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
 
     # one request
 
-    def _asked(
+    def _prepared(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
         parent: UUID | None,
         given: dict[str, Any],
-    ) -> Asked:
+    ) -> Prepared:
         """A conversation as a request, made ready to run."""
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
         call = self._call_arguments(stop, {name: value for name, value in given.items() if name not in own})
-        answering = with_tools(self.lm, own.get("tools"), own.get("tool_choice"))
+        form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
         if own.get("response_format"):
-            if answering.schemas:
+            if form.tools:
                 raise ValueError("response_format and tools cannot go together; leave one of them out")
             messages = structured.asking_for_json(messages, own["response_format"])
-            answering = Answering(beginning=structured.BEGINNING)
-        text = self.lm.chat_text(template_messages(messages), tools=answering.schemas) + answering.beginning
+            form = AnswerFormat(beginning=structured.BEGINNING)
+        text = self.lm.chat_text(template_messages(messages), tools=form.tools) + form.beginning
         request = self._request(text, call, parent, artifact_texts(messages))
-        return Asked(request, {**call.settings, "keep_special": answering.keep_special}, answering)
+        return Prepared(request, {**call.settings, **form.settings}, form)
 
-    def _open_stream(self, asked: Asked) -> Stream:
-        stream: Stream = self.lm.stream(asked.request, **asked.settings)
+    def _open_stream(self, prepared: Prepared) -> Stream:
+        stream: Stream = self.lm.stream(prepared.request, **prepared.settings)
         return stream
 
     # one answer
 
-    def _result(self, generation: Generation, asked: Asked) -> ChatResult:
-        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
-        answer = message(content, calls, **self._fields(generation, asked, calls))
+    def _result(self, generation: Generation, prepared: Prepared) -> ChatResult:
+        content, calls = prepared.form.read(generation.text)
+        answer = message(content, calls, **self._fields(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _last_chunk(self, generation: Generation, asked: Asked, growing: Growing) -> ChatGenerationChunk:
-        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
-        rest = content[len(growing.shown) :]
-        return ChatGenerationChunk(message=last_chunk(rest, calls, **self._fields(generation, asked, calls)))
+    def _last_chunk(self, generation: Generation, prepared: Prepared, growing: GrowingAnswer) -> ChatGenerationChunk:
+        content, calls = prepared.form.read(generation.text)
+        return ChatGenerationChunk(
+            message=last_chunk(growing.rest(content), calls, **self._fields(generation, prepared, calls))
+        )
 
-    def _fields(self, generation: Generation, asked: Asked, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        about = {"model_name": self.model_id, **self._about(generation, asked.answering.keep_special)}
+    def _fields(self, generation: Generation, prepared: Prepared, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        about = {"model_name": self.model_id, **self._about(generation, prepared.settings.get("keep_special", ()))}
         if calls:
             about["finish_reason"] = "tool_calls"
         return {"usage_metadata": _usage(generation), "response_metadata": about}

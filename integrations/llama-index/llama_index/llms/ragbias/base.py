@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, closing
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
@@ -29,7 +29,6 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.responses import Answer, Reply
-from llama_index.llms.ragbias.tool_calls import ToolUse
 
 from ragbias import bridge, methods
 from ragbias.boundaries import current_documents
@@ -40,6 +39,7 @@ from ragbias.lm import DebiasedLM
 from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
 from ragbias.request import Request
+from ragbias.tool_use import AnswerFormat, knows_tools
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
@@ -55,7 +55,12 @@ _reports: ContextVar[Mapping[object, dict[str, Any]]] = ContextVar("ragbias_llam
 class _Request:
     prepared: Request
     arguments: dict[str, Any]
-    tools: ToolUse | None = None
+    form: AnswerFormat = field(default_factory=AnswerFormat)
+    parallel: bool = True
+
+    def reply(self, respond: _Respond[_Response]) -> Reply[_Response]:
+        """What makes the responses to it."""
+        return Reply(respond, self.form, self.parallel)
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -172,7 +177,7 @@ class RagBiasLLM(FunctionCallingLLM):
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
-        self._template_knows_tools = tool_calls.template_knows(self.lm)
+        self._template_knows_tools = knows_tools(self.lm)
 
     @classmethod
     def class_name(cls) -> str:
@@ -250,12 +255,9 @@ class RagBiasLLM(FunctionCallingLLM):
     def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> _Request:
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        prompt = self._chat_prompt(messages, tools)
-        use = tool_calls.use(self.lm, tools, parallel, required)
-        if use is None:
-            return self._request(prompt, call)
-        request = self._request(prompt + use.beginning, call)
-        return replace(request, tools=use, arguments={**request.arguments, **use.settings})
+        form = tool_calls.answer_format(self.lm, tools, required)
+        request = self._request(self._chat_prompt(messages, tools) + form.beginning, call)
+        return replace(request, form=form, parallel=parallel, arguments={**request.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
         return {
@@ -279,11 +281,11 @@ class RagBiasLLM(FunctionCallingLLM):
         return cast("Generation", generation)
 
     def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
-        return Reply(respond, request.tools).whole(self._remember(self._generation(request)))
+        return request.reply(respond).whole(self._remember(self._generation(request)))
 
     def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
         """A generator over a stream that is open already, so that errors of the call are raised by the call."""
-        return self._chunks(self._open(request), Reply(respond, request.tools))
+        return self._chunks(self._open(request), request.reply(respond))
 
     def _chunks(self, stream: Stream, reply: Reply[_Response]) -> Generator[_Response, None, None]:
         with closing(stream):
@@ -298,13 +300,13 @@ class RagBiasLLM(FunctionCallingLLM):
             return request, self._generation(request, cancelled)
 
         request, generation = await bridge.run(work)
-        return Reply(respond, request.tools).whole(self._remember(generation))
+        return request.reply(respond).whole(self._remember(generation))
 
     async def _astream(
         self, prepare: Callable[[], _Request], respond: _Respond[_Response]
     ) -> AsyncGenerator[_Response, None]:
         request = await bridge.run(lambda _: prepare())
-        return self._achunks(self._open(request), Reply(respond, request.tools))
+        return self._achunks(self._open(request), request.reply(respond))
 
     async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
         async with aclosing(bridge.pieces(stream)) as pieces:
@@ -326,14 +328,15 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of `chat`; see `tool_calls.specs` for `tool_choice`, `tool_calls.use` for `tool_required`."""
+        """The arguments of `chat`; see `tool_calls.offered` and `tool_calls.answer_format`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
+        shown, required = tool_calls.offered(tools, tool_choice)
         return {
             "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
-            "tools": tool_calls.specs(tools, tool_choice),
+            "tools": shown,
             "parallel_tool_calls": allow_parallel_tool_calls,
-            "tool_required": tool_required or tool_calls.is_required(tool_choice),
+            "tool_required": tool_required or required,
             **kwargs,
         }
 
