@@ -13,6 +13,7 @@ from ragbias import DebiasedLM, Prompt, debias, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.decoding import decoded
 from ragbias.errors import (
+    ArgumentError,
     DocumentNotFoundError,
     EmptyDocumentError,
     MethodError,
@@ -228,12 +229,18 @@ def test_sampling_follows_the_distribution_of_the_model(lm):
         {"temperature": "0.5"},
         {"top_k": 2.5, "temperature": 1},
         {"stop": [1]},
+        {"stop": 1},
+        {"seed": 1.5},
+        {"logprobs": "yes"},
+        {"repetition_penalty": 0},
     ],
     ids=str,
 )
-def test_settings_out_of_range_are_refused(lm, settings):
-    with pytest.raises(MethodError, match=next(iter(settings)).replace("stop", "stop string")):
+def test_settings_out_of_range_are_refused_at_once(lm, settings):
+    with pytest.raises(ArgumentError, match=next(iter(settings)).replace("stop", "stop string")):
         lm.generate(PROMPT, **settings)
+    with pytest.raises(ArgumentError):
+        lm.stream(PROMPT, **settings)
 
 
 # what cannot run
@@ -263,9 +270,9 @@ def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
 
 
 def test_batch_takes_lists(lm):
-    with pytest.raises(MethodError, match="list of prompts"):
+    with pytest.raises(ArgumentError, match="list of prompts"):
         lm.batch("abc")
-    with pytest.raises(MethodError, match="one entry"):
+    with pytest.raises(ArgumentError, match="one entry"):
         lm.batch([PROMPT, PROMPT], documents=[None])
 
 

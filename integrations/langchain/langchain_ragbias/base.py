@@ -27,15 +27,9 @@ from ragbias.methods import Method
 from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
 from ragbias.request import Request
+from ragbias.settings import check_arguments
 
-NUMBERS: dict[str, tuple[type, ...]] = {
-    "max_tokens": (int,),
-    "temperature": (int, float),
-    "top_p": (int, float),
-    "top_k": (int,),
-    "seed": (int,),
-    "repetition_penalty": (int, float),
-}
+SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 REMOTE = ("api_key", "max_retries", "timeout")  # LangChain's standard parameters that concern a server
 
 FRAMEWORKS = frozenset(
@@ -243,22 +237,15 @@ class RagBiasModel(BaseModel):
         if "max_new_tokens" in given:
             given["max_tokens"] = given.pop("max_new_tokens")
         given = {**loading.fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
-        stop = given.pop("stop", None) if stop is None else stop
-        unknown = sorted(given.keys() - NUMBERS.keys())
+        stop = given.pop("stop", self.stop) if stop is None else stop
+        unknown = sorted(given.keys() - set(SAMPLING))
         if unknown:
-            known = ", ".join(["documents", "debias", "stop", "logprobs", *NUMBERS, "max_new_tokens"])
+            known = ", ".join(["documents", "debias", "stop", "logprobs", *SAMPLING, "max_new_tokens"])
             raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {known}")
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, NUMBERS[name]):
-                raise TypeError(f"{name}={value!r} must be {' or '.join(kind.__name__ for kind in NUMBERS[name])}")
+        check_arguments({**given, "stop": stop, "logprobs": logprobs})
         if not isinstance(debias, (str, Method)):
             raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
-        stop = self.stop if stop is None else [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(text, str) for text in stop or []):
-            raise TypeError(f"stop={stop!r} must be a string or a list of strings")
-        if not isinstance(logprobs, bool):
-            raise TypeError(f"logprobs={logprobs!r} must be True or False")
-        settings = {name: given.get(name, getattr(self, name)) for name in NUMBERS}
+        settings = {name: given.get(name, getattr(self, name)) for name in SAMPLING}
         settings = {name: value for name, value in settings.items() if value is not None}
         settings["max_new_tokens"] = settings.pop("max_tokens")
         texts = None if documents is None else document_texts(documents)

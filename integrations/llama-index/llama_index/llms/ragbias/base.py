@@ -34,7 +34,7 @@ from ragbias import bridge, methods
 from ragbias.boundaries import current_documents
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.decoding import Stream
-from ragbias.errors import RagBiasError
+from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
@@ -163,17 +163,15 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.strip_numbering,
             )
         elif not isinstance(self.lm, DebiasedLM):
-            raise RagBiasError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
+            raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
         elif "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
-            raise RagBiasError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
+            raise ArgumentError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
         elif "debias" not in self.model_fields_set:
             self.debias = self.lm.method
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
         self.strip_numbering = self.lm.strip_numbering
         methods.get(self.debias, self.lm.name)
-        if self.stopping_ids:
-            loading.add_end_tokens(self.lm, self.stopping_ids, loads)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
@@ -229,7 +227,7 @@ class RagBiasLLM(FunctionCallingLLM):
         messages = chat_messages.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if tools and not (self._template_knows_tools and self._uses_chat_template):
-            raise RagBiasError(
+            raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
                 "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
             )
@@ -247,7 +245,7 @@ class RagBiasLLM(FunctionCallingLLM):
         if method.needs_documents:
             explicit = bool(current_documents() if named is None else named)
             self._missing.check(prepared, self.on_missing, explicit=explicit)
-        return _Request(prepared, given)
+        return _Request(prepared, {**given, "stop_token_ids": self.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:
         return self._request(self._completion_prompt(prompt, formatted), call)
