@@ -11,6 +11,7 @@ from uuid import UUID
 
 import torch
 from langchain_core.callbacks import BaseRunManager
+from langchain_core.language_models import LangSmithParams
 from langchain_core.runnables.config import ensure_config
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
@@ -30,7 +31,6 @@ from ragbias.request import Request
 from ragbias.settings import check_arguments
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
-REMOTE = ("api_key", "max_retries", "timeout")  # LangChain's standard parameters that concern a server
 
 FRAMEWORKS = frozenset(
     {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
@@ -115,10 +115,10 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Leave out what concerns a server, and take apart the ``pipeline`` that ``HuggingFacePipeline`` takes."""
+        """Take apart the ``pipeline`` and ``pipeline_kwargs`` that ``HuggingFacePipeline`` takes."""
         if not isinstance(values, dict):
             return values
-        values = {name: value for name, value in values.items() if name not in REMOTE}
+        values = dict(values)
         if "max_new_tokens" in values:
             values["max_tokens"] = values.pop("max_new_tokens")
         pipeline = values.pop("pipeline", None)
@@ -219,6 +219,12 @@ class RagBiasModel(BaseModel):
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
         }
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]
+        return LangSmithParams(
+            **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
+        )
 
     # one request
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
@@ -48,10 +48,6 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     @property
     def _llm_type(self) -> str:
         return "ragbias"
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        return LangSmithParams(**{**params, "ls_provider": "ragbias", "ls_model_name": self.model_id})
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
