@@ -150,7 +150,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> tuple[list[Callable[[], T]], int]:
         """A run for each input, and how many may be answered at once."""
         configs = get_config_list(config, len(inputs))
-        runs = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
+        runs: list[Callable[[], T]] = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
     def _outputs(self, results: list[Any], return_exceptions: bool) -> list[Any]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, closing
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -28,39 +25,19 @@ from llama_index.core.llms.llm import ToolSelection, default_completion_to_promp
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.responses import Answer, Reply
+from llama_index.llms.ragbias.requests import Prepared, aanswer, astream, last_report
+from llama_index.llms.ragbias.responses import Answer
 
-from ragbias import bridge, methods
+from ragbias import methods
 from ragbias.boundaries import current_documents
 from ragbias.boundaries.segmenting import check as check_segmenter
-from ragbias.decoding import Stream
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.missing import MissingDocuments, OnMissing
-from ragbias.report import Generation
-from ragbias.request import Request
-from ragbias.tool_use import AnswerFormat, knows_tools
+from ragbias.tool_use import knows_tools
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
-
-_Response = TypeVar("_Response")
-_Respond = Callable[[Answer], _Response]
-
-# One report per LLM in each context: threads and tasks see their own.
-_reports: ContextVar[Mapping[object, dict[str, Any]]] = ContextVar("ragbias_llama_index_reports")
-
-
-@dataclass(frozen=True)
-class _Request:
-    prepared: Request
-    arguments: dict[str, Any]
-    form: AnswerFormat = field(default_factory=AnswerFormat)
-    parallel: bool = True
-
-    def reply(self, respond: _Respond[_Response]) -> Reply[_Response]:
-        """What makes the responses to it."""
-        return Reply(respond, self.form, self.parallel)
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -202,7 +179,7 @@ class RagBiasLLM(FunctionCallingLLM):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of this LLM's last answer in the current thread or task."""
-        return _reports.get({}).get(self._key)
+        return last_report(self._key)
 
     # The work
 
@@ -235,27 +212,27 @@ class RagBiasLLM(FunctionCallingLLM):
             return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
-    def _request(self, text: str, call: dict[str, Any]) -> _Request:
+    def _prepared(self, text: str, call: dict[str, Any]) -> Prepared:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
         named = given.pop("documents", None)
         found = documents.find(text, named, self.segmenter, self.include_headers)
-        prepared = self.lm.prepare(text, boundaries=found, method=method)
+        request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
             explicit = bool(current_documents() if named is None else named)
-            self._missing.check(prepared, self.on_missing, explicit=explicit)
-        return _Request(prepared, {**given, "stop_token_ids": self.stopping_ids})
+            self._missing.check(request, self.on_missing, explicit=explicit)
+        return Prepared(self._key, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
-    def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:
-        return self._request(self._completion_prompt(prompt, formatted), call)
+    def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> Prepared:
+        return self._prepared(self._completion_prompt(prompt, formatted), call)
 
-    def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> _Request:
+    def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Prepared:
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
-        request = self._request(self._chat_prompt(messages, tools) + form.beginning, call)
-        return replace(request, form=form, parallel=parallel, arguments={**request.arguments, **form.settings})
+        prepared = self._prepared(self._chat_prompt(messages, tools) + form.beginning, call)
+        return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
         return {
@@ -266,52 +243,6 @@ class RagBiasLLM(FunctionCallingLLM):
             "seed": self.seed,
             **self.generate_kwargs,
         }
-
-    def _open(self, request: _Request) -> Stream:
-        return cast("Stream", self.lm.stream(request.prepared, **request.arguments))
-
-    def _remember(self, generation: Generation) -> Generation:
-        _reports.set({**_reports.get({}), self._key: generation.report.as_dict()})
-        return generation
-
-    def _generation(self, request: _Request, cancelled: threading.Event | None = None) -> Generation:
-        (generation,) = self.lm.batch([request.prepared], cancelled=cancelled, **request.arguments)
-        return cast("Generation", generation)
-
-    def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
-        return request.reply(respond).whole(self._remember(self._generation(request)))
-
-    def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
-        """A generator over a stream that is open already, so that errors of the call are raised by the call."""
-        return self._chunks(self._open(request), request.reply(respond))
-
-    def _chunks(self, stream: Stream, reply: Reply[_Response]) -> Generator[_Response, None, None]:
-        with closing(stream):
-            for delta in stream:
-                if chunk := reply.chunk(delta):
-                    yield chunk
-        yield reply.last(self._remember(stream.generation))
-
-    async def _aanswer(self, prepare: Callable[[], _Request], respond: _Respond[_Response]) -> _Response:
-        def work(cancelled: threading.Event) -> tuple[_Request, Generation]:
-            request = prepare()
-            return request, self._generation(request, cancelled)
-
-        request, generation = await bridge.run(work)
-        return request.reply(respond).whole(self._remember(generation))
-
-    async def _astream(
-        self, prepare: Callable[[], _Request], respond: _Respond[_Response]
-    ) -> AsyncGenerator[_Response, None]:
-        request = await bridge.run(lambda _: prepare())
-        return self._achunks(self._open(request), request.reply(respond))
-
-    async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
-        async with aclosing(bridge.pieces(stream)) as pieces:
-            async for delta in pieces:
-                if chunk := reply.chunk(delta):
-                    yield chunk
-        yield reply.last(self._remember(stream.generation))
 
     # LlamaIndex's tools
 
@@ -353,39 +284,39 @@ class RagBiasLLM(FunctionCallingLLM):
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._answer(self._completion(prompt, formatted, kwargs), Answer.completion)
+        return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer chat messages."""
-        return self._answer(self._chat(messages, kwargs), Answer.chat)
+        return self._chat(messages, kwargs).answer(Answer.chat)
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
         """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._completion(prompt, formatted, kwargs), Answer.completion)
+        return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._chat(messages, kwargs), Answer.chat)
+        return self._chat(messages, kwargs).stream(Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """As `complete`, with the event loop free."""
-        return await self._aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, with the event loop free."""
-        return await self._aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         """As `stream_complete`, with the event loop free."""
-        return await self._astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """As `stream_chat`, with the event loop free."""
-        return await self._astream(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
