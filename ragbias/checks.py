@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from numbers import Real
 
-from ragbias.errors import MethodError
+from ragbias.errors import MethodError, RagBiasError
 
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -19,10 +19,10 @@ def check_finite(name: str, value: float, above: float = -math.inf) -> None:
         raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
 
 
-def check_whole(name: str, value: int, least: int) -> None:
-    """Raise ``MethodError`` unless ``value`` is a whole number of at least ``least``."""
+def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:
+    """Raise ``error`` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MethodError(f"{name}={value!r}; expected a whole number >= {least}")
+        raise error(f"{name}={value!r}; expected a whole number >= {least}")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -9,7 +9,11 @@ class RagBiasError(RuntimeError):
     """Base of all errors of this library."""
 
 
-class WrongTypeError(RagBiasError, TypeError):
+class ArgumentError(RagBiasError):
+    """An argument is unknown, out of range, or does not go with the others. Of methods, see ``MethodError``."""
+
+
+class WrongTypeError(ArgumentError, TypeError):
     """An argument of the wrong type. Also a ``TypeError``, for callers who catch that."""
 
 

@@ -23,7 +23,6 @@ from transformers import (
 from ragbias import methods, recording, tiny
 from ragbias.binding import attach
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
-from ragbias.checks import check_whole
 from ragbias.decoding import (
     Stream,
     TokenLogprobs,
@@ -34,13 +33,13 @@ from ragbias.decoding import (
     stop_strings,
     trimmed,
 )
-from ragbias.errors import MethodError, PromptTooLongError
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
 from ragbias.prompt import Prompt, tokenise
 from ragbias.report import Generation, Report, Score, Usage
 from ragbias.request import Origin, Request, groups, in_parts, obstacle_in, padded
 from ragbias.scoring import document_attention, logprobs_of, more_confident
-from ragbias.settings import generation_config, pad_token, refuse_settled
+from ragbias.settings import check_arguments, generation_config, pad_token
 from ragbias.voting import elect
 
 
@@ -104,7 +103,7 @@ class DebiasedLM:
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
         if self.tokenizer.chat_template is None:
-            raise MethodError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
+            raise ArgumentError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
         templated = self.tokenizer.apply_chat_template(
             list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
         )
@@ -128,6 +127,7 @@ class DebiasedLM:
             method: instead of the default one.
             max_new_tokens: 256 by default; less where the window ends.
             stop: strings that end the answer and are not part of it.
+            stop_token_ids: tokens that end the answer, beside the model's own.
             temperature, top_k, top_p: sampling; greedy without a temperature. ``do_sample=True`` alone means 1.0.
             seed: makes sampling repeatable, whatever runs beside it.
             logprobs: give ``Generation.logprobs``.
@@ -137,8 +137,8 @@ class DebiasedLM:
         A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
 
         Raises:
-            DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, UnknownMethodError, MethodError,
-            UnsupportedModelError, NonFiniteLogitsError.
+            DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, ArgumentError, UnknownMethodError,
+            MethodError, UnsupportedModelError, NonFiniteLogitsError.
         """
         return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
 
@@ -154,6 +154,7 @@ class DebiasedLM:
         **settings: Any,
     ) -> Stream:
         """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
+        check_arguments({"stop": stop, **settings})  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
         stops = stop_strings(stop)
 
@@ -187,7 +188,7 @@ class DebiasedLM:
         """
         count = len(prompts)
         if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):
-            raise MethodError(
+            raise ArgumentError(
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
@@ -265,14 +266,15 @@ class DebiasedLM:
         """Log-probability of a continuation, token by token, as it would be generated after the prompt.
 
         Raises:
-            MethodError: the continuation has no tokens.
+            ArgumentError: the continuation has no tokens.
+            MethodError: the method gives no score.
         """
         request = self.prepare(prompt, documents, boundaries, method)
         if isinstance(request.method, PermutationVote):
             raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
         target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not target:
-            raise MethodError(f"continuation {continuation!r} has no tokens to score")
+            raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
         self._check_length(len(request.tokens.ids) + len(target) - 1)
         return Score(list(target), logprobs_of(self.model, request, target), request.report)
 
@@ -308,8 +310,8 @@ class DebiasedLM:
         self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        check_arguments({"max_new_tokens": max_new_tokens, **settings})
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
-        check_whole("max_new_tokens", max_new_tokens, 1)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]
         answers: dict[int, Generation] = {}
@@ -335,6 +337,7 @@ class DebiasedLM:
         max_new_tokens: int,
         *,
         stop: Sequence[str] | None = None,
+        stop_token_ids: Sequence[int] = (),
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -347,13 +350,13 @@ class DebiasedLM:
         **generate_kwargs: Any,
     ) -> list[Generation]:
         """Generate for requests of one method, in one padded batch."""
-        refuse_settled(generate_kwargs)
         if do_sample is not None:
             temperature = (1.0 if temperature is None else temperature) if do_sample else None
         prompts = [request.tokens for request in requests]
         width = max(len(prompt.ids) for prompt in prompts)
         ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
-        config, eos = generation_config(self.model, self.tokenizer, min(max_new_tokens, self.window - width))
+        room = min(max_new_tokens, self.window - width)
+        config, eos = generation_config(self.model, self.tokenizer, room, stop_token_ids)
         unknown = config.update(**generate_kwargs)
         stops = stop_strings(stop)
         decode = partial(decoded, self.tokenizer, keep_special=keep_special)

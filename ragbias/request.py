@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.checks import check_whole
-from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, MethodError
+from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
 from ragbias.methods import Method, NoMethod, PermutationVote
 from ragbias.prompt import Prompt, Span, TokenisedPrompt
 from ragbias.report import Report
@@ -63,14 +63,14 @@ def in_parts(
 
     Raises:
         DocumentNotFoundError: not all ``documents`` stand in a flat prompt.
-        MethodError: the prompt is neither, or has parts and documents as well.
+        ArgumentError: the prompt is neither, or has parts and documents as well.
     """
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
-            raise MethodError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+            raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
         return prompt, Boundaries((), "prompt", len(prompt.documents), len(prompt.documents), ""), ""
     if not isinstance(prompt, str):
-        raise MethodError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
+        raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
         documents = list(documents)
     if boundaries is None:
@@ -103,7 +103,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
         new_tokens: the most tokens an answer may have. Only prompts that leave less room run among their likes: they
             would take the room of the shorter prompts beside them.
     """
-    check_whole("batch_size", size, 1)
+    check_whole("batch_size", size, 1, ArgumentError)
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []
     for key in dict.fromkeys(keys):

@@ -1,12 +1,14 @@
-"""What ``model.generate`` is told, beside sampling and stopping."""
+"""The arguments of a generation: their types and ranges, and what ``model.generate`` is told."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
-from ragbias.errors import MethodError
+from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -19,22 +21,59 @@ SETTLED = {  # arguments of ``model.generate`` that are settled here, or would b
     "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
 
+NUMBERS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
+    "max_new_tokens": (Integral, "a whole number >= 1", lambda value: value >= 1),
+    "max_tokens": (Integral, "a whole number >= 1", lambda value: value >= 1),  # the frameworks' name for it
+    "temperature": (Real, "a number >= 0 (0 is greedy)", lambda value: 0 <= value < math.inf),
+    "top_k": (Integral, "a whole number >= 1", lambda value: value >= 1),
+    "top_p": (Real, "a number > 0 and <= 1", lambda value: 0 < value <= 1),
+    "repetition_penalty": (Real, "a number > 0", lambda value: 0 < value < math.inf),
+    "seed": (Integral, "a whole number of 64 bits", lambda value: -(2**63) <= value < 2**64),
+}
+SWITCHES = ("do_sample", "logprobs")
 
-def refuse_settled(arguments: Mapping[str, object]) -> None:
-    """``MethodError`` if one of these arguments of ``model.generate`` is not the caller's to set."""
+
+def check_arguments(arguments: Mapping[str, Any]) -> None:
+    """Check the types and ranges of those that are known here; ``None`` counts as not given.
+
+    Raises:
+        WrongTypeError: a value is of the wrong type.
+        ArgumentError: a value is out of range, or not the caller's to set.
+    """
     if refused := SETTLED & arguments.keys():
-        raise MethodError(
+        raise ArgumentError(
             f"{', '.join(sorted(refused))}: not an argument here, DebiasedLM settles it itself; leave it out"
         )
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if name in NUMBERS:
+            kind, expected, fits = NUMBERS[name]
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise WrongTypeError(f"{name}={value!r}; expected {expected}")
+            if not fits(value):
+                raise ArgumentError(f"{name}={value!r}; expected {expected}")
+        elif name in SWITCHES and not isinstance(value, bool):
+            raise WrongTypeError(f"{name}={value!r}; expected True or False")
+        elif name == "stop":
+            _check_stop(value)
+
+
+def _check_stop(stop: Any) -> None:
+    words = [stop] if isinstance(stop, str) else stop
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
+        raise WrongTypeError(f"stop={stop!r}; expected a string or a list of them, as a stop string is text")
+    if not all(words):
+        raise ArgumentError(f"stop={stop!r}; a stop string is not empty")
 
 
 def generation_config(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int, stop_token_ids: Sequence[int] = ()
 ) -> tuple[GenerationConfig, list[int]]:
-    """The model's own configuration without its sampling, and the tokens that end an answer."""
+    """The model's own configuration without its sampling, and what ends an answer: its own tokens and those given."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
-    eos_list = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *stop_token_ids]
     config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
     config.update(eos_token_id=eos_list or None, pad_token_id=pad_token(tokenizer), max_new_tokens=new_tokens)
     return config, eos_list

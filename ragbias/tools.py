@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,11 @@ class ToolCall:
     arguments: dict[str, Any] | None
     raw: str
     error: str
+
+
+def call_id() -> str:
+    """A new id for a call: nine letters and digits, as Mistral's templates demand."""
+    return uuid.uuid4().hex[:9]
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:

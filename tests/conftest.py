@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from ragbias import DebiasedLM
+from ragbias.tiny import tokenizer as tiny_tokenizer
 
 torch.set_num_threads(1)  # on models this small, more threads wait for each other
 
@@ -87,6 +97,40 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
         "{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     return fast
+
+
+@pytest.fixture(scope="session")
+def small_lm() -> DebiasedLM:
+    """Random weights under the embedded model's vocabulary and chat template, with a window for many documents."""
+    tokenizer = tiny_tokenizer.build()
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=16384,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return DebiasedLM(model, tokenizer)
+
+
+@contextmanager
+def fresh_listener(install: Callable[[], None], uninstall: Callable[[], None]) -> Iterator[None]:
+    """Inside of it nothing is known of what was retrieved outside, and the other way round."""
+    uninstall()
+    install()
+    yield
+    uninstall()
+    install()
 
 
 @pytest.fixture

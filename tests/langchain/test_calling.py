@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from scripted import saying
+from scripted import RecordingLM, saying
 
 
 @tool
@@ -41,20 +41,17 @@ MISTRAL = "{{ bos_token }}{% if tools %}{{ tools | tojson }}[TOOL_CALLS]{% endif
 
 @pytest.fixture
 def llm(tool_lm) -> ChatRagBias:
-    return ChatRagBias(lm=tool_lm, max_tokens=120)
+    return ChatRagBias(lm=RecordingLM(tool_lm), max_tokens=120)
+
+
+@pytest.fixture
+def prompts(llm) -> list[str]:
+    """The prompts that reach the model."""
+    return llm.lm.prompts
 
 
 def named(calls):
     return [(call["name"], call["args"]) for call in calls]
-
-
-@pytest.fixture
-def prompts(tool_lm, monkeypatch) -> list[str]:
-    """The prompts that reach the model."""
-    seen = []
-    prepare = tool_lm.prepare
-    monkeypatch.setattr(tool_lm, "prepare", lambda text, **about: (seen.append(text), prepare(text, **about))[1])
-    return seen
 
 
 def test_tools_of_every_kind_stand_in_the_prompt(llm, prompts):

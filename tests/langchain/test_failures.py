@@ -136,16 +136,20 @@ def test_a_prompt_longer_than_the_window_is_refused(chat):
         chat.invoke("book " * 17000)
 
 
-def test_documents_that_are_not_in_the_prompt_warn_once_and_run_plain(lm):
+def test_documents_that_are_not_in_the_prompt_run_plain_and_warn_once_for_each_call_site(lm):
     llm = ChatRagBias(lm=lm, max_tokens=2)
-    with pytest.warns(MissingDocumentsWarning, match="given explicitly"):
-        message = llm.invoke("No context.", documents=DOCUMENTS)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            message = llm.invoke("No context.", documents=DOCUMENTS)
+        list(llm.stream("No context.", documents=DOCUMENTS))
     report = message.response_metadata["ragbias"]
     assert (report["method_requested"], report["method_ran"]) == ("pine", "none")
     assert "given explicitly" in report["reason"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        llm.invoke("No context.", documents=DOCUMENTS)
+    warned = [each for each in seen if each.category is MissingDocumentsWarning]
+    assert [each.filename for each in warned] == [__file__] * 2
+    assert warned[1].lineno == warned[0].lineno + 1
+    assert "given explicitly" in str(warned[0].message)
 
 
 def test_a_chain_that_rewrites_its_documents_warns(lm, retriever):

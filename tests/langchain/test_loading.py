@@ -105,8 +105,10 @@ def test_habits_of_stock_calls_work(chat, completion):
     assert chat.invoke([HumanMessage("Hello")], max_new_tokens=2).usage_metadata["output_tokens"] <= 2
 
 
-def test_parameters_of_a_server_are_accepted_and_mean_nothing(lm):
+def test_parameters_of_a_server_mean_nothing_to_a_chat_model_and_are_refused_as_by_the_stock_pipeline(lm):
     assert ChatRagBias(lm=lm, timeout=60, max_retries=2, api_key="none").max_tokens == 256
+    with pytest.raises(ValueError, match="timeout"):
+        RagBiasPipeline(lm=lm, timeout=60)
 
 
 def test_a_repetition_penalty_changes_the_answer(chat):

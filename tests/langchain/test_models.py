@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 
-from event_loop import gaps_during
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 
 DOCUMENTS = [
@@ -61,20 +59,6 @@ async def test_async_answers_are_those_of_the_sync_calls(chat, completion):
         assert llm.last_report["n_found"] == 3
         batch = await llm.abatch([TEXT, TEXT], documents=DOCUMENTS)
         assert [item if isinstance(item, str) else item.content for item in batch] == ["".join(texts)] * 2
-
-
-@pytest.mark.parametrize("how", ["invoke", "stream"])
-async def test_the_event_loop_is_free_while_generating(chat, how):
-    async def work():
-        if how == "invoke":
-            await chat.ainvoke(TEXT, documents=DOCUMENTS, max_tokens=60)
-        else:
-            async for _ in chat.astream(TEXT, documents=DOCUMENTS, max_tokens=60):
-                pass
-
-    gaps = await gaps_during(work)
-    assert gaps[len(gaps) // 2] < 0.05
-    assert sum(gap > 0.05 for gap in gaps) <= 0.02 * len(gaps)  # other processes may take the processor for a moment
 
 
 async def test_concurrent_async_requests_keep_their_own_reports(chat):

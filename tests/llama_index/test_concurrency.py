@@ -12,10 +12,10 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
-from scripted_lm import RecordingLM
 
 from ragbias.lm import DebiasedLM
 from ragbias.tiny.world import Passage, held_out_corpus, held_out_questions
+from scripted import RecordingLM
 
 CLIENTS = 8
 MANY = 50

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex
-from llama_index.llms.ragbias import RagBiasLLM
+from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
 from ragbias.errors import NoDocumentsError
 
@@ -24,7 +24,7 @@ def test_rewriting_template_runs_plain_and_the_report_says_so(
 ) -> None:
     llm = make_llm()
     engine = index.as_query_engine(llm=llm, similarity_top_k=3, text_qa_template=REWRITTEN)
-    with pytest.warns(UserWarning, match="0 of 3 expected ones"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 3 expected ones"):
         engine.query(QUESTION)
     report = llm.last_report
     assert report is not None
@@ -33,13 +33,16 @@ def test_rewriting_template_runs_plain_and_the_report_says_so(
     assert "verbatim" in report["reason"]
 
 
-def test_warning_comes_once(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
+def test_warning_comes_once_for_each_call_site(make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex) -> None:
     engine = index.as_query_engine(llm=make_llm(), similarity_top_k=3, text_qa_template=REWRITTEN)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for _ in range(3):
             engine.query(QUESTION)
-    assert sum("expected ones" in str(warning.message) for warning in seen) == 1
+        engine.query(QUESTION)
+    warned = [warning for warning in seen if warning.category is MissingDocumentsWarning]
+    assert [warning.filename for warning in warned] == [__file__] * 2
+    assert warned[1].lineno == warned[0].lineno + 1
 
 
 @pytest.mark.parametrize("mode", ["compact", "simple_summarize"])
@@ -67,7 +70,7 @@ async def test_raise_reaches_the_async_caller(make_llm: Callable[..., RagBiasLLM
 
 
 def test_explicit_documents_that_do_not_stand_in_the_prompt(make_llm: Callable[..., RagBiasLLM]) -> None:
-    with pytest.warns(UserWarning, match="0 of 2"):
+    with pytest.warns(MissingDocumentsWarning, match="0 of 2"):
         report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
     assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)
     with pytest.raises(NoDocumentsError):

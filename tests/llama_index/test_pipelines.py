@@ -33,11 +33,11 @@ from llama_index.core.selectors import EmbeddingSingleSelector
 from llama_index.core.tools import QueryEngineTool, ToolMetadata
 from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
-from scripted_lm import RecordingLM
 
 from ragbias.boundaries import Boundaries
 from ragbias.lm import DebiasedLM
 from ragbias.tiny.world import Passage
+from scripted import RecordingLM
 
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -16,10 +18,10 @@ from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool
 from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.ragbias import RagBiasLLM
 from pydantic import BaseModel
-from scripted_lm import TOOL_TEMPLATE, ScriptedLM, call
 
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
+from scripted import TOOL_TEMPLATE, RecordingLM, call, saying
 
 TWO_CALLS = "\n".join(["I look.", call("add", '{"a": 2, "b": 3}'), call("add", '{"a": 4, "b": 5}')])
 MALFORMED = "<tool_call>\nadd 2 and 3\n</tool_call>"
@@ -46,12 +48,17 @@ class Gate(BaseModel):
 
 
 @pytest.fixture
-def scripted(lm: DebiasedLM) -> Callable[..., RagBiasLLM]:
-    def make(*answers: str, **fields: Any) -> RagBiasLLM:
-        template = fields.pop("chat_template", TOOL_TEMPLATE)
-        return RagBiasLLM(lm=ScriptedLM(lm, answers, template), **fields)
+def scripted(lm: DebiasedLM) -> Iterator[Callable[..., RagBiasLLM]]:
+    with ExitStack() as scripts:
 
-    return make
+        def make(*answers: str, **fields: Any) -> RagBiasLLM:
+            tokenizer = copy.deepcopy(lm.tokenizer)
+            tokenizer.chat_template = fields.pop("chat_template", TOOL_TEMPLATE) or tokenizer.chat_template
+            recording = RecordingLM(DebiasedLM(lm.model, tokenizer))
+            scripts.enter_context(saying(recording, *answers))
+            return RagBiasLLM(lm=recording, **fields)
+
+        yield make
 
 
 def selected(llm: RagBiasLLM, response: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -111,7 +118,7 @@ def test_one_tool_can_be_chosen_and_none(scripted: Callable[..., RagBiasLLM]) ->
         llm.chat_with_tools([ADD, GREET], "Hello", tool_choice=choice)
     shown = [("Adds two" in prompt, "Greets a" in prompt) for prompt in llm.lm.prompts]
     assert shown == [(True, False), (True, False), (True, True), (False, False)]
-    with pytest.raises(RagBiasError, match="tool_choice='subtract'.*add, greet"):
+    with pytest.raises(RagBiasError, match=r"tool_choice='subtract'.*'add', 'greet'"):
         llm.chat_with_tools([ADD, GREET], "Hello", tool_choice="subtract")
 
 
@@ -143,7 +150,7 @@ def test_calls_and_results_go_back_into_the_prompt(scripted: Callable[..., RagBi
     ]
     llm.chat(history)
     calls = call("add", '{"a": 2, "b": 3}')
-    assert f"<|assistant|>\nI look.\n{calls}\n<|tool|>\n5\n<|assistant|>\n" in llm.lm.prompts[0]
+    assert f"<|assistant|>\nI look.{calls}<|user|>\n5<|assistant|>\n" in llm.lm.prompts[0]
 
 
 async def test_agent_retrieves_and_the_documents_are_found_in_the_tool_message(
@@ -163,7 +170,7 @@ async def test_agent_calls_a_function(scripted: Callable[..., RagBiasLLM], strea
     llm = scripted(call("add", '{"a": 2, "b": 3}'), "It is 5.")
     agent = FunctionAgent(tools=[ADD], llm=llm, streaming=streaming)
     assert str(await agent.run("What is 2 + 3?")) == "It is 5."
-    assert "<|tool|>\n5\n" in llm.lm.prompts[1]
+    assert "<|user|>\n5<|assistant|>\n" in llm.lm.prompts[1]
 
 
 async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[..., RagBiasLLM]) -> None:

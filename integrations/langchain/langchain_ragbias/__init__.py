@@ -3,10 +3,10 @@
 Importing this package installs the passive listener that notes what retrievers return.
 """
 
-from langchain_ragbias.base import MissingDocumentsWarning
 from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
+from ragbias.missing import MissingDocumentsWarning
 
 install_listener()
 

@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import torch
-from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.callbacks import BaseRunManager
+from langchain_core.language_models import LangSmithParams
 from langchain_core.runnables.config import ensure_config
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
 
 from langchain_ragbias import loading, reports
-from langchain_ragbias.listener import Tree, listener
+from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
-from ragbias.boundaries import Boundaries, current_documents, locate
+from ragbias.boundaries import current_documents, locate
 from ragbias.boundaries.context import document_texts
 from ragbias.boundaries.segmenting import check as check_segmenter
-from ragbias.errors import AmbiguousSegmentsError, DocumentNotFoundError, NoDocumentsError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.prompt import Prompt
+from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
+from ragbias.request import Request
+from ragbias.settings import check_arguments
 
-NUMBERS: dict[str, tuple[type, ...]] = {
-    "max_tokens": (int,),
-    "temperature": (int, float),
-    "top_p": (int, float),
-    "top_k": (int,),
-    "seed": (int,),
-    "repetition_penalty": (int, float),
-}
-REMOTE = ("api_key", "max_retries", "timeout")  # LangChain's standard parameters that concern a server
+SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 
-
-class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not stand in the prompt, so the method could not run on them."""
+FRAMEWORKS = frozenset(
+    {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +50,14 @@ class Call:
     documents: tuple[str, ...] | None
     method: Method
     settings: dict[str, Any]
+
+
+def _missing_documents() -> MissingDocuments:
+    return MissingDocuments(
+        complete=frozenset({"documents"}),  # of what a run retrieved, the chain may drop a part
+        remedy="Pass documents=, or retrieve inside the chain; on_missing='ignore' silences this.",
+        frameworks=FRAMEWORKS,
+    )
 
 
 class RagBiasModel(BaseModel):
@@ -86,7 +88,7 @@ class RagBiasModel(BaseModel):
     """The most prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
-    on_missing: Literal["warn", "raise", "ignore"] = "warn"
+    on_missing: OnMissing = "warn"
     """What to do where the method needs documents and fewer than two are found."""
     segmenter: Any = None
     """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
@@ -103,7 +105,7 @@ class RagBiasModel(BaseModel):
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
     _owner: object = PrivateAttr(default_factory=object)
-    _warned: set[str] = PrivateAttr(default_factory=set)
+    _missing: MissingDocuments = PrivateAttr(default_factory=_missing_documents)
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -113,10 +115,10 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Leave out what concerns a server, and take apart the ``pipeline`` that ``HuggingFacePipeline`` takes."""
+        """Take apart the ``pipeline`` and ``pipeline_kwargs`` that ``HuggingFacePipeline`` takes."""
         if not isinstance(values, dict):
             return values
-        values = {name: value for name, value in values.items() if name not in REMOTE}
+        values = dict(values)
         if "max_new_tokens" in values:
             values["max_tokens"] = values.pop("max_new_tokens")
         pipeline = values.pop("pipeline", None)
@@ -218,6 +220,12 @@ class RagBiasModel(BaseModel):
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
         }
 
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]
+        return LangSmithParams(
+            **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
+        )
+
     # one request
 
     def _call_arguments(self, stop: Sequence[str] | str | None, given: dict[str, Any]) -> Call:
@@ -235,35 +243,25 @@ class RagBiasModel(BaseModel):
         if "max_new_tokens" in given:
             given["max_tokens"] = given.pop("max_new_tokens")
         given = {**loading.fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
-        stop = given.pop("stop", None) if stop is None else stop
-        unknown = sorted(given.keys() - NUMBERS.keys())
+        stop = given.pop("stop", self.stop) if stop is None else stop
+        unknown = sorted(given.keys() - set(SAMPLING))
         if unknown:
-            known = ", ".join(["documents", "debias", "stop", "logprobs", *NUMBERS, "max_new_tokens"])
+            known = ", ".join(["documents", "debias", "stop", "logprobs", *SAMPLING, "max_new_tokens"])
             raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {known}")
-        for name, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, NUMBERS[name]):
-                raise TypeError(f"{name}={value!r} must be {' or '.join(kind.__name__ for kind in NUMBERS[name])}")
+        check_arguments({**given, "stop": stop, "logprobs": logprobs})
         if not isinstance(debias, (str, Method)):
             raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
-        stop = self.stop if stop is None else [stop] if isinstance(stop, str) else list(stop)
-        if not all(isinstance(text, str) for text in stop or []):
-            raise TypeError(f"stop={stop!r} must be a string or a list of strings")
-        if not isinstance(logprobs, bool):
-            raise TypeError(f"logprobs={logprobs!r} must be True or False")
-        settings = {name: given.get(name, getattr(self, name)) for name in NUMBERS}
+        settings = {name: given.get(name, getattr(self, name)) for name in SAMPLING}
         settings = {name: value for name, value in settings.items() if value is not None}
         settings["max_new_tokens"] = settings.pop("max_tokens")
         texts = None if documents is None else document_texts(documents)
         return Call(texts, methods.get(debias, self.model_id), {"stop": stop, "logprobs": logprobs, **settings})
 
-    def _boundaries(
-        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()
-    ) -> Boundaries:
-        """Find the documents of a templated prompt, and say or refuse what is missing as ``on_missing`` wants it.
+    def _request(self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()) -> Request:
+        """Find the documents of a templated prompt and make it ready to run.
 
         Raises:
-            NoDocumentsError: ``on_missing="raise"``, the method needs documents and fewer than two were found.
-            DocumentNotFoundError: ``on_missing="raise"`` and a document given explicitly does not stand in the prompt.
+            NoDocumentsError, DocumentNotFoundError: as ``ragbias.missing`` says, with ``on_missing="raise"``.
         """
         tree = listener.tree(parent_run_id)
         found = locate(
@@ -277,29 +275,17 @@ class RagBiasModel(BaseModel):
         )
         if tree.failure:
             found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+        request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
-            self._check_found(found, _obstacle(text, found), call, tree, artifacts)
-        return found
+            explicit = current_documents() if call.documents is None else call.documents
+            self._missing.check(request, self.on_missing, explicit=bool(explicit), suspected=bool(tree.failure))
+        return request
 
-    def _check_found(self, found: Boundaries, obstacle: str, call: Call, tree: Tree, artifacts: Sequence[str]) -> None:
-        explicit = call.documents if call.documents is not None else current_documents()
-        elsewhere = bool(explicit) and found.source in ("registry", "segmenter", "headers")
-        lost = elsewhere or (found.source == "documents" and found.n_found < found.n_expected)
-        complete = found.source != "none" and found.n_found == found.n_expected
-        too_few = bool(obstacle) or (found.n_found < 2 and not complete)
-        if self.on_missing == "ignore" or not (too_few or lost):
-            return
-        message = (
-            f"debias={call.method.name!r} needs the retrieved documents, but {found.n_found} were found in the prompt: "
-            f"{'; '.join(filter(None, (obstacle, found.reason)))}"
-        )
-        if self.on_missing == "raise":
-            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        expected = "explicit" if explicit else "artifacts" if artifacts else "retrieved" if tree.texts else tree.failure
-        if expected and expected not in self._warned:
-            self._warned.add(expected)
-            remedy = "pass documents=, or retrieve inside the chain; on_missing='ignore' silences this"
-            warnings.warn(f"{message}; {remedy}", MissingDocumentsWarning, stacklevel=2)
+    def _answers(
+        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
+    ) -> list[Generation]:
+        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
+        return answers
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
         """What is known of an answer beside its text."""
@@ -314,19 +300,16 @@ class RagBiasModel(BaseModel):
         return report
 
 
-def _obstacle(text: str, found: Boundaries) -> str:
-    """Why the documents cannot be told from the prompt around them; empty if they can."""
-    try:
-        suffix = Prompt.from_text(text, found.spans).suffix
-    except AmbiguousSegmentsError as error:
-        return f"{found.n_found} documents stand in the prompt, but {error}"
-    if suffix or not found.spans:
-        return ""
-    return f"{found.n_found} documents end the prompt, and the method needs text behind them"
-
-
-def parent_run(run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
+def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
     """The run that this request belongs to; LangChain gives streams no run manager, but their context has a config."""
     if run_manager is not None:
         return run_manager.parent_run_id
     return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
+
+
+def begun(run_manager: BaseRunManager | None) -> UUID | None:
+    """``parent_run`` of a request that begins here; one without a parent starts with no reports."""
+    parent = parent_run(run_manager)
+    if parent is None:
+        reports.begin()
+    return parent

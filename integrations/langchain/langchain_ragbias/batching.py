@@ -1,18 +1,18 @@
 """Requests that several runs make at the same time, answered as one padded batch.
 
 LangChain gives every conversation of a batch a run of its own: callbacks, cache, errors. Those stay as they are. Each
-run brings its request to a common meeting instead of answering it; when all have come, or left without a request (a
-cache knew the answer, or an error ended the run), the requests are answered together.
+run submits its request to the batch instead of answering it; when all runs have done so, or ended without a request (a
+cache knew the answer, or there was an error), the requests are answered together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 from ragbias.report import Generation
@@ -23,36 +23,33 @@ Answerer = Callable[..., list[Generation]]
 """Called with the requests, their settings and the event that cancels them."""
 
 
-class Meeting:
-    """Where the runs of one batch bring their requests.
+class PaddedBatch:
+    """Collects one request of each run and answers all at once.
 
     Args:
-        seats: number of runs.
-        answer: answers all requests at once.
+        runs: number of runs.
+        answer: answers all requests.
     """
 
-    def __init__(self, seats: int, answer: Answerer) -> None:
+    def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
-        self._expected, self._answer = seats, answer
+        self._awaited, self._answer = runs, answer
         self._waiting: list[tuple[Request, dict[str, Any], Future[Generation]]] = []
         self._lock = threading.Lock()
 
-    def join(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
-        """Bring a request; the last one starts the computation, in a thread of its own."""
+    def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
+        """Add a run's request; the last one starts the computation, in a thread of its own."""
         future: Future[Generation] = Future()
         with self._lock:
             self._waiting.append((request, settings, future))
-        self._arrived()
+        self.skip()
         return future
 
-    def leave(self) -> None:
-        """Come without a request."""
-        self._arrived()
-
-    def _arrived(self) -> None:
+    def skip(self) -> None:
+        """Wait no longer for one of the runs."""
         with self._lock:
-            self._expected -= 1
-            complete = self._expected == 0 and bool(self._waiting)
+            self._awaited -= 1
+            complete = self._awaited == 0 and bool(self._waiting)
         if complete:
             threading.Thread(target=self._run, daemon=True, name="ragbias-batch").start()
 
@@ -78,97 +75,92 @@ def _settle(future: Future[Generation], outcome: Generation | BaseException) -> 
             future.set_result(outcome)
 
 
-class Seat:
-    """One run's place at a meeting, to be taken once by the model that holds it."""
+class _Slot:
+    """One run's place in a batch, for the first request that the run makes to the batch's model."""
 
-    def __init__(self, meeting: Meeting, owner: object) -> None:
-        self._meeting, self._owner, self._free = meeting, owner, True
+    def __init__(self, batch: PaddedBatch, model: object) -> None:
+        self._batch, self._model, self._free = batch, model, True
 
-    def take(self, owner: object) -> Meeting | None:
-        """The meeting, if it is this owner's and this is the run's first request."""
-        if not self._free or owner is not self._owner:
+    def take(self, model: object) -> PaddedBatch | None:
+        if not self._free or model is not self._model:
             return None
         self._free = False
-        return self._meeting
-
-    def leave(self) -> None:
-        """Give the place up, if it was not taken."""
-        if self._free:
-            self._free = False
-            self._meeting.leave()
+        return self._batch
 
 
-_seat: ContextVar[Seat | None] = ContextVar("langchain_ragbias_seat", default=None)
+_slot: ContextVar[_Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
-def meeting_of(owner: object) -> Meeting | None:
+def batch_of(model: object) -> PaddedBatch | None:
     """Where this run's request goes; ``None`` for a run that is no part of a batch, and is answered at once."""
-    seat = _seat.get()
-    return None if seat is None else seat.take(owner)
+    slot = _slot.get()
+    return None if slot is None else slot.take(model)
 
 
-def together(owner: object, jobs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | Exception]:
-    """The results or errors of runs that ``owner`` answers, in padded batches of at most ``size``."""
+@contextmanager
+def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
+    slot = _Slot(batch, model)
+    _slot.set(slot)  # in the context of this run's own thread or task
+    try:
+        yield
+    finally:
+        if slot.take(model):
+            batch.skip()
 
-    def run(job: Callable[[], T], meeting: Meeting) -> T | Exception:
-        seat = Seat(meeting, owner)
-        _seat.set(seat)
-        try:
-            return job()
-        except Exception as error:
-            return error
-        finally:
-            seat.leave()
 
-    results: list[T | Exception] = []
-    for group in _groups(jobs, size):
-        meeting = Meeting(len(group), answer)
+def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
+    """The results or errors of runs that ask ``model``, in padded batches of at most ``size``."""
+
+    def perform(run: Callable[[], T], batch: PaddedBatch) -> T:
+        with _slot_in(batch, model):
+            return run()
+
+    results: list[T | BaseException] = []
+    for group, batch in _batches(runs, size, answer):
         with ThreadPoolExecutor(len(group), thread_name_prefix="ragbias-run") as pool:
-            futures = [pool.submit(contextvars.copy_context().run, run, job, meeting) for job in group]
-            try:
-                results += [future.result() for future in futures]
-            except BaseException:  # Ctrl-C: the pool waits for its threads, and they for the model
-                meeting.cancelled.set()
-                raise
+            futures = [pool.submit(copy_context().run, perform, run, batch) for run in group]
+            with _stopped_if_left(batch):  # by Ctrl-C: the pool waits for its threads, and they for the model
+                wait(futures)
+        results += [future.exception() or future.result() for future in futures]
     return results
 
 
-async def atogether(
-    owner: object, jobs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
-) -> list[T | Exception]:
-    """As ``together``, with tasks instead of threads."""
+async def arun_batched(
+    model: object, runs: Sequence[Callable[[], Awaitable[T]]], size: int, answer: Answerer
+) -> list[T | BaseException]:
+    """As ``run_batched``, with tasks instead of threads."""
 
-    async def run(job: Callable[[], Awaitable[T]], meeting: Meeting) -> T | Exception:
-        seat = Seat(meeting, owner)
-        _seat.set(seat)
-        try:
-            return await job()
-        except Exception as error:
-            return error
-        finally:
-            seat.leave()
+    async def perform(run: Callable[[], Awaitable[T]], batch: PaddedBatch) -> T:
+        with _slot_in(batch, model):
+            return await run()
 
-    results: list[T | Exception] = []
-    for group in _groups(jobs, size):
-        meeting = Meeting(len(group), answer)
-        try:
-            results += await asyncio.gather(*(run(job, meeting) for job in group))
-        except asyncio.CancelledError:
-            meeting.cancelled.set()
-            raise
+    results: list[T | BaseException] = []
+    for group, batch in _batches(runs, size, answer):
+        with _stopped_if_left(batch):
+            results += await asyncio.gather(*(perform(run, batch) for run in group), return_exceptions=True)
     return results
 
 
-def unless_failed(results: Sequence[T | Exception]) -> list[T]:
+@contextmanager
+def _stopped_if_left(batch: PaddedBatch) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        batch.cancelled.set()
+        raise
+
+
+def _batches(runs: Sequence[T], size: int, answer: Answerer) -> Iterator[tuple[Sequence[T], PaddedBatch]]:
+    for begin in range(0, len(runs), size):
+        group = runs[begin : begin + size]
+        yield group, PaddedBatch(len(group), answer)
+
+
+def unless_failed(results: Sequence[T | BaseException]) -> list[T]:
     """The results, or the first error."""
     good: list[T] = []
     for result in results:
-        if isinstance(result, Exception):
+        if isinstance(result, BaseException):
             raise result
         good.append(result)
     return good
-
-
-def _groups(jobs: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    for begin in range(0, len(jobs), size):
-        yield jobs[begin : begin + size]

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
-from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
-from langchain_core.runnables import Runnable, RunnableConfig, run_in_executor
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import model_validator
 
 from langchain_ragbias import reports, structured
-from langchain_ragbias.base import RagBiasModel, parent_run
-from langchain_ragbias.batching import atogether, meeting_of, together, unless_failed
-from langchain_ragbias.calling import Answering, Asked, Growing, last_chunk, message, with_tools
+from langchain_ragbias.base import RagBiasModel, begun, parent_run
+from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
+from langchain_ragbias.calling import Prepared, answer_format, last_chunk, message
 from langchain_ragbias.collecting import artifact_texts
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from langchain_ragbias.pump import pieces
-from ragbias.decoding import Stream
+from ragbias import bridge
 from ragbias.report import Generation
-from ragbias.request import Request
+from ragbias.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.tools import ToolCall
+
+T = TypeVar("T")
+OF_SERVERS = ("api_key", "max_retries", "timeout")
 
 
 class ChatRagBias(RagBiasModel, BaseChatModel):
@@ -54,6 +55,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ``tools``, ``tool_choice``, ``response_format``.
 
     ``batch``, ``abatch`` and ``generate`` with several conversations run them as padded batches of ``batch_size``.
+    LangChain's standard parameters that concern a server (``timeout``, ``max_retries``, ``api_key``) are accepted, as
+    code that is written for any chat model passes them, and mean nothing.
     """
 
     model_config = RagBiasModel.model_config
@@ -65,6 +68,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     @classmethod
     def _accept_llm(cls, values: Any) -> Any:
         """``ChatHuggingFace(llm=pipeline)`` wraps a completion model; the same here shares its model and settings."""
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name not in OF_SERVERS}
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
@@ -76,12 +81,6 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "ragbias-chat"
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        return LangSmithParams(
-            **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
-        )
 
     # several conversations
 
@@ -95,11 +94,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> list[Any]:
         if len(inputs) < 2:
             return super().batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        configs = get_config_list(config, len(inputs))
-        jobs = [partial(self.invoke, each, own, **kwargs) for each, own in zip(inputs, configs, strict=True)]
-        results = together(self, jobs, self._seats(configs[0]), self._answers)
-        self._note_last(results)
-        return list(results) if return_exceptions else unless_failed(results)
+        runs, size = self._invocations(partial(self.invoke, **kwargs), inputs, config)
+        return self._outputs(run_batched(self, runs, size, self._answers), return_exceptions)
 
     async def abatch(
         self,
@@ -111,11 +107,8 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> list[Any]:
         if len(inputs) < 2:
             return await super().abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        configs = get_config_list(config, len(inputs))
-        jobs = [partial(self.ainvoke, each, own, **kwargs) for each, own in zip(inputs, configs, strict=True)]
-        results = await atogether(self, jobs, self._seats(configs[0]), self._answers)
-        self._note_last(results)
-        return list(results) if return_exceptions else unless_failed(results)
+        runs, size = self._invocations(partial(self.ainvoke, **kwargs), inputs, config)
+        return self._outputs(await arun_batched(self, runs, size, self._answers), return_exceptions)
 
     def generate(
         self,
@@ -128,11 +121,9 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     ) -> LLMResult:
         if len(messages) < 2:
             return super().generate(messages, stop, callbacks, run_id=run_id, **kwargs)
-        ids = [run_id, *[None] * (len(messages) - 1)]  # of several runs, the first has the id
-        each = zip(messages, ids, strict=True)
-        one = super().generate
-        jobs = [partial(one, [own], stop, callbacks, run_id=id, **kwargs) for own, id in each]
-        return self._merged(unless_failed(together(self, jobs, self.batch_size, self._answers)))
+        one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
+        runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
+        return self._merged(run_batched(self, runs, self.batch_size, self._answers))
 
     async def agenerate(
         self,
@@ -147,16 +138,27 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             reports.begin()  # here, as LangChain answers each conversation in a task, whose context is lost
         if len(messages) < 2:
             return await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs)
-        ids = [run_id, *[None] * (len(messages) - 1)]
-        each = zip(messages, ids, strict=True)
-        one = super().agenerate
-        jobs = [partial(one, [own], stop, callbacks, run_id=id, **kwargs) for own, id in each]
-        return self._merged(unless_failed(await atogether(self, jobs, self.batch_size, self._answers)))
+        one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
+        runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
+        return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
 
-    def _seats(self, config: RunnableConfig) -> int:
-        return max(1, min(self.batch_size, config.get("max_concurrency") or self.batch_size))
+    def _invocations(
+        self,
+        invoke: Callable[..., T],
+        inputs: Sequence[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None,
+    ) -> tuple[list[Callable[[], T]], int]:
+        """A run for each input, and how many may be answered at once."""
+        configs = get_config_list(config, len(inputs))
+        runs: list[Callable[[], T]] = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
+        return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
 
-    def _merged(self, results: list[LLMResult]) -> LLMResult:
+    def _outputs(self, results: list[Any], return_exceptions: bool) -> list[Any]:
+        self._note_last(results)
+        return results if return_exceptions else unless_failed(results)
+
+    def _merged(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
+        results = unless_failed(outcomes)
         self._note_last([result.generations[0][0].message for result in results])  # type: ignore[union-attr]
         return LLMResult(
             generations=[generations for result in results for generations in result.generations],
@@ -179,13 +181,11 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        if parent_run(run_manager) is None:
-            reports.begin()
-        asked = self._asked(messages, stop, run_manager, kwargs)
-        meeting = meeting_of(self)
-        if meeting is None:
-            return self._result(self._answers([asked.request], asked.settings)[0], asked)
-        return self._result(meeting.join(asked.request, asked.settings).result(), asked)
+        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
+        batch = batch_of(self)
+        if batch is None:
+            return self._result(self._answers([prepared.request], prepared.settings)[0], prepared)
+        return self._result(batch.submit(prepared.request, prepared.settings).result(), prepared)
 
     async def _agenerate(
         self,
@@ -194,18 +194,14 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        manager = run_manager.get_sync() if run_manager else None
-        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
-        meeting = meeting_of(self)
-        if meeting is not None:
-            return self._result(await asyncio.wrap_future(meeting.join(asked.request, asked.settings)), asked)
-        cancelled = threading.Event()
-        try:
-            answers = await run_in_executor(None, self._answers, [asked.request], asked.settings, cancelled)
-        except asyncio.CancelledError:
-            cancelled.set()  # stops the computation, which runs in a thread, at the next token
-            raise
-        return self._result(answers[0], asked)
+        parent = parent_run(run_manager)
+        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
+        batch = batch_of(self)
+        if batch is not None:
+            answer = await asyncio.wrap_future(batch.submit(prepared.request, prepared.settings))
+        else:
+            (answer,) = await bridge.run(partial(self._answers, [prepared.request], prepared.settings))
+        return self._result(answer, prepared)
 
     def _stream(
         self,
@@ -214,15 +210,13 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        if parent_run(run_manager) is None:
-            reports.begin()
-        asked = self._asked(messages, stop, run_manager, kwargs)
-        growing = asked.growing()
-        with self._open_stream(asked) as stream:
+        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
+        growing = GrowingAnswer(prepared.form)
+        with self.lm.stream(prepared.request, **prepared.settings) as stream:
             for piece in stream:
                 if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
-            yield self._last_chunk(stream.generation, asked, growing)
+            yield self._last_chunk(stream.generation, prepared, growing)
 
     async def _astream(
         self,
@@ -231,17 +225,15 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        manager = run_manager.get_sync() if run_manager else None
-        if parent_run(manager) is None:
-            reports.begin()
-        asked = await run_in_executor(None, self._asked, messages, stop, manager, kwargs)
-        growing = asked.growing()
-        async with aclosing(pieces(lambda: self._open_stream(asked))) as events:
-            async for piece in events:
-                if isinstance(piece, Generation):
-                    yield self._last_chunk(piece, asked, growing)
-                elif shown := growing.add(piece):
+        parent = begun(run_manager)
+        prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
+        growing = GrowingAnswer(prepared.form)
+        stream = self.lm.stream(prepared.request, **prepared.settings)
+        async with aclosing(bridge.pieces(stream)) as pieces:
+            async for piece in pieces:
+                if shown := growing.add(piece):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+        yield self._last_chunk(stream.generation, prepared, growing)
 
     # tools and structured output
 
@@ -261,7 +253,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             ValueError: ``tool_choice`` names no tool.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
-        with_tools(self.lm, schemas, tool_choice)
+        answer_format(self.lm, schemas, tool_choice)
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
         return self.bind(tools=schemas, **kwargs)
@@ -294,51 +286,41 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
 
     # one request
 
-    def _asked(
+    def _prepared(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
+        parent: UUID | None,
         given: dict[str, Any],
-    ) -> Asked:
+    ) -> Prepared:
         """A conversation as a request, made ready to run."""
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
         call = self._call_arguments(stop, {name: value for name, value in given.items() if name not in own})
-        answering = with_tools(self.lm, own.get("tools"), own.get("tool_choice"))
+        form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
         if own.get("response_format"):
-            if answering.schemas:
+            if form.tools:
                 raise ValueError("response_format and tools cannot go together; leave one of them out")
             messages = structured.asking_for_json(messages, own["response_format"])
-            answering = Answering(beginning=structured.BEGINNING)
-        text = self.lm.chat_text(template_messages(messages), tools=answering.schemas) + answering.beginning
-        boundaries = self._boundaries(text, call, parent_run(run_manager), artifact_texts(messages))
-        request = self.lm.prepare(text, boundaries=boundaries, method=call.method)
-        return Asked(request, {**call.settings, "keep_special": answering.keep_special}, answering)
-
-    def _answers(
-        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
-    ) -> list[Generation]:
-        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
-        return answers
-
-    def _open_stream(self, asked: Asked) -> Stream:
-        stream: Stream = self.lm.stream(asked.request, **asked.settings)
-        return stream
+            form = AnswerFormat(beginning=structured.BEGINNING)
+        text = self.lm.chat_text(template_messages(messages), tools=form.tools) + form.beginning
+        request = self._request(text, call, parent, artifact_texts(messages))
+        return Prepared(request, {**call.settings, **form.settings}, form)
 
     # one answer
 
-    def _result(self, generation: Generation, asked: Asked) -> ChatResult:
-        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
-        answer = message(content, calls, **self._fields(generation, asked, calls))
+    def _result(self, generation: Generation, prepared: Prepared) -> ChatResult:
+        content, calls = prepared.form.read(generation.text)
+        answer = message(content, calls, **self._fields(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _last_chunk(self, generation: Generation, asked: Asked, growing: Growing) -> ChatGenerationChunk:
-        content, calls = asked.answering.parsed(asked.answering.beginning + generation.text)
-        rest = content[len(growing.shown) :]
-        return ChatGenerationChunk(message=last_chunk(rest, calls, **self._fields(generation, asked, calls)))
+    def _last_chunk(self, generation: Generation, prepared: Prepared, growing: GrowingAnswer) -> ChatGenerationChunk:
+        content, calls = prepared.form.read(generation.text)
+        return ChatGenerationChunk(
+            message=last_chunk(growing.rest(content), calls, **self._fields(generation, prepared, calls))
+        )
 
-    def _fields(self, generation: Generation, asked: Asked, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        about = {"model_name": self.model_id, **self._about(generation, asked.answering.keep_special)}
+    def _fields(self, generation: Generation, prepared: Prepared, calls: Sequence[ToolCall]) -> dict[str, Any]:
+        about = {"model_name": self.model_id, **self._about(generation, prepared.settings.get("keep_special", ()))}
         if calls:
             about["finish_reason"] = "tool_calls"
         return {"usage_metadata": _usage(generation), "response_metadata": about}
@@ -349,3 +331,8 @@ def _usage(generation: Generation) -> UsageMetadata:
     return UsageMetadata(
         input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=usage.total_tokens
     )
+
+
+def _with_ids(messages: Sequence[T], run_id: UUID | None) -> Iterator[tuple[T, UUID | None]]:
+    """Each conversation and the id of its run; of several runs, the first has the id given."""
+    return zip(messages, [run_id, *[None] * (len(messages) - 1)], strict=True)

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseLLM, LangSmithParams
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseRunManager, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
-from langchain_core.runnables import run_in_executor
 
-from langchain_ragbias import reports
-from langchain_ragbias.base import RagBiasModel, parent_run
+from langchain_ragbias.base import RagBiasModel, begun
 from langchain_ragbias.listener import listener
-from langchain_ragbias.pump import pieces
+from ragbias import bridge
 from ragbias.decoding import Stream
 from ragbias.report import Generation, Usage
 
@@ -51,10 +49,6 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     def _llm_type(self) -> str:
         return "ragbias"
 
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = super()._get_ls_params(stop=stop, **kwargs)
-        return LangSmithParams(**{**params, "ls_provider": "ragbias", "ls_model_name": self.model_id})
-
     @property
     def _identifying_params(self) -> dict[str, Any]:
         call = _call.get()
@@ -79,9 +73,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        if parent_run(run_manager) is None:
-            reports.begin()
-        return self._result(self._answers(prompts, stop, run_manager, kwargs))
+        begun(run_manager)
+        return self._result(self._completed(prompts, stop, run_manager, kwargs))
 
     async def _agenerate(
         self,
@@ -90,16 +83,8 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        manager = run_manager.get_sync() if run_manager else None
-        if parent_run(manager) is None:
-            reports.begin()
-        cancelled = threading.Event()
-        try:
-            answers = await run_in_executor(None, self._answers, prompts, stop, manager, kwargs, cancelled)
-        except asyncio.CancelledError:
-            cancelled.set()  # stops the computation, which runs in a thread, at the next token
-            raise
-        return self._result(answers)
+        begun(run_manager)
+        return self._result(await bridge.run(partial(self._completed, prompts, stop, run_manager, kwargs)))
 
     def _stream(
         self,
@@ -108,8 +93,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        if parent_run(run_manager) is None:
-            reports.begin()
+        begun(run_manager)
         with self._open_stream(prompt, stop, run_manager, kwargs) as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
@@ -125,56 +109,41 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        manager = run_manager.get_sync() if run_manager else None
-        if parent_run(manager) is None:
-            reports.begin()
-        async with aclosing(pieces(lambda: self._open_stream(prompt, stop, manager, kwargs))) as events:
-            async for piece in events:
-                if isinstance(piece, Generation):
-                    yield GenerationChunk(text="", generation_info=self._info(piece))
-                    return
+        begun(run_manager)
+        stream = await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs))
+        async with aclosing(bridge.pieces(stream)) as pieces:
+            async for piece in pieces:
                 chunk = GenerationChunk(text=piece)
                 if run_manager:
                     await run_manager.on_llm_new_token(piece, chunk=chunk)
                 yield chunk
+        yield GenerationChunk(text="", generation_info=self._info(stream.generation))
 
     # requests and answers
 
-    def _answers(
+    def _completed(
         self,
         prompts: list[str],
         stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
+        run_manager: BaseRunManager | None,
         given: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> list[Generation]:
         call = self._call_arguments(stop, given)
         # of a batch, LangChain hands over the first prompt's run manager only
-        parents = [self._parent(prompt, run_manager if len(prompts) == 1 else None) for prompt in prompts]
-        boundaries = [self._boundaries(prompt, call, parent) for prompt, parent in zip(prompts, parents, strict=True)]
-        answers: list[Generation] = self.lm.batch(
-            prompts,
-            boundaries=boundaries,
-            method=call.method,
-            batch_size=self.batch_size,
-            cancelled=cancelled,
-            **call.settings,
-        )
-        return answers
+        manager = run_manager if len(prompts) == 1 else None
+        requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
+        return self._answers(requests, call.settings, cancelled)
 
     def _open_stream(
-        self,
-        prompt: str,
-        stop: list[str] | None,
-        run_manager: CallbackManagerForLLMRun | None,
-        given: dict[str, Any],
+        self, prompt: str, stop: list[str] | None, run_manager: BaseRunManager | None, given: dict[str, Any]
     ) -> Stream:
         call = self._call_arguments(stop, given)
-        boundaries = self._boundaries(prompt, call, self._parent(prompt, run_manager))
-        stream: Stream = self.lm.stream(prompt, boundaries=boundaries, method=call.method, **call.settings)
+        request = self._request(prompt, call, self._parent(prompt, run_manager))
+        stream: Stream = self.lm.stream(request, **call.settings)
         return stream
 
-    def _parent(self, prompt: str, run_manager: CallbackManagerForLLMRun | None) -> UUID | None:
+    def _parent(self, prompt: str, run_manager: BaseRunManager | None) -> UUID | None:
         return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
 
     def _result(self, generations: list[Generation]) -> LLMResult:

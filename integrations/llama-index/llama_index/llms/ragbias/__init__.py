@@ -6,6 +6,8 @@ Importing this package attaches the listener that sees which nodes LlamaIndex re
 from llama_index.llms.ragbias.base import RagBiasLLM
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
 
+from ragbias.missing import MissingDocumentsWarning
+
 install_listener()
 
-__all__ = ["RagBiasLLM", "install_listener", "uninstall_listener"]
+__all__ = ["MissingDocumentsWarning", "RagBiasLLM", "install_listener", "uninstall_listener"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from ragbias.errors import RagBiasError
-from ragbias.settings import SETTLED
+from ragbias.errors import ArgumentError
+from ragbias.settings import SETTLED, check_arguments
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
@@ -36,20 +36,13 @@ _REFUSED = (SETTLED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of one call: what the call says, else the defaults; None counts as not said.
 
-    `max_tokens` is another name of `max_new_tokens`; `do_sample` becomes a temperature, which is what `DebiasedLM`
-    samples by; `pad_token_id` has no effect on an answer and is left out. Any other setting of transformers'
-    `GenerationConfig` is passed on.
+    `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect on an answer and is left out. Any
+    other setting of transformers' `GenerationConfig` is passed on.
 
     Raises:
-        RagBiasError: an argument is unknown or cannot be had, or both names of the same one are given.
+        ArgumentError: an argument is unknown, out of range or cannot be had, or both names of the same one are given.
     """
-    merged = {**_checked(defaults), **_checked(call)}
-    sample = merged.pop("do_sample", None)
-    if sample is False:
-        merged["temperature"] = 0.0
-    elif sample and merged.get("temperature") is None:
-        merged["temperature"] = 1.0
-    return merged
+    return {**_checked(defaults), **_checked(call)}
 
 
 def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,17 +51,18 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in list(given.items()):
         if name in _FIXED:
             if given.pop(name) != _FIXED[name]:
-                raise RagBiasError(f"{name}={value!r} cannot be had here; only {name}={_FIXED[name]!r}; leave it out")
+                raise ArgumentError(f"{name}={value!r} cannot be had here; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
-            raise RagBiasError(f"{name} is not an argument here, RagBiasLLM settles it itself; {instead}")
+            raise ArgumentError(f"{name} is not an argument here, RagBiasLLM settles it itself; {instead}")
         elif name not in known:
-            raise RagBiasError(
+            raise ArgumentError(
                 f"unknown argument {name!r}; a call takes {', '.join(OWN)}, and the settings of transformers' "
                 f"GenerationConfig except {', '.join(sorted(_REFUSED & known))}"
             )
+    check_arguments(given)
     if "max_tokens" in given:
         if "max_new_tokens" in given:
-            raise RagBiasError("max_tokens and max_new_tokens are the same; give one of them")
+            raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
         given["max_new_tokens"] = given.pop("max_tokens")
     return given

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, closing
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -25,35 +23,21 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
-from llama_index.llms.ragbias import arguments, asynchrony, documents, loading, tool_calls
+from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.documents import OnMissing
-from llama_index.llms.ragbias.responses import Answer, Reply
-from llama_index.llms.ragbias.tool_calls import ToolUse
+from llama_index.llms.ragbias.requests import Prepared, aanswer, astream, last_report
+from llama_index.llms.ragbias.responses import Answer
 
 from ragbias import methods
+from ragbias.boundaries import current_documents
 from ragbias.boundaries.segmenting import check as check_segmenter
-from ragbias.decoding import Stream
-from ragbias.errors import RagBiasError
+from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-from ragbias.report import Generation
-from ragbias.request import Request
+from ragbias.missing import MissingDocuments, OnMissing
+from ragbias.tool_use import knows_tools
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
-
-_Response = TypeVar("_Response")
-_Respond = Callable[[Answer], _Response]
-
-# One report per LLM in each context: threads and tasks see their own.
-_reports: ContextVar[Mapping[object, dict[str, Any]]] = ContextVar("ragbias_llama_index_reports")
-
-
-@dataclass(frozen=True)
-class _Request:
-    prepared: Request
-    arguments: dict[str, Any]
-    tools: ToolUse | None = None
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -118,7 +102,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
 
     _key: object = PrivateAttr(default_factory=object)
-    _warned: set[str] = PrivateAttr(default_factory=set)
+    _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
     @field_validator("query_wrapper_prompt", mode="before")
@@ -156,21 +140,19 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.strip_numbering,
             )
         elif not isinstance(self.lm, DebiasedLM):
-            raise RagBiasError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
+            raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
         elif "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
-            raise RagBiasError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
+            raise ArgumentError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
         elif "debias" not in self.model_fields_set:
             self.debias = self.lm.method
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
         self.strip_numbering = self.lm.strip_numbering
         methods.get(self.debias, self.lm.name)
-        if self.stopping_ids:
-            loading.add_end_tokens(self.lm, self.stopping_ids, loads)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
-        self._template_knows_tools = tool_calls.template_knows(self.lm)
+        self._template_knows_tools = knows_tools(self.lm)
 
     @classmethod
     def class_name(cls) -> str:
@@ -197,7 +179,7 @@ class RagBiasLLM(FunctionCallingLLM):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of this LLM's last answer in the current thread or task."""
-        return _reports.get({}).get(self._key)
+        return last_report(self._key)
 
     # The work
 
@@ -222,7 +204,7 @@ class RagBiasLLM(FunctionCallingLLM):
         messages = chat_messages.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if tools and not (self._template_knows_tools and self._uses_chat_template):
-            raise RagBiasError(
+            raise ArgumentError(
                 f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
                 "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
             )
@@ -230,28 +212,27 @@ class RagBiasLLM(FunctionCallingLLM):
             return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
-    def _request(self, text: str, call: dict[str, Any]) -> _Request:
+    def _prepared(self, text: str, call: dict[str, Any]) -> Prepared:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
-        found = documents.find(text, given.pop("documents", None), self.segmenter, self.include_headers)
-        prepared = self.lm.prepare(text, boundaries=found, method=method)
+        named = given.pop("documents", None)
+        found = documents.find(text, named, self.segmenter, self.include_headers)
+        request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
-            documents.enforce(prepared.report, self.on_missing, self._warned)
-        return _Request(prepared, given)
+            explicit = bool(current_documents() if named is None else named)
+            self._missing.check(request, self.on_missing, explicit=explicit)
+        return Prepared(self._key, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
-    def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> _Request:
-        return self._request(self._completion_prompt(prompt, formatted), call)
+    def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> Prepared:
+        return self._prepared(self._completion_prompt(prompt, formatted), call)
 
-    def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> _Request:
+    def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Prepared:
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        prompt = self._chat_prompt(messages, tools)
-        use = tool_calls.use(self.lm, tools, parallel, required)
-        if use is None:
-            return self._request(prompt, call)
-        request = self._request(prompt + use.beginning, call)
-        return replace(request, tools=use, arguments={**request.arguments, **use.settings})
+        form = tool_calls.answer_format(self.lm, tools, required)
+        prepared = self._prepared(self._chat_prompt(messages, tools) + form.beginning, call)
+        return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
         return {
@@ -262,56 +243,6 @@ class RagBiasLLM(FunctionCallingLLM):
             "seed": self.seed,
             **self.generate_kwargs,
         }
-
-    def _open(self, request: _Request) -> Stream:
-        return cast("Stream", self.lm.stream(request.prepared, **request.arguments))
-
-    def _remember(self, generation: Generation) -> Generation:
-        _reports.set({**_reports.get({}), self._key: generation.report.as_dict()})
-        return generation
-
-    def _answer(self, request: _Request, respond: _Respond[_Response]) -> _Response:
-        (generation,) = self.lm.batch([request.prepared], **request.arguments)
-        return Reply(respond, request.tools).whole(self._remember(generation))
-
-    def _stream(self, request: _Request, respond: _Respond[_Response]) -> Generator[_Response, None, None]:
-        """A generator over a stream that is open already, so that errors of the call are raised by the call."""
-        return self._chunks(self._open(request), Reply(respond, request.tools))
-
-    def _chunks(self, stream: Stream, reply: Reply[_Response]) -> Generator[_Response, None, None]:
-        with closing(stream):
-            for delta in stream:
-                if chunk := reply.chunk(delta):
-                    yield chunk
-        yield reply.last(self._remember(stream.generation))
-
-    async def _aanswer(self, prepare: Callable[[], _Request], respond: _Respond[_Response]) -> _Response:
-        """By a stream, so that the computation stops when the awaiting task is cancelled."""
-        request, stream = await self._aopen(prepare)
-        async with aclosing(asynchrony.pieces(stream)) as pieces:
-            async for _ in pieces:
-                pass
-        return Reply(respond, request.tools).whole(self._remember(stream.generation))
-
-    async def _astream(
-        self, prepare: Callable[[], _Request], respond: _Respond[_Response]
-    ) -> AsyncGenerator[_Response, None]:
-        request, stream = await self._aopen(prepare)
-        return self._achunks(stream, Reply(respond, request.tools))
-
-    async def _achunks(self, stream: Stream, reply: Reply[_Response]) -> AsyncGenerator[_Response, None]:
-        async with aclosing(asynchrony.pieces(stream)) as pieces:
-            async for delta in pieces:
-                if chunk := reply.chunk(delta):
-                    yield chunk
-        yield reply.last(self._remember(stream.generation))
-
-    async def _aopen(self, prepare: Callable[[], _Request]) -> tuple[_Request, Stream]:
-        def work() -> tuple[_Request, Stream]:
-            request = prepare()
-            return request, self._open(request)
-
-        return await asynchrony.call(work)
 
     # LlamaIndex's tools
 
@@ -326,14 +257,15 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of `chat`; see `tool_calls.specs` for `tool_choice`, `tool_calls.use` for `tool_required`."""
+        """The arguments of `chat`; see `tool_calls.offered` and `tool_calls.answer_format`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
+        shown, required = tool_calls.offered(tools, tool_choice)
         return {
             "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
-            "tools": tool_calls.specs(tools, tool_choice),
+            "tools": shown,
             "parallel_tool_calls": allow_parallel_tool_calls,
-            "tool_required": tool_required or tool_calls.is_required(tool_choice),
+            "tool_required": tool_required or required,
             **kwargs,
         }
 
@@ -352,39 +284,39 @@ class RagBiasLLM(FunctionCallingLLM):
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._answer(self._completion(prompt, formatted, kwargs), Answer.completion)
+        return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Answer chat messages."""
-        return self._answer(self._chat(messages, kwargs), Answer.chat)
+        return self._chat(messages, kwargs).answer(Answer.chat)
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
         """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._completion(prompt, formatted, kwargs), Answer.completion)
+        return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
-        return self._stream(self._chat(messages, kwargs), Answer.chat)
+        return self._chat(messages, kwargs).stream(Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """As `complete`, with the event loop free."""
-        return await self._aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, with the event loop free."""
-        return await self._aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
         """As `stream_complete`, with the event loop free."""
-        return await self._astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+        return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """As `stream_chat`, with the event loop free."""
-        return await self._astream(lambda: self._chat(messages, kwargs), Answer.chat)
+        return await astream(lambda: self._chat(messages, kwargs), Answer.chat)

@@ -1,21 +1,17 @@
-"""Where the retrieved documents stand in a prompt, and what happens if they do not."""
+"""Where the retrieved documents stand in a prompt."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.llms.ragbias import listener
 
 from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
 from ragbias.boundaries.context import document_texts
-from ragbias.errors import DocumentNotFoundError, NoDocumentsError
-from ragbias.report import Report
-
-OnMissing = Literal["warn", "raise", "ignore"]
+from ragbias.missing import MissingDocuments
 
 
 def find(
@@ -40,12 +36,21 @@ def find(
         if again.source == "run" and again.n_found >= max(1, found.n_found):
             found, synthesis, unread = again, closed, closed.failures
     expected = found.n_expected
-    if found.source == "none":  # nothing was found, but something may have been expected
-        expected = len(texts if given is None else given)
+    if found.source == "none":
         unread = unread or listener.failures()[-1:]
     if given is None and synthesis and found.source in ("run", "none"):
         expected += len(synthesis.failures)
     return replace(found, n_expected=expected, reason="; ".join(part for part in (found.reason, *unread) if part))
+
+
+def missing() -> MissingDocuments:
+    """What judges requests that miss documents: the nodes of a synthesis are what its prompt is made of."""
+    return MissingDocuments(
+        complete=frozenset({"documents", "run"}),
+        remedy="If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template "
+        "rewrites them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`.",
+        frameworks=frozenset({"llama_index", "llama_index_instrumentation", "pydantic", "wrapt", "workflows"}),
+    )
 
 
 def _texts_of(documents: Sequence[Any]) -> tuple[str, ...]:
@@ -58,35 +63,3 @@ def _texts_of(documents: Sequence[Any]) -> tuple[str, ...]:
 def _seen_by_the_llm(document: Any) -> Any:
     node = getattr(document, "node", document)
     return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document
-
-
-def enforce(report: Report, on_missing: OnMissing, warned: set[str]) -> None:
-    """Raise or warn where a method misses its documents; `warned` holds what was warned of already.
-
-    A single document that was found is fine, since it has no order, and so is `documents=[]`.
-
-    Raises:
-        NoDocumentsError: with `on_missing="raise"`, if the method has to run plain.
-        DocumentNotFoundError: with `on_missing="raise"`, if it runs on some of the documents only.
-    """
-    missing = report.source == "none" or report.n_found < report.n_expected
-    plain = report.method_ran != report.method_requested
-    if not missing and not (plain and report.n_found > 1):
-        return
-    if on_missing == "raise" and (plain or report.n_expected):
-        raise NoDocumentsError(_explain(report)) if plain else DocumentNotFoundError(_explain(report))
-    if on_missing == "warn" and (report.n_expected or report.n_found) and report.source not in warned:
-        warned.add(report.source)
-        warnings.warn(_explain(report), stacklevel=2)
-
-
-def _explain(report: Report) -> str:
-    expected = f"{report.n_found} of {report.n_expected} expected ones stand"
-    count = expected if report.n_expected else "none are known to stand"
-    ran = "it has to run plain" if report.method_ran != report.method_requested else "it treats only those"
-    reason = f" ({report.reason})" if report.reason else ""
-    return (
-        f"{report.method_requested} needs the retrieved documents, and {count} in the prompt, so {ran}{reason}. "
-        "If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template rewrites "
-        "them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`."
-    )

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import tiny
-from ragbias.errors import RagBiasError
+from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -47,31 +47,15 @@ def context_window(own: int, wanted: int | None) -> int:
     return min(wanted or own, own)
 
 
-def add_end_tokens(lm: DebiasedLM, ids: list[int], owned: bool) -> None:
-    """Make the model's answers end at these tokens too.
-
-    Raises:
-        RagBiasError: the model is the user's own object, whose settings are not ours to change.
-    """
-    if not owned:
-        raise RagBiasError(
-            "stopping_ids need a model that RagBiasLLM loads itself; for a model or lm of your own, pass stop=[...] or "
-            "add the tokens to model.generation_config.eos_token_id"
-        )
-    settings = lm.model.generation_config
-    own = settings.eos_token_id
-    settings.eos_token_id = [*(own if isinstance(own, list) else [] if own is None else [own]), *ids]
-
-
 def check_outputs_to_remove(names: list[str]) -> None:
     """Accept any name but those of the two outputs that the model is given.
 
     Raises:
-        RagBiasError: the model cannot do without a named output.
+        ArgumentError: the model cannot do without a named output.
     """
     needed = {"input_ids", "attention_mask"} & set(names)
     if needed:
-        raise RagBiasError(
+        raise ArgumentError(
             f"tokenizer_outputs_to_remove names {', '.join(sorted(needed))}, without which the model would read a "
             "wrong prompt; leave it out (all other outputs are removed anyway)"
         )

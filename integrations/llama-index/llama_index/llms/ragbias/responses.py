@@ -6,11 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse, MessageRole, TextBlock
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    MessageRole,
+    TextBlock,
+    ToolCallBlock,
+)
 from llama_index.llms.ragbias import tool_calls
-from llama_index.llms.ragbias.tool_calls import Calls, ToolUse
 
 from ragbias.report import Generation
+from ragbias.tool_use import AnswerFormat, GrowingAnswer
 
 Response = TypeVar("Response")
 
@@ -19,13 +26,14 @@ Response = TypeVar("Response")
 class Answer:
     """What is there of an answer: the text so far, what came last, and once it is complete, how it was made.
 
-    `generation` is None until the answer is complete, `calls` is None unless the model was given tools.
+    `generation` is None until the answer is complete; `calls` of tools and the `errors` of malformed ones come with it.
     """
 
     text: str
     delta: str | None = None
     generation: Generation | None = None
-    calls: Calls | None = None
+    calls: tuple[ToolCallBlock, ...] = ()
+    errors: tuple[str, ...] = ()
 
     def completion(self) -> CompletionResponse:
         """As the response of a completion."""
@@ -39,13 +47,12 @@ class Answer:
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
         details = self._details()
-        if self.calls is not None and self.calls.blocks:
+        if self.calls:
             text = [TextBlock(text=self.text)] if self.text else []
-            calls = {"tool_calls": [tool_calls.as_dict(block) for block in self.calls.blocks]}
-            blocks = [*text, *self.calls.blocks]
-            message = ChatMessage(role=MessageRole.ASSISTANT, blocks=blocks, additional_kwargs=calls)
-        if self.calls is not None and self.calls.errors:
-            details["invalid_tool_calls"] = list(self.calls.errors)
+            calls = {"tool_calls": [tool_calls.as_dict(block) for block in self.calls]}
+            message = ChatMessage(role=MessageRole.ASSISTANT, blocks=[*text, *self.calls], additional_kwargs=calls)
+        if self.errors:
+            details["invalid_tool_calls"] = list(self.errors)
         return ChatResponse(message=message, delta=self.delta, additional_kwargs=details, raw=self._raw())
 
     def _usage(self) -> dict[str, int]:
@@ -71,36 +78,31 @@ class Reply(Generic[Response]):
 
     Args:
         respond: an answer as LlamaIndex's type.
-        use: of tools; None if the model was given none.
+        form: how to read it.
+        parallel: whether it may have more than one call of a tool.
     """
 
     respond: Callable[[Answer], Response]
-    use: ToolUse | None = None
-    _text: str = ""
-    _shown: str = ""
+    form: AnswerFormat
+    parallel: bool
 
     def __post_init__(self) -> None:
-        self._text = self.use.beginning if self.use else ""
+        self._growing = GrowingAnswer(self.form)
 
-    def chunk(self, delta: str) -> Response | None:
+    def chunk(self, piece: str) -> Response | None:
         """The response with the next piece, or None while the text may be a tool call."""
-        self._text += delta
-        text = tool_calls.before_calls(self._text) if self.use else self._text
-        delta, self._shown = text[len(self._shown) :], text
-        return self.respond(Answer(text, delta)) if delta else None
+        delta = self._growing.add(piece)
+        return self.respond(Answer(self._growing.shown, delta)) if delta else None
 
     def last(self, generation: Generation) -> Response:
         """The response that ends a stream."""
         answer = self._answer(generation)
-        rest = answer.text[len(self._shown) :] if answer.text.startswith(self._shown) else ""
-        return self.respond(replace(answer, delta=rest))
+        return self.respond(replace(answer, delta=self._growing.rest(answer.text)))
 
     def whole(self, generation: Generation) -> Response:
         """The response without a stream."""
         return self.respond(self._answer(generation))
 
     def _answer(self, generation: Generation) -> Answer:
-        if self.use is None:
-            return Answer(generation.text, generation=generation)
-        calls = tool_calls.read(self.use.beginning + generation.text, self.use.most)
-        return Answer(calls.text, generation=generation, calls=calls)
+        text, calls, errors = tool_calls.read(self.form, generation.text, self.parallel)
+        return Answer(text, generation=generation, calls=calls, errors=errors)

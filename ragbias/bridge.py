@@ -1,7 +1,7 @@
-"""Blocking work off the event loop, in threads of its own.
+"""Blocking work under an event loop, in threads of its own that carry the caller's context variables.
 
-asyncio's shared pool would not do: it has few threads, and calls that wait there for a model would keep out the ones
-that bring a running answer forward.
+asyncio's shared pool would not do: it has few threads, and long answers in all of them would keep out the calls that
+bring a running answer forward.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from ragbias.decoding import Stream
 T = TypeVar("T")
 
 
-async def call(function: Callable[[], T]) -> T:
-    """Run a function in a thread with this context and wait for it."""
+async def run(work: Callable[[threading.Event], T]) -> T:
+    """Run a function in a thread and wait for it.
+
+    Args:
+        work: called with an event that is set when the awaiting task is cancelled; ``DebiasedLM.batch`` takes it as
+            ``cancelled`` and stops at the next token.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    cancelled = threading.Event()
 
-    def finish(result: T | None, error: BaseException | None) -> None:
+    def settle(result: T | None, error: BaseException | None) -> None:
         if future.cancelled():
             return
         if error is not None:
@@ -30,16 +36,18 @@ async def call(function: Callable[[], T]) -> T:
         else:
             future.set_result(result)  # type: ignore[arg-type]
 
-    def work() -> None:
-        result, error = None, None
+    def worker() -> None:
         try:
-            result = function()
-        except BaseException as raised:  # it is raised again where the result is awaited
-            error = raised
-        _tell(loop, finish, result, error)
+            _tell(loop, settle, work(cancelled), None)
+        except BaseException as error:  # it is raised again where the result is awaited
+            _tell(loop, settle, None, error)
 
-    _start(work)
-    return await future
+    _start(worker)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        cancelled.set()
+        raise
 
 
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
@@ -47,7 +55,7 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
 
-    def work() -> None:
+    def worker() -> None:
         try:
             for piece in stream:
                 _tell(loop, queue.put_nowait, piece)
@@ -55,18 +63,18 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
         except BaseException as error:  # it is raised again where the pieces are read
             _tell(loop, queue.put_nowait, error)
 
-    _start(work)
+    _start(worker)
     try:
         while (event := await queue.get()) is not None:
             if isinstance(event, BaseException):
                 raise event
             yield event
     finally:
-        _start(stream.close)  # close() waits for the end of a computation step
+        stream.cancel()
 
 
-def _start(work: Callable[[], None]) -> None:
-    threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="ragbias-async").start()
+def _start(worker: Callable[[], None]) -> None:
+    threading.Thread(target=copy_context().run, args=(worker,), daemon=True, name="ragbias-async").start()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:

@@ -1,0 +1,109 @@
+"""Threads do not mix on one model."""
+
+import contextvars
+import threading
+
+import torch
+from bound_models import METHODS, SPANS, logits
+
+import ragbias
+from conftest import random_model
+from ragbias.errors import BindingError
+from ragbias.methods import Pine
+from segments import Segments
+
+
+def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
+    model = random_model("mpt")
+    alone = {}
+    for method in METHODS[:3]:
+        with ragbias.debias(model, method, SPANS):
+            alone[method] = logits(model)
+    results = {method: [] for method in alone}
+    barrier = threading.Barrier(len(alone))
+
+    def run(method):
+        barrier.wait()
+        for _ in range(8):
+            with ragbias.debias(model, method, SPANS):
+                results[method].append(logits(model))
+
+    threads = [threading.Thread(target=run, args=(method,)) for method in alone]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for method, given in results.items():
+        assert len(given) == 8 and all(torch.equal(one, alone[method]) for one in given)
+
+
+def test_eight_threads_with_different_methods_give_what_they_give_alone(model):
+    work = METHODS * 2
+    expected = []
+    for method in work:
+        with ragbias.debias(model, method, SPANS):
+            expected.append(logits(model))
+    results = [[] for _ in work]
+    barrier = threading.Barrier(len(work))
+
+    def run(index):
+        barrier.wait()
+        for _ in range(8):
+            with ragbias.debias(model, work[index], SPANS):
+                results[index].append(logits(model))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for given, wanted in zip(results, expected, strict=True):
+        assert len(given) == 8
+        assert all(torch.equal(one, wanted) for one in given)
+    assert not model.model._forward_pre_hooks
+
+
+def in_thread(function):
+    outcome = []
+
+    def work():
+        try:
+            outcome.append(function())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return outcome[0]
+
+
+def test_a_thread_without_a_context_is_refused_rather_than_run_plain(model):
+    with ragbias.debias(model, Pine(), SPANS):
+        expected = logits(model)
+        assert isinstance(in_thread(lambda: logits(model)), BindingError)
+        context = contextvars.copy_context()
+        assert torch.equal(in_thread(lambda: context.run(logits, model)), expected)
+    assert torch.equal(in_thread(lambda: logits(model)), logits(model))
+
+
+def test_threads_that_share_a_copied_context_do_not_mix_their_prompts(model):
+    rows = [Segments([8, 5, 11, 7], seed=seed).plain[0] for seed in range(4)]
+    with ragbias.debias(model, Pine(), SPANS):
+        expected = [logits(model, ids) for ids in rows]
+        results = [[] for _ in rows]
+
+        def run(index):
+            for _ in range(6):
+                results[index].append(logits(model, rows[index]))
+
+        threads = [
+            threading.Thread(target=contextvars.copy_context().run, args=(run, index)) for index in range(len(rows))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for given, wanted in zip(results, expected, strict=True):
+        assert len(given) == 6
+        assert all(torch.equal(one, wanted) for one in given)

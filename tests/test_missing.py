@@ -1,0 +1,81 @@
+"""What a method that misses documents leads to, whichever framework found them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+
+from ragbias.boundaries import Boundaries
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.methods import RoToR
+from ragbias.missing import MissingDocuments, MissingDocumentsWarning
+
+TEXT = "Context: one gate. two gates. three gates. Which?"
+SPANS = ((9, 18), (19, 29), (30, 42))
+
+
+@pytest.fixture
+def policy() -> MissingDocuments:
+    return MissingDocuments(frozenset({"documents"}), "Pass documents=.", frozenset())
+
+
+def found(source, expected, count):
+    return Boundaries(SPANS[:count], source, expected, count, "")
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "explicit", "error"),
+    [
+        (found("none", 0, 0), False, NoDocumentsError),
+        (found("none", 3, 0), False, NoDocumentsError),
+        (found("run", 3, 1), False, NoDocumentsError),
+        (found("documents", 3, 2), True, DocumentNotFoundError),
+        (found("registry", 3, 3), True, DocumentNotFoundError),
+        (found("registry", 3, 3), False, None),
+        (found("run", 3, 2), False, None),  # a chain may drop what it retrieved
+        (found("run", 1, 1), False, None),
+        (found("documents", 0, 0), False, None),
+        (found("run", 3, 3), False, None),
+    ],
+)
+def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit, error):
+    request = lm.prepare(TEXT, boundaries=boundaries)
+    policy.check(request, "ignore", explicit=explicit)
+    if error is None:
+        policy.check(request, "raise", explicit=explicit)
+    else:
+        with pytest.raises(error, match=r"pine needs the retrieved documents.*Pass documents=\."):
+            policy.check(request, "raise", explicit=explicit)
+
+
+def test_documents_without_a_question_behind_them_are_missed(lm, policy):
+    request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
+    with pytest.raises(NoDocumentsError, match="it has to run plain"):
+        policy.check(request, "raise")
+
+
+def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
+    request = lm.prepare(TEXT, boundaries=found("run", 3, 3), method=RoToR(selective=True))
+    policy.check(request, "raise")
+
+
+def test_calls_without_any_documents_do_not_warn(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(request, "warn")
+    with pytest.warns(MissingDocumentsWarning):
+        policy.check(request, "warn", suspected=True)
+
+
+def test_a_thread_without_code_of_the_users_warns_once(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 3, 0))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            thread = threading.Thread(target=policy.check, args=(request, "warn"))
+            thread.start()
+            thread.join()
+    assert [each.category for each in seen] == [MissingDocumentsWarning]

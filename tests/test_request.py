@@ -1,0 +1,87 @@
+"""Prompts made ready: what runs together, what runs plain, and what is refused."""
+
+import pytest
+from prompts import DOCUMENTS, PROMPT
+
+from conftest import random_model
+from ragbias import DebiasedLM, Prompt
+from ragbias.errors import (
+    ArgumentError,
+    DocumentNotFoundError,
+    EmptyDocumentError,
+    MethodError,
+    PromptTooLongError,
+    UnknownMethodError,
+    UnsupportedModelError,
+)
+from ragbias.methods import ChannelScaling, Pine
+
+
+def test_a_batch_takes_prompts_made_ready(lm):
+    ready = [lm.prepare(PROMPT), lm.prepare(PROMPT.text, method="none")]
+    answers = lm.batch(ready, max_new_tokens=8)
+    assert [answer.report.method_ran for answer in answers] == ["pine", "none"]
+    assert answers[0].text == lm.generate(PROMPT, max_new_tokens=8).text
+
+
+def test_a_prompt_near_the_windows_end_takes_no_room_from_the_others(lm):
+    long = "a" * (lm.window - 4)
+    short, cut = lm.batch(["hello", long], method="none", max_new_tokens=9)
+    assert short.text == lm.generate("hello", method="none", max_new_tokens=9).text
+    assert cut.usage.completion_tokens <= 3
+
+
+def test_one_document_or_none_runs_plain_and_says_so(lm):
+    for count, words in ((0, "no documents"), (1, "one document")):
+        prompt = Prompt("Context:\n", DOCUMENTS[:count], "Q:")
+        answer = lm.generate(prompt, max_new_tokens=4)
+        assert (answer.report.method_requested, answer.report.method_ran) == ("pine", "none")
+        assert words in answer.report.reason
+        assert answer.text == lm.generate(prompt, method="none", max_new_tokens=4).text
+
+
+def test_documents_at_the_very_end_run_plain_and_the_report_says_so(lm):
+    answer = lm.generate(Prompt("Context:\n", DOCUMENTS, ""), max_new_tokens=3)
+    assert answer.report.method_ran == "none"
+    assert "ends with the documents" in answer.report.reason
+
+
+def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
+    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
+    answer = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=4)
+    assert (answer.report.method_ran, answer.report.n_found) == ("none", 4)
+    assert "footer" in answer.report.reason
+    assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
+
+
+def test_batch_takes_lists(lm):
+    with pytest.raises(ArgumentError, match="list of prompts"):
+        lm.batch("abc")
+    with pytest.raises(ArgumentError, match="one entry"):
+        lm.batch([PROMPT, PROMPT], documents=[None])
+
+
+def test_errors_have_their_own_class(lm):
+    with pytest.raises(EmptyDocumentError, match="document 1 of 2"):
+        Prompt("a", ["x", " \n"], "b")
+    with pytest.raises(UnknownMethodError, match="'pines'.*pine"):
+        lm.generate(PROMPT, method="pines")
+    with pytest.raises(DocumentNotFoundError, match="1 of 2"):
+        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This stands nowhere."])
+    with pytest.raises(PromptTooLongError, match=r"\d+ tokens.*4096"):
+        lm.generate(Prompt("", ["word " * 900, "another " * 500], "?"))
+    with pytest.raises(MethodError, match="ragbias calibrate"):
+        lm.generate(PROMPT, method="channel-scaling")
+    with pytest.raises(MethodError, match="channel=64"):
+        lm.generate(PROMPT, method=ChannelScaling(64, 0, layers=(0, 1)))
+    with pytest.raises(MethodError, match="layers"):
+        lm.generate(PROMPT, method=Pine(layers=(2, 9)))
+
+
+def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokenizer):
+    model = random_model("stablelm")
+    with pytest.raises(UnsupportedModelError, match=r"stablelm.*llama"):
+        DebiasedLM(model, byte_tokenizer, method="pine").generate(PROMPT)
+    assert (
+        DebiasedLM(model, byte_tokenizer, method="none").generate(PROMPT, max_new_tokens=2).usage.completion_tokens == 2
+    )

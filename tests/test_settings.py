@@ -1,0 +1,35 @@
+"""Arguments of a generation are checked when it is asked for."""
+
+import pytest
+from prompts import PROMPT
+
+from ragbias.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": -1},
+        {"temperature": float("nan")},
+        {"top_p": 0.0, "temperature": 1},
+        {"top_k": 0, "temperature": 1},
+        {"max_new_tokens": 0},
+        {"stop": [""]},
+        {"eos_token_id": 5},
+        {"num_beams": 2},
+        {"max_new_tokens": 2.5},
+        {"temperature": "0.5"},
+        {"top_k": 2.5, "temperature": 1},
+        {"stop": [1]},
+        {"stop": 1},
+        {"seed": 1.5},
+        {"logprobs": "yes"},
+        {"repetition_penalty": 0},
+    ],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused_at_once(lm, settings):
+    with pytest.raises(ArgumentError, match=next(iter(settings)).replace("stop", "stop string")):
+        lm.generate(PROMPT, **settings)
+    with pytest.raises(ArgumentError):
+        lm.stream(PROMPT, **settings)
