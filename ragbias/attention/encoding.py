@@ -109,7 +109,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     size = 2 * cos.shape[-1]
     rotary = x[..., :size].float()
     left, right = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, dim=-1)
-    turned = (left * cos - right * sin, right * cos + left * sin)
+    turned = (torch.addcmul(left * cos, right, sin, value=-1), torch.addcmul(right * cos, left, sin))
     result = (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).to(x.dtype)
     if size == x.shape[-1]:
         return result
@@ -118,7 +118,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 def _rotate_into(target: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
     """As ``rotate``, broadcast into ``target``; float32 with few temporary copies, which cost more than the sums."""
-    if x.dtype != torch.float32:
+    if x.dtype != torch.float32 or x.requires_grad:
         target.copy_(rotate(x, cos, sin, interleaved))
         return
     half, size = cos.shape[-1], 2 * cos.shape[-1]
