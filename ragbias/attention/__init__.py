@@ -1,10 +1,11 @@
 """Attention over segments of keys at assigned positions; everything else is composed from it."""
 
 from ragbias.attention.encoding import Alibi, Encoding, Rotary, rotate
+from ragbias.attention.keys import Bounds, EncodedKeys, Group, Scoring, Segments
 from ragbias.attention.primitive import (
-    Scoring,
     attend,
-    causal_mask,
+    attend_groups,
+    document_mass,
     grouped_scores,
     merge,
     placed_scores,
@@ -14,11 +15,16 @@ from ragbias.attention.primitive import (
 
 __all__ = [
     "Alibi",
+    "Bounds",
+    "EncodedKeys",
     "Encoding",
+    "Group",
     "Rotary",
     "Scoring",
+    "Segments",
     "attend",
-    "causal_mask",
+    "attend_groups",
+    "document_mass",
     "grouped_scores",
     "merge",
     "placed_scores",

@@ -7,6 +7,8 @@ offset, and moving the segment rotates the query instead.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -18,9 +20,18 @@ class Encoding:
         """Queries or keys ``[..., d]`` at ``positions`` behind the start of a segment."""
         return x
 
-    def moved(self, x: Tensor, by: Tensor) -> Tensor:
-        """Keys that are encoded already, moved on by ``by`` positions, int64 and non-negative."""
-        return x
+    def moved(self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor) -> Tensor:
+        """The keys of segments, encoded at their offsets, moved on to the places of the segments.
+
+        Args:
+            key: ``[G, K, d]``.
+            segments: ``n`` spans of keys.
+            starts: int64 ``[H or 1, n]``, non-negative.
+
+        Returns:
+            ``[H or G, K', d]``, segment behind segment; ``G`` heads where all heads share the starts.
+        """
+        return torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
 
     def bias(self, relative: Tensor, offsets: Tensor) -> Tensor | None:
         """What is added to the scores, ``[H, Q, K]``, for ``relative`` ``[H or 1, Q]`` and ``offsets`` ``[K]``."""
@@ -56,8 +67,19 @@ class Rotary(Encoding):
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
-    def moved(self, x: Tensor, by: Tensor) -> Tensor:
-        return rotate(x, *self._looked_up(by), self.interleaved)  # the scaling is in ``x`` already
+    def moved(self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor) -> Tensor:
+        groups, _, dim = key.shape
+        cos, sin = self._looked_up(starts)  # [H or 1, n, r/2]; the scaling is in the keys already
+        heads = groups if len(starts) == 1 else len(starts)
+        placed = key.new_empty(groups, heads // groups, sum(end - begin for begin, end in segments), dim)
+        cos, sin = (part.view(-1, heads // groups, *part.shape[1:]) for part in (cos, sin))
+        at = 0
+        for index, (begin, end) in enumerate(segments):
+            target = placed[:, :, at : at + end - begin]
+            turn = cos[:, :, index, None], sin[:, :, index, None]
+            _rotate_into(target, key[:, None, begin:end], *turn, self.interleaved)
+            at += end - begin
+        return placed.flatten(0, 1)
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self._table(int(positions.max()) + 1, positions.device)
@@ -87,11 +109,24 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     size = 2 * cos.shape[-1]
     rotary = x[..., :size].float()
     left, right = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, dim=-1)
-    turned = (left * cos - right * sin, right * cos + left * sin)
+    turned = (torch.addcmul(left * cos, right, sin, value=-1), torch.addcmul(right * cos, left, sin))
     result = (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).to(x.dtype)
     if size == x.shape[-1]:
         return result
     return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
+
+
+def _rotate_into(target: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
+    """As ``rotate``, broadcast into ``target``; float32 with few temporary copies, which cost more than the sums."""
+    if x.dtype != torch.float32 or x.requires_grad:
+        target.copy_(rotate(x, cos, sin, interleaved))
+        return
+    half, size = cos.shape[-1], 2 * cos.shape[-1]
+    lefts, rights = (slice(0, size, 2), slice(1, size, 2)) if interleaved else (slice(0, half), slice(half, size))
+    left, right, to_left, to_right = x[..., lefts], x[..., rights], target[..., lefts], target[..., rights]
+    to_left.copy_(left * cos).addcmul_(right, sin, value=-1)
+    to_right.copy_(right * cos).addcmul_(left, sin)
+    target[..., size:] = x[..., size:]
 
 
 class Alibi(Encoding):

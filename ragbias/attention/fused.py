@@ -7,15 +7,15 @@ scores. Same results as the reference in ``primitive.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ragbias.attention.encoding import Alibi
+from ragbias.attention.keys import Bounds, Scoring, Segments, causal_bounds, listed, within
 
-if TYPE_CHECKING:
-    from ragbias.attention.primitive import Scoring
+BLOCK = 256  # queries whose mask exists at one time
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -32,44 +32,56 @@ def attend(
     value: Tensor,
     positions: Tensor,
     starts: Tensor,
-    lengths: Sequence[int],
+    segments: Segments,
     scoring: Scoring,
-    visible: Tensor | None,
+    bias: Sequence[float] | None,
+    causal: bool,
+    bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``, for at least one key, with ``starts`` of shape ``[H or 1, n]``."""
-    heads, encoding = query.shape[0], scoring.encoding
-    sizes = torch.tensor(lengths, device=query.device)
-    shifts = starts.repeat_interleave(sizes, dim=-1, output_size=key.shape[1])  # [H or 1, K]
-    if starts.shape[0] == 1:  # one place for all heads
-        placed = repeat_heads(encoding.moved(key, shifts), heads)
-    else:
-        group = heads // key.shape[0]
-        repeated = key[:, None].expand(-1, group, -1, -1)
-        placed = encoding.moved(repeated, shifts.view(-1, group, shifts.shape[-1])).flatten(0, 1)
-    mask = None
-    if visible is not None:
-        mask = torch.zeros(visible.shape, dtype=query.dtype).masked_fill_(~visible, -torch.inf)
-    output, lse = _flash(
-        encoding(query, positions)[None],
-        placed[None],
-        repeat_heads(value, heads)[None],
-        attn_mask=None if mask is None else mask[None, None],
-        scale=scoring.scale,
-    )
-    return output[0], lse[0].view(heads, -1)
+    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]``."""
+    heads, queries, _ = query.shape
+    # in the order of memory, so that the values of adjacent segments need no copy
+    order = sorted(range(len(segments)), key=lambda index: segments[index])
+    spans = [segments[index] for index in order]
+    placed = repeat_heads(scoring.encoding.moved(key, spans, starts[:, order]), heads)
+    values = repeat_heads(listed(value, spans), heads)
+    encoded = scoring.encoding(query, positions)
+
+    def run(rows: slice, keys: slice, **options: Any) -> tuple[Tensor, Tensor]:
+        output, lse = _flash(
+            encoded[None, :, rows], placed[None, :, keys], values[None, :, keys], scale=scoring.scale, **options
+        )
+        return output[0], lse[0].view(heads, -1)
+
+    everything = slice(None)
+    if causal and len(segments) == 1 and queries == placed.shape[1] and bias is None:
+        return run(everything, everything, is_causal=True)
+    if causal:
+        bounds = causal_bounds(segments, queries, query.device)
+    if bounds is None and bias is None:
+        return run(everything, everything)
+    biases = None if bias is None else [bias[index] for index in order]
+    parts = []
+    for begin in range(0, queries, BLOCK):
+        rows = slice(begin, begin + BLOCK)
+        seen = None if bounds is None else (bounds[0][rows], bounds[1][rows])
+        keys = everything if seen is None or len(segments) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
+        mask = _mask(encoded[:, rows], spans, order.index(len(segments) - 1), seen, biases)[:, keys]
+        parts.append(run(rows, keys, attn_mask=mask[None, None]))
+    outputs, lses = zip(*parts, strict=True)
+    return (outputs[0], lses[0]) if len(parts) == 1 else (torch.cat(outputs, dim=1), torch.cat(lses, dim=1))
 
 
-def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scale: float) -> Tensor:
-    """As ``primitive.segment_mass``, for at most ``d`` segments: the values are the segments' indicators."""
-    heads, queries, dim = query.shape
-    indicator = torch.zeros(key.shape[1], dim)
-    begin = 0
-    for index, length in enumerate(lengths):
-        indicator[begin : begin + length, index] = 1
-        begin += length
-    folded = query.reshape(1, key.shape[0], -1, dim)
-    mass: Tensor = _flash(folded, key[None], indicator.expand_as(key)[None], scale=scale)[0]
-    return mass.reshape(heads, queries, dim)[..., : len(lengths)]
+def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:
+    """What is added to the scores ``[Q, K]``: each segment's bias, ``-inf`` for hidden keys of segment ``last``."""
+    lengths = [end - begin for begin, end in spans]
+    mask = query.new_zeros(query.shape[1], sum(lengths))
+    pieces = mask.split(lengths, dim=1)
+    for piece, value in zip(pieces, bias or (), strict=False):
+        piece += value
+    if seen is not None:
+        pieces[last].masked_fill_(~within(seen, lengths[last]), -torch.inf)
+    return mask
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

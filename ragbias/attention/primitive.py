@@ -1,37 +1,158 @@
 """The attention primitive: softmax attention over segments of keys, each at an assigned position, with its LSE.
 
 Shapes, for one sequence: ``H`` query heads, ``G`` key heads (``H = G * group``, query head ``h`` reads key head
-``h // group``), ``Q`` queries, ``K`` keys in ``n`` segments, head dimension ``d``. Scores, softmaxes and log-sum-exps
-(LSE) are float32, outputs have the dtype of the values.
+``h // group``), ``Q`` queries, ``K`` keys, ``n`` segments of keys, head dimension ``d``. A segment is a span
+``(begin, end)`` of keys; the segments of a call need not be adjacent or in order, and what it returns follows the order
+in which they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, outputs have the dtype of the values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ragbias.attention import fused
-from ragbias.attention.encoding import Encoding
+from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
+
+FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
+SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """How a layer makes a score of a query and a key.
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    positions: Tensor,
+    scoring: Scoring,
+    segments: Segments | None = None,
+    starts: Tensor | None = None,
+    bias: Sequence[float] | None = None,
+    causal: bool = False,
+    bounds: Bounds | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
 
-    Attributes:
-        encoding: its positions.
-        scale: factor of the scores, usually ``d ** -0.5``.
-        softcap: scores go through ``softcap * tanh(score / softcap)``; None: they do not.
-        window: keys at an assigned distance of ``window`` or more are hidden; None: none are.
+    No more than a block of the scores exists at one time.
+
+    Args:
+        query: ``[H, Q, d]``, without position.
+        key: ``[G, K, d]``, each key encoded at its offset inside its segment.
+        value: ``[G, K, d]``, or ``[H, K, d]`` if already repeated over the group.
+        positions: int64 ``[Q]``, positions of the queries, none before the start of a segment.
+        scoring: positions, scale, softcap and window of the layer.
+        segments: the keys that count; None: one segment of all.
+        starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.
+        bias: added to the scores of each segment; None: nothing.
+        causal: of the last segment, a query sees the keys up to its own place, the last query all of them.
+        bounds: int64 ``[Q]`` each: of the last segment, query ``i`` sees the keys at offsets
+            ``bounds[0][i] <= offset < bounds[1][i]``.
+
+    Returns:
+        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
     """
+    segments = [(0, key.shape[1])] if segments is None else segments
+    if starts is None:
+        starts = torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
+    if starts.shape[1] == 1 and query.shape[1] > 1 and fused.available(query, scoring):
+        return fused.attend(query, key, value, positions, starts[:, 0], segments, scoring, bias, causal, bounds)
+    limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
+    parts = []
+    for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
+        scores = placed_scores(
+            query[:, block],
+            key,
+            positions=positions[block],
+            scoring=scoring,
+            segments=segments,
+            starts=starts if starts.shape[1] == 1 else starts[:, block],
+            bias=bias,
+            bounds=None if limits is None else (limits[0][block], limits[1][block]),
+        )
+        parts.append(weigh(scores, listed(value, segments)))
+    if len(parts) == 1:
+        return parts[0]
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
 
-    encoding: Encoding
-    scale: float
-    softcap: float | None = None
-    window: int | None = None
+
+def attend_groups(
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    """As ``attend``, for groups of queries that each have segments of their own.
+
+    Returns:
+        output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group behind group.
+    """
+    parts = []
+    for group in groups:
+        begin, end = group.queries
+        positions = torch.arange(group.position, group.position + end - begin, device=query.device)
+        parts.append(
+            attend(
+                query[:, begin:end],
+                key,
+                value,
+                positions=positions,
+                scoring=scoring,
+                segments=group.segments,
+                starts=group.starts[:, None],
+                causal=True,
+            )
+        )
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+
+
+def placed_scores(
+    query: Tensor,
+    key: Tensor,
+    *,
+    positions: Tensor,
+    scoring: Scoring,
+    segments: Segments | None = None,
+    starts: Tensor | None = None,
+    bias: Sequence[float] | None = None,
+    bounds: Bounds | None = None,
+) -> Tensor:
+    """Scores where segment ``j`` starts at position ``starts[..., j]``; arguments as for ``attend``.
+
+    Returns:
+        float32 ``[H, Q, K]`` for the keys of the segments, ``-inf`` where a key is hidden.
+    """
+    segments = [(0, key.shape[1])] if segments is None else segments
+    if starts is None:
+        relative = positions.expand(len(segments), 1, -1)
+    else:
+        relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
+    queries = scoring.encoding(query, relative).expand(len(segments), *query.shape)
+    pieces = []
+    for index, (begin, end) in enumerate(segments):
+        scores = _products(queries[index], key[:, begin:end]).mul_(scoring.scale)
+        _add_distances(scores, relative[index], scoring)
+        if bias is not None:
+            scores += bias[index]
+        pieces.append(scores)
+    if bounds is not None:
+        pieces[-1].masked_fill_(~within(bounds, pieces[-1].shape[-1]), -torch.inf)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+
+
+def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
+    """Bias by distance, softcap and window, in place, for scores ``[H, Q, K]`` with one segment.
+
+    Args:
+        relative: positions of the queries behind the segment's start, ``[H or 1, Q]``.
+    """
+    offsets = torch.arange(scores.shape[-1], device=scores.device)
+    bias = scoring.encoding.bias(relative, offsets)
+    if bias is not None:
+        scores += bias
+    _cap(scores, scoring.softcap)
+    if scoring.window is not None:
+        scores.masked_fill_(relative[..., None] - offsets >= scoring.window, -torch.inf)
 
 
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
@@ -45,16 +166,20 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     Returns:
         float32 ``[H, Q, K]``.
     """
-    return _capped(_products(query, key).mul_(scoring.scale), scoring.softcap)
+    return _cap(_products(query, key).mul_(scoring.scale), scoring.softcap)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:
-    heads, queries, dim = query.shape
-    folded = query.reshape(key.shape[0], -1, dim)
-    return (folded @ key.transpose(-1, -2)).float().view(heads, queries, key.shape[1])
+    heads, queries, _ = query.shape
+    folded = query.reshape(key.shape[0], -1, query.shape[-1])
+    if folded.shape[1] <= FEW:
+        products = (key @ folded.transpose(-1, -2)).transpose(-1, -2)
+    else:
+        products = folded @ key.transpose(-1, -2)
+    return products.float().reshape(heads, queries, key.shape[1])
 
 
-def _capped(scores: Tensor, softcap: float | None) -> Tensor:
+def _cap(scores: Tensor, softcap: float | None) -> Tensor:
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
@@ -75,83 +200,6 @@ def weigh(scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return output.view(heads, queries, -1), lse
 
 
-def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """bool ``[Q, K]``, true where a key may be seen; the last query is aligned with the last key."""
-    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril_(keys - queries)
-
-
-def placed_scores(
-    query: Tensor,
-    key: Tensor,
-    *,
-    positions: Tensor,
-    scoring: Scoring,
-    starts: Tensor | None = None,
-    lengths: Sequence[int] | None = None,
-    visible: Tensor | None = None,
-) -> Tensor:
-    """Scores where segment ``j`` starts at position ``starts[..., j]``; arguments as for ``attend``.
-
-    Returns:
-        float32 ``[H, Q, K]``, ``-inf`` where a key is hidden.
-    """
-    starts, lengths = _segments(key, starts, lengths)
-    relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
-    queries = scoring.encoding(query, relative).expand(len(lengths), *query.shape)
-    pieces = []
-    for moved, behind, segment in zip(queries, relative, torch.split(key, list(lengths), dim=1), strict=True):
-        offsets = torch.arange(segment.shape[1], device=key.device)
-        scores = _products(moved, segment).mul_(scoring.scale)
-        bias = scoring.encoding.bias(behind, offsets)
-        scores = _capped(scores if bias is None else scores.add_(bias), scoring.softcap)
-        if scoring.window is not None:
-            scores.masked_fill_(behind[..., None] - offsets >= scoring.window, -torch.inf)
-        pieces.append(scores)
-    scores = torch.cat(pieces, dim=-1)
-    return scores if visible is None else scores.masked_fill_(~visible, -torch.inf)
-
-
-def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    positions: Tensor,
-    scoring: Scoring,
-    starts: Tensor | None = None,
-    lengths: Sequence[int] | None = None,
-    visible: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
-
-    Args:
-        query: ``[H, Q, d]``, without position.
-        key: ``[G, K, d]``, each key encoded at its offset inside its segment.
-        value: ``[G, K, d]``, or ``[H, K, d]`` if already repeated over the group.
-        positions: int64 ``[Q]``, positions of the queries, none before the start of a segment.
-        scoring: positions, scale, softcap and window of the layer.
-        starts: int64 ``[H or 1, Q or 1, n]``; without it and ``lengths``, one segment starts at 0.
-        lengths: lengths of the ``n`` segments, in the order of the keys; they sum to ``K``.
-        visible: bool, broadcast to ``[Q, K]``; true where a query may see a key, at least one for each; None: all.
-
-    Returns:
-        output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query whose window holds no key gets zeros and ``-inf``.
-    """
-    starts, lengths = _segments(key, starts, lengths)
-    if starts.shape[1] == 1 and query.shape[1] > 1 and fused.available(query, scoring):
-        return fused.attend(query, key, value, positions, starts[:, 0], lengths, scoring, visible)
-    scores = placed_scores(
-        query, key, positions=positions, starts=starts, lengths=lengths, scoring=scoring, visible=visible
-    )
-    return weigh(scores, value)
-
-
-def _segments(key: Tensor, starts: Tensor | None, lengths: Sequence[int] | None) -> tuple[Tensor, Sequence[int]]:
-    if starts is None:
-        starts = torch.zeros(1, 1, 1, dtype=torch.long, device=key.device)
-    return starts, [key.shape[1]] if lengths is None else lengths
-
-
 def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """Attention over the union of disjoint sets of keys, exactly, from ``(output, lse)`` over each set."""
     outputs, lses = zip(*parts, strict=True)
@@ -160,19 +208,59 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return merged.to(outputs[0].dtype), lse
 
 
-def segment_mass(query: Tensor, key: Tensor, lengths: Sequence[int], scoring: Scoring) -> Tensor:
-    """Share of each query's softmax over all keys that falls on each segment, with queries and keys as they are.
+@torch.no_grad()
+def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
+    """Share of each query's softmax over the segments that falls on each, with queries and keys as they are.
 
     Args:
         query: ``[H, Q, d]`` and key ``[G, K, d]``.
-        lengths: lengths of the ``n`` segments of keys.
+        scoring: of which scale and softcap count; encoding and window do not.
+        total: sum over the queries.
+
+    Returns:
+        float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
+    """
+    keys, lengths = listed(key, segments), [end - begin for begin, end in segments]
+    group = query.shape[0] // key.shape[0]
+    # one key head at a time on a CPU, where a block of scores is read again while it is still in the cache
+    together = 1 if key.device.type == "cpu" and query.shape[1] > 1 else key.shape[0]
+    masses = []
+    for g in range(0, key.shape[0], together):
+        queries = query[g * group : (g + together) * group]
+        heads = keys[g : g + together]
+        parts = []
+        for block in _blocks(query.shape[1], queries.shape[0] * keys.shape[1], key.device):
+            weights = grouped_scores(queries[:, block].float(), heads.float(), scoring)
+            weights = torch.softmax(weights, -1, out=weights)
+            by_key = weights.sum(1, keepdim=True) if total else weights
+            parts.append(torch.stack([piece.sum(-1) for piece in by_key.split(lengths, dim=-1)], dim=-1))
+        masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
+    return torch.cat(masses)
+
+
+def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
+    """Attention of each document's tokens to each other document, with queries and keys as they are.
+
+    Args:
+        query: ``[H, K, d]`` and key ``[G, K, d]``, of the same tokens.
+        spans: the ``n`` documents.
         scoring: of which scale and softcap count; encoding and window do not.
 
     Returns:
-        float32 ``[H, Q, n]``; sums to 1 over the segments.
+        float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
+        ``i`` as queries and ``j`` as keys; 0 for its own.
     """
-    query, key = query.float(), key.float()
-    if query.shape[1] > 1 and len(lengths) <= query.shape[-1] and fused.available(query, scoring):
-        return fused.segment_mass(query, key, lengths, scoring.scale)
-    weights = grouped_scores(query, key, scoring).softmax(-1)
-    return torch.stack([piece.sum(-1) for piece in torch.split(weights, list(lengths), dim=-1)], dim=-1)
+    mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
+    for i, (begin, end) in enumerate(spans):
+        others = [j for j in range(len(spans)) if j != i]
+        if others:
+            queries = query[:, begin:end]
+            mass[:, i, others] = segment_mass(queries, key, [spans[j] for j in others], scoring, total=True)[:, 0]
+    return mass
+
+
+def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
+    """Slices of the queries, so small that their scores may exist at one time."""
+    rows = max(1, SCORES.get(device.type, SCORES["cuda"]) // max(1, scores_per_query))
+    for begin in range(0, queries, rows):
+        yield slice(begin, begin + rows)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ragbias.attention import Scoring, rotate
+from ragbias.attention import EncodedKeys, Scoring, rotate
 from ragbias.binding.architectures import Architecture
 from ragbias.binding.layout import Session
 from ragbias.prompt import Span
@@ -35,7 +37,7 @@ class RowCall:
     query: Tensor
     key: Tensor
     value: Tensor
-    memory: dict[str, Tensor]
+    memory: dict[str, Any]
     spans: tuple[Span, ...]
     new_tail: int
     scoring: Scoring
@@ -51,6 +53,11 @@ class RowCall:
     @cached_property
     def lengths(self) -> list[int]:
         return [end - begin for begin, end in self.spans]
+
+    def encoded(self, name: str, encode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """The keys ``[G, K, d]`` as ``encode(keys, indices)`` makes them, kept under a name from step to step."""
+        kept: EncodedKeys = self.memory.setdefault(name, EncodedKeys())
+        return kept.extended(self.key, encode)
 
 
 @dataclass
@@ -101,6 +108,16 @@ class AttentionCall:
             return x
         cos, sin = (part[..., -x.shape[2] :, :] for part in self.rotation)
         return rotate(x, cos, sin, self.architecture.interleaved)
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        """What the method keeps of the batch in this layer, from the prefill to the last token."""
+        return self.session.memory.setdefault((self.layer, None), {})
+
+    @property
+    def pads(self) -> Tensor:
+        """Padding columns of each row among the keys, int64 ``[batch]``."""
+        return torch.tensor([row.pad for row in self.session.rows], device=self.key.device)
 
     def rows(self) -> Iterator[RowCall]:
         """The sequences of the batch, one by one."""

@@ -38,7 +38,7 @@ class Session:
         rows: one for each sequence.
         seen: number of columns that the cache holds so far.
         permutation: int64 ``[batch, T]``, column of the user's prompt for each column inside the model; None: as it is.
-        memory: what a method keeps, by layer and row.
+        memory: what a method keeps, by layer and row; None for the batch.
         mark: the keys of each row's last prompt token in the method's last layer, ``[batch, G, d]``; tells whether the
             cache still holds the same prompts in the same rows.
     """
@@ -46,7 +46,7 @@ class Session:
     rows: list[Row]
     seen: int
     permutation: Tensor | None
-    memory: dict[tuple[int, int], dict[str, Tensor]] = field(default_factory=dict)
+    memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)
     mark: Tensor | None = None
 
 

@@ -79,8 +79,6 @@ class DocumentAttention(AttentionMethod):
                 row.query[:, -1:],
                 row.key,
                 positions=last,
-                starts=last.new_zeros(1, 1, 1),
-                lengths=[count],
                 scoring=row.scoring,
             )
             weights = scores.softmax(-1).mean((0, 1))

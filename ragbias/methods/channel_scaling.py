@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ragbias.attention import attend, causal_mask
+from ragbias.attention import attend
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
@@ -112,7 +112,7 @@ class ChannelScaling(AttentionMethod):
                 row.value,
                 positions=positions,
                 scoring=row.scoring,
-                visible=causal_mask(rows, count, query.device),
+                causal=True,
             )
             output[row.index, -rows:] = replaced.transpose(0, 1)
         return output

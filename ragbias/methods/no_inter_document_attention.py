@@ -5,7 +5,6 @@ Source: Wang et al., Eliminating Position Bias of Language Models, arXiv 2407.01
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,6 @@ class NoInterDocumentAttention(SegmentMethod):
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "baseline in Wang et al., arXiv 2407.01100"
 
-    def document_starts(self, row: RowCall, i: int) -> Tensor:
-        begins = list(itertools.accumulate(row.lengths[:-1], initial=row.prefix))
-        return torch.tensor(begins, device=row.query.device)[None, None]
+    def document_starts(self, row: RowCall) -> Tensor:
+        begins = torch.tensor([begin for begin, _ in row.spans], device=row.query.device)
+        return begins.expand(1, len(row.spans), -1)

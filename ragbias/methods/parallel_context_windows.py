@@ -29,8 +29,8 @@ class ParallelContextWindows(SegmentMethod):
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "Ratner et al., arXiv 2212.10947"
 
-    def document_starts(self, row: RowCall, i: int) -> Tensor:
-        return torch.full((1, 1, len(row.lengths)), row.prefix, device=row.query.device)
+    def document_starts(self, row: RowCall) -> Tensor:
+        return torch.full((1, len(row.spans), len(row.spans)), row.prefix, device=row.query.device)
 
     def tail_begin(self, row: RowCall) -> int:
         return row.prefix + max(row.lengths)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ragbias.attention import segment_mass
+from ragbias.attention import document_mass, segment_mass
 from ragbias.checks import check_choice
 from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
@@ -50,34 +50,27 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         check_choice("pine: order", self.order, ("importance", "reverse", "none"))
 
-    def document_starts(self, row: RowCall, i: int) -> Tensor:
-        begin, stop = row.spans[i]
-        query, end = row.query[:, begin:stop], row.documents_end - (stop - begin)
-        others = [j for j in range(len(row.spans)) if j != i]
-        starts = torch.full((query.shape[0], 1, len(row.spans)), end, device=query.device)
-        if others:
-            lengths = [row.lengths[j] for j in others]
-            raw = torch.cat((row.key[:, row.prefix : begin], row.key[:, stop : row.documents_end]), dim=1)
-            mass = segment_mass(query, raw, lengths, row.scoring).sum(1, keepdim=True)
-            starts[..., others] = self._place(mass, lengths, end)
-        return starts
+    def document_starts(self, row: RowCall) -> Tensor:
+        mass = document_mass(row.query, row.key, row.spans, row.scoring)
+        importance = self._importance(mass, row)
+        importance.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # the own document is always the nearest
+        return self._place(importance, row)
 
     def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        mass = segment_mass(query, row.key[:, row.prefix : row.documents_end], row.lengths, row.scoring)
-        return self._place(mass, row.lengths, row.documents_end)
+        mass = segment_mass(query, row.key, row.spans, row.scoring)
+        return self._place(self._importance(mass, row), row)
 
-    def _place(self, mass: Tensor, lengths: list[int], end: int) -> Tensor:
-        """Start of each document when they are laid out up to ``end``, the most important last.
-
-        Args:
-            mass: attention to each document ``[H, Q, n]``; divided by ``lengths`` it is the importance.
-
-        Returns:
-            int64 ``[H, Q, n]``. Equal importances keep their canonical order.
-        """
-        sizes = torch.tensor(lengths, device=mass.device)
+    def _importance(self, mass: Tensor, row: RowCall) -> Tensor:
+        """How near each document shall stand, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
         if self.order == "none":  # the last in canonical order is the nearest
-            nearest_first = torch.arange(len(lengths), device=mass.device).flip(0).expand(mass.shape)
-        else:
-            nearest_first = (mass / sizes).argsort(dim=-1, descending=self.order == "importance", stable=True)
-        return ending_at(end, sizes, nearest_first)
+            return torch.arange(len(row.spans), device=mass.device).float().expand(mass.shape).contiguous()
+        importance = mass / torch.tensor(row.lengths, device=mass.device)
+        return importance if self.order == "importance" else -importance
+
+    def _place(self, importance: Tensor, row: RowCall) -> Tensor:
+        """Start of each document when they are laid out up to ``E``, the most important last: int64 ``[H, Q, n]``.
+
+        Equal importances keep their canonical order.
+        """
+        nearest_first = importance.argsort(dim=-1, descending=True, stable=True)
+        return ending_at(row.documents_end, torch.tensor(row.lengths, device=importance.device), nearest_first)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ragbias.attention import EncodedKeys
+
 if TYPE_CHECKING:
     from ragbias.binding.call import AttentionCall, RowCall
 
@@ -21,12 +23,17 @@ def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tens
     Returns:
         ``[batch, Q, H, d]``.
     """
-    query, key = call.query.clone(), call.key.clone()
-    for row in call.rows():
-        by_query, by_key = ratios(row)
-        count, new = row.key.shape[1], row.query.shape[1]
-        positions = torch.arange(count, device=key.device, dtype=torch.float32)
-        encoding = row.scoring.encoding
-        key[row.index, :, -count:] = encoding(row.key, positions / by_key[:, None])
-        query[row.index, :, -new:] = encoding(row.query, positions[-new:] / by_query[:, None])
-    return call.plain(query, key)
+    by_query, by_key = zip(*(ratios(row) for row in call.rows()), strict=True)
+    pads = call.pads.tolist()
+
+    def divided(x: Tensor, indices: Tensor, by: tuple[Tensor, ...]) -> Tensor:
+        result = torch.empty_like(x)
+        for row, (pad, ratio, scoring) in enumerate(zip(pads, by, call.scorings, strict=True)):
+            positions = (indices - pad).clamp_min(0)  # of padding, any
+            result[row] = scoring.encoding(x[row], positions / ratio[:, None])
+        return result
+
+    kept: EncodedKeys = call.memory.setdefault("keys", EncodedKeys())
+    key = kept.extended(call.key, lambda new, indices: divided(new, indices, by_key))
+    indices = torch.arange(call.key.shape[2], device=call.key.device)[-call.query.shape[2] :]
+    return call.plain(divided(call.query, indices, by_query), key)

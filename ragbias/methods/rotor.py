@@ -57,7 +57,8 @@ class RoToR(SegmentMethod):
             raise MethodError("rotor: key sorts documents by their token ids, but the model was given embeddings")
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
-    def document_starts(self, row: RowCall, i: int) -> Tensor:
+    def document_starts(self, row: RowCall) -> Tensor:
         lengths = torch.tensor(row.lengths, device=row.query.device)
-        circle = torch.arange(len(lengths), device=lengths.device).roll(-i)  # i, i + 1, ..., n - 1, 0, ..., i - 1
-        return ending_at(row.documents_end, lengths, circle)[None, None]
+        order = torch.arange(len(lengths), device=lengths.device)
+        circles = (order[:, None] + order) % len(lengths)  # i, i + 1, ..., n - 1, 0, ..., i - 1
+        return ending_at(row.documents_end, lengths, circles)[None]

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ragbias.attention import attend, causal_mask, merge
+from ragbias.attention import Group, attend, attend_groups
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ class SegmentMethod(AttentionMethod):
     needs_documents = True
     sees_others: ClassVar[bool] = False
 
-    def document_starts(self, row: RowCall, i: int) -> Tensor:
-        """Position of each document for the tokens of document ``i``: int64 ``[H or 1, 1, n]``."""
+    def document_starts(self, row: RowCall) -> Tensor:
+        """Position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
         raise NotImplementedError
 
     def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
@@ -36,99 +37,83 @@ class SegmentMethod(AttentionMethod):
 
         By default as for the first document.
         """
-        return self.document_starts(row, 0)
+        return self.document_starts(row)[:, :1]
 
     def tail_begin(self, row: RowCall) -> int:
         """Position of the first token after the documents."""
         return row.documents_end
 
+    def tail_bias(self, row: RowCall) -> list[float] | None:
+        """What is added to the scores of the tokens after the documents, with prefix, documents and these tokens."""
+        return None
+
     def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
+        keys = row.encoded("keys", lambda new, indices: row.scoring.encoding(new, _offsets(row, indices)))
         if not prefill:
-            return self._tail(row)
-        # keys up to the last document, each encoded at its offset in its segment
-        offsets = torch.cat([torch.arange(length) for length in (row.prefix, *row.lengths)])
-        row.memory["placed"] = row.scoring.encoding(
-            row.key[:, : row.documents_end], offsets.to(row.key.device)
-        ).contiguous()
-        parts = [self._prefix(row), *self._documents(row), self._tail(row)]
+            return self._tail(row, keys)
+        parts = [*self._prefix(row, keys), self._documents(row, keys), self._tail(row, keys)]
         outputs, lses = zip(*parts, strict=True)
         return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
 
-    def _prefix(self, row: RowCall) -> tuple[Tensor, Tensor]:
-        """Plain causal attention of the tokens before the documents."""
-        end, device = row.prefix, row.query.device
-        query = row.query[:, :end]
+    def _prefix(self, row: RowCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Plain causal attention of the tokens before the documents, if there are any."""
+        end = row.prefix
         if end == 0:
-            return query, torch.empty(query.shape[:2], device=device)  # no queries, no results
-        return attend(
-            query,
-            row.memory["placed"][:, :end],
-            row.value[:, :end],
-            positions=torch.arange(end, device=device),
-            scoring=row.scoring,
-            visible=causal_mask(end, end, device),
-        )
-
-    def _documents(self, row: RowCall) -> list[tuple[Tensor, Tensor]]:
-        """Attention of each document's tokens."""
-        device, end = row.query.device, row.documents_end
-        # repeated here once, and not for each document in the fused kernel
-        value = row.value[:, :end].repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
-        parts = []
-        for i, (begin, stop) in enumerate(row.spans):
-            own, starts = stop - begin, self.document_starts(row, i)
-            position = int(starts[0, 0, i])
-            visible = torch.ones(own, end, dtype=torch.bool, device=device)
-            visible[:, begin:stop] = causal_mask(own, own, device)
-            keys, values, lengths = row.memory["placed"], value, [row.prefix, *row.lengths]
-            if not self.sees_others:
-                keys, values, visible = (
-                    torch.cat((x[:, : row.prefix], x[:, begin:stop]), dim=1) for x in (keys, values, visible)
-                )
-                starts, lengths = starts[..., [i]], [row.prefix, own]
-            parts.append(
-                attend(
-                    row.query[:, begin:stop],
-                    keys,
-                    values,
-                    positions=torch.arange(position, position + own, device=device),
-                    starts=torch.nn.functional.pad(starts, (1, 0)),  # the prefix starts at 0
-                    lengths=lengths,
-                    scoring=row.scoring,
-                    visible=visible,
-                )
-            )
-        return parts
-
-    def _tail(self, row: RowCall) -> tuple[Tensor, Tensor]:
-        """Attention of the suffix, or of newly generated tokens."""
-        device, total, new = row.query.device, row.key.shape[1], row.new_tail
-        begin, count = self.tail_begin(row), total - row.documents_end
-        query, positions = row.query[:, -new:], torch.arange(begin + count - new, begin + count, device=device)
-        over_tail = attend(
-            query,
-            row.scoring.encoding(row.key[:, row.documents_end :], torch.arange(count, device=device)),
-            row.value[:, row.documents_end :],
-            positions=positions,
-            starts=torch.full((1, 1, 1), begin, device=device),
-            scoring=row.scoring,
-            visible=causal_mask(new, count, device),
-        )
-        return merge([*self.over_prompt(row, query, positions), over_tail])
-
-    def over_prompt(self, row: RowCall, query: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Attention of ``query`` ``[H, Q, d]``, tokens after the documents, to everything up to the last document."""
+            return []
+        positions = torch.arange(end, device=keys.device)
         return [
             attend(
-                query,
-                row.memory["placed"],
-                row.value[:, : row.documents_end],
+                row.query[:, :end],
+                keys,
+                row.value,
                 positions=positions,
-                starts=torch.nn.functional.pad(self.tail_starts(row, query), (1, 0)),
-                lengths=[row.prefix, *row.lengths],
                 scoring=row.scoring,
+                segments=[(0, end)],
+                causal=True,
             )
         ]
+
+    def _documents(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of each document's tokens; their own document is listed last, and seen causally."""
+        # repeated here once, and not for each document in the fused kernel
+        value = row.value.repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
+        starts = self.document_starts(row)
+        groups = []
+        for i, span in enumerate(row.spans):
+            seen = [j for j in range(len(row.spans)) if j != i and self.sees_others] + [i]
+            groups.append(
+                Group(
+                    queries=span,
+                    position=int(starts[0, i, i]),
+                    segments=[(0, row.prefix), *(row.spans[j] for j in seen)],
+                    starts=pad(starts[:, i, seen], (1, 0)),  # the prefix starts at 0
+                )
+            )
+        return attend_groups(row.query, keys, value, groups, row.scoring)
+
+    def _tail(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of the suffix, or of newly generated tokens."""
+        total, new, begin = keys.shape[1], row.new_tail, self.tail_begin(row)
+        query, last = row.query[:, -new:], begin + total - row.documents_end
+        starts = pad(pad(self.tail_starts(row, query), (1, 0)), (0, 1), value=begin)
+        return attend(
+            query,
+            keys,
+            row.value,
+            positions=torch.arange(last - new, last, device=keys.device),
+            scoring=row.scoring,
+            segments=[(0, row.prefix), *row.spans, (row.documents_end, total)],
+            starts=starts,
+            bias=self.tail_bias(row),
+            causal=True,
+        )
+
+
+def _offsets(row: RowCall, indices: Tensor) -> Tensor:
+    """Place of each key inside its segment: the prefix, a document, or what stands after them."""
+    begins = [0, *(begin for begin, _ in row.spans), row.documents_end]
+    edges = torch.tensor(begins, device=indices.device)
+    return indices - edges[torch.searchsorted(edges, indices, right=True) - 1]
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:

@@ -46,31 +46,31 @@ class SelfExtend(AttentionMethod):
 
     def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
         total, new = row.key.shape[1], row.query.shape[1]
-        j = torch.arange(total, device=row.key.device)
-        i, scoring = j[-new:], replace(row.scoring, window=None)
-        distance = i[:, None] - j
+        i, scoring = torch.arange(total - new, total, device=row.key.device), replace(row.scoring, window=None)
         reach = total if row.scoring.window is None else row.scoring.window
         window = min(self.window, total)
         first = max(0, total - new - window + 1)  # no query sees a near key before this one
         near = attend(
             row.query,
-            scoring.encoding(row.key[:, first:], j[first:]),
+            row.encoded("near", scoring.encoding)[:, first:],
             row.value[:, first:],
             positions=i,
             scoring=scoring,
-            visible=((distance >= 0) & (distance < min(window, reach)))[:, first:],
+            bounds=((i - min(window, reach) + 1).clamp_min(first) - first, i + 1 - first),
         )
+        far_keys = row.encoded("far", lambda new, indices: scoring.encoding(new, self._grouped(indices)))
         last = total - window  # no query sees a far key from this one on
         if last <= 0 or reach <= window:
             return near
         sees_far = i >= window
+        far_i = i[sees_far]
         far = attend(
             row.query[:, sees_far],
-            scoring.encoding(row.key[:, :last], self._grouped(j[:last])),
+            far_keys[:, :last],
             row.value[:, :last],
-            positions=self._shifted(i[sees_far]),
+            positions=self._shifted(far_i),
             scoring=scoring,
-            visible=((distance >= window) & (distance < reach))[sees_far, :last],
+            bounds=((far_i - reach + 1).clamp_min(0), far_i - window + 1),
         )
         output, lse = near
         output[:, sees_far], lse[:, sees_far] = merge([(output[:, sees_far], lse[:, sees_far]), far])

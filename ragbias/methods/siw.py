@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.attention import attend, causal_mask, placed_scores
+from ragbias.attention import attend, placed_scores
 from ragbias.checks import check_finite
 from ragbias.methods.base import AttentionMethod, LayerRange, by_row
 
@@ -99,7 +99,7 @@ def _causal(row: RowCall) -> tuple[Tensor, Tensor]:
         row.value,
         positions=torch.arange(count, device=device),
         scoring=row.scoring,
-        visible=causal_mask(count, count, device),
+        causal=True,
     )
 
 

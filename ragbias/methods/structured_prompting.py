@@ -9,9 +9,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from ragbias.attention import attend
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 if TYPE_CHECKING:
@@ -28,27 +25,5 @@ class StructuredPrompting(ParallelContextWindows):
     name = "structured-prompting"
     source = "Hao et al., arXiv 2212.06713"
 
-    def over_prompt(self, row: RowCall, query: Tensor, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
-        placed, value, prefix = row.memory["placed"], row.value[:, : row.documents_end], row.prefix
-        starts = self.tail_starts(row, query)
-        scoring, n = row.scoring, len(row.lengths)
-        output, lse = attend(
-            query,
-            placed[:, prefix:],
-            value[:, prefix:],
-            positions=positions,
-            starts=starts,
-            lengths=row.lengths,
-            scoring=scoring,
-        )
-        documents = [(output, lse - math.log(n))]
-        if prefix == 0:
-            return documents
-        before = attend(
-            query,
-            placed[:, :prefix],
-            value[:, :prefix],
-            positions=positions,
-            scoring=scoring,
-        )
-        return [before, *documents]
+    def tail_bias(self, row: RowCall) -> list[float]:
+        return [0.0, *[-math.log(len(row.spans))] * len(row.spans), 0.0]

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from ragbias.attention import (
     Alibi,
+    EncodedKeys,
     Encoding,
     Rotary,
     Scoring,
     attend,
-    causal_mask,
     fused,
     grouped_scores,
     merge,
+    primitive,
     rotate,
     segment_mass,
     weigh,
@@ -42,86 +43,105 @@ def inputs(queries, keys, seed=0, dtype=torch.float64):
     return tuple(torch.randn(shape, generator=generator, dtype=dtype).float() for shape in shapes)
 
 
-def literal(query, key, value, positions, starts, lengths, visible, scoring):
-    """Softmax attention, one query, head and key at a time; every vector encoded at its own absolute position."""
+def literal(query, key, value, positions, starts, segments, bounds, bias, scoring):
+    """Softmax attention, one query, head and key at a time; every vector encoded at its own absolute position.
+
+    ``key`` has no positions yet.
+    """
     output, lse = torch.zeros_like(query), torch.zeros(query.shape[:2])
-    offsets = [offset for length in lengths for offset in range(length)]
-    segment = [index for index, length in enumerate(lengths) for _ in range(length)]
-    starts = starts.expand(HEADS, query.shape[1], len(lengths))
+    starts = starts.expand(HEADS, query.shape[1], len(segments))
     for h in range(HEADS):
+        group = h // (HEADS // GROUPS)
         for i in range(query.shape[1]):
-            scores = []
-            for s in range(key.shape[1]):
-                place = starts[h, i, segment[s]] + offsets[s]
-                encoded = scoring.encoding(key[h // (HEADS // GROUPS), s], place)
-                score = scoring.encoding(query[h, i], positions[i]) @ encoded * SCALE
-                if isinstance(scoring.encoding, Alibi):
-                    score = score - scoring.encoding.slopes[h] * (positions[i] - place)
-                if scoring.softcap:
-                    score = scoring.softcap * torch.tanh(score / scoring.softcap)
-                near = scoring.window is None or positions[i] - place < scoring.window
-                scores.append(score if near and visible[i, s] else torch.tensor(-torch.inf))
+            scores, values = [], []
+            for index, (begin, end) in enumerate(segments):
+                for offset in range(end - begin):
+                    place = starts[h, i, index] + offset
+                    encoded = scoring.encoding(key[group, begin + offset], place)
+                    score = scoring.encoding(query[h, i], positions[i]) @ encoded * SCALE
+                    if isinstance(scoring.encoding, Alibi):
+                        score = score - scoring.encoding.slopes[h] * (positions[i] - place)
+                    if scoring.softcap:
+                        score = scoring.softcap * torch.tanh(score / scoring.softcap)
+                    near = scoring.window is None or positions[i] - place < scoring.window
+                    seen = index < len(segments) - 1 or bounds[0][i] <= offset < bounds[1][i]
+                    scores.append(score + bias[index] if near and seen else torch.tensor(-torch.inf))
+                    values.append(value[group, begin + offset])
             row = torch.stack(scores)
-            output[h, i] = row.softmax(-1) @ value[h // (HEADS // GROUPS)]
+            output[h, i] = row.softmax(-1) @ torch.stack(values)
             lse[h, i] = row.logsumexp(-1)
     return output, lse
 
 
-def locally_encoded(key, lengths, encoding):
-    return encoding(key, torch.cat([torch.arange(length) for length in lengths]))
+def locally_encoded(key, segments, encoding):
+    encoded = key.clone()
+    for begin, end in segments:
+        encoded[:, begin:end] = encoding(key[:, begin:end], torch.arange(end - begin))
+    return encoded
 
 
+CAUSAL = (torch.zeros(5, dtype=torch.long), torch.arange(0, 5))  # of a last segment of 4 keys, for 5 queries
+SEGMENTS = {"adjacent": [(0, 3), (3, 4), (4, 8)], "shuffled": [(6, 9), (0, 0), (2, 3), (3, 6), (10, 14)]}
+
+
+@pytest.mark.parametrize("layout", SEGMENTS)
 @pytest.mark.parametrize("per_query", [True, False], ids=["start by query", "start by head"])
 @pytest.mark.parametrize("softcap", [None, 0.7])
 @pytest.mark.parametrize("window", [None, 21])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_attend_equals_attention_written_out(name, window, softcap, per_query):
-    lengths, queries = [3, 1, 4], 5
-    query, key, value = inputs(queries, sum(lengths))
+def test_attend_equals_attention_written_out(name, window, softcap, per_query, layout):
+    segments, queries = SEGMENTS[layout], 5
+    query, key, value = inputs(queries, 15)
     scoring = Scoring(ENCODINGS[name], SCALE, softcap, window)
-    starts = torch.randint(0, 9, (HEADS, queries if per_query else 1, len(lengths)))
+    starts = torch.randint(0, 9, (HEADS, queries if per_query else 1, len(segments)))
     starts[..., 0] = 18
     positions = torch.arange(20, 20 + queries)
-    visible = torch.rand(queries, sum(lengths)) > 0.3
-    visible[:, 0] = True
-    expected = literal(query, key, value, positions, starts, lengths, visible, scoring)
-    output, lse = attend(
-        query,
-        locally_encoded(key, lengths, scoring.encoding),
-        value,
-        positions=positions,
-        starts=starts,
-        lengths=lengths,
-        scoring=scoring,
-        visible=visible,
-    )
-    torch.testing.assert_close(output, expected[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(lse, expected[1], atol=1e-5, rtol=1e-5)
+    bias = torch.randn(len(segments)).tolist()
+    expected = literal(query, key, value, positions, starts, segments, CAUSAL, bias, scoring)
+    for seen in (dict(causal=True), dict(bounds=CAUSAL)):
+        output, lse = attend(
+            query,
+            locally_encoded(key, segments, scoring.encoding),
+            value,
+            positions=positions,
+            starts=starts,
+            segments=segments,
+            scoring=scoring,
+            bias=bias,
+            **seen,
+        )
+        torch.testing.assert_close(output, expected[0], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(lse, expected[1], atol=1e-5, rtol=1e-5)
 
 
 def test_a_query_whose_window_holds_no_key_adds_nothing():
     query, key, value = inputs(2, 6)
-    far = dict(positions=torch.tensor([30, 31]), starts=torch.zeros(1, 1, 1, dtype=torch.long), lengths=[6])
-    empty = attend(query, key, value, **far, scoring=Scoring(Encoding(), SCALE, window=5))
+    scoring = Scoring(Encoding(), SCALE, window=5)
+    empty = attend(query, key, value, positions=torch.tensor([30, 31]), scoring=scoring)
     assert torch.equal(empty[0], torch.zeros_like(query)) and (empty[1] == -torch.inf).all()
     near = weigh(grouped_scores(query, key, PLAIN), value)
     assert torch.equal(merge([empty, near])[0], near[0])
 
 
+@pytest.mark.parametrize("blocks", [2**20, 40], ids=["one block", "blocks of one query"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("heads", [1, HEADS], ids=["one start", "start by head"])
 @pytest.mark.parametrize("name", ["rotary", "interleaved", "partial", "none"])
-@pytest.mark.parametrize("masked", [True, False])
-def test_fused_backend_equals_the_reference(dtype, heads, masked, name, monkeypatch):
-    lengths, queries = [4, 6, 2, 5], 7
-    query, key, value = (x.to(dtype) for x in inputs(queries, sum(lengths), seed=1))
+@pytest.mark.parametrize("seen", ["all", "causal", "bounds"])
+def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, monkeypatch):
+    segments, queries = [(4, 9), (1, 4), (11, 13), (13, 23)], 7
+    query, key, value = (x.to(dtype) for x in inputs(queries, 25, seed=1))
+    lower = torch.tensor([0, 0, 2, 1, 3, 4, 9])
     arguments = dict(
         positions=torch.arange(30, 30 + queries),
-        starts=torch.randint(0, 20, (heads, 1, len(lengths))),
-        lengths=lengths,
+        starts=torch.randint(0, 20, (heads, 1, len(segments))),
+        segments=segments,
         scoring=Scoring(ENCODINGS[name], SCALE),
-        visible=causal_mask(queries, sum(lengths), query.device) if masked else None,
+        causal=seen == "causal",
+        bounds=(lower, lower + torch.tensor([1, 2, 8, 1, 3, 3, 1])) if seen == "bounds" else None,
     )
+    monkeypatch.setattr(fused, "BLOCK", blocks)
+    monkeypatch.setitem(primitive.SCORES, "cpu", blocks)
     assert fused.available(query, arguments["scoring"])
     fast = attend(query, key, value, **arguments)
     monkeypatch.setattr(fused, "available", lambda *_: False)
@@ -129,6 +149,19 @@ def test_fused_backend_equals_the_reference(dtype, heads, masked, name, monkeypa
     tolerance = 1e-5 if dtype == torch.float32 else 0.03
     torch.testing.assert_close(fast[0], slow[0], atol=tolerance, rtol=tolerance)
     torch.testing.assert_close(fast[1], slow[1], atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("bounds", [False, True], ids=["causal", "bounds"])
+def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds):
+    query, key, value = inputs(9, 9, seed=5)
+    i = torch.arange(9)
+    band = ((i - 3).clamp_min(0), i + 1)
+    seen = dict(bounds=band) if bounds else dict(causal=True)
+    output, _ = attend(query, key, value, positions=i, scoring=PLAIN, **seen)
+    scores = query @ key.repeat_interleave(2, 0).transpose(-1, -2) * SCALE
+    hidden = torch.ones(9, 9).triu(1).bool() | (torch.ones(9, 9).tril(-4).bool() & bounds)
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.repeat_interleave(2, 0)
+    torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-5)
 
 
 @given(cut=st.integers(1, 10), seed=st.integers(0, 99))
@@ -144,14 +177,34 @@ def test_merging_parts_gives_attention_over_all_keys(cut, seed):
     torch.testing.assert_close(merged[1], whole[1], atol=1e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize("queries", [1, 6], ids=["reference", "fused"])
-def test_segment_mass_is_the_softmax_summed_over_segments(queries):
-    lengths = [3, 5, 1]
-    query, key, _ = inputs(queries, sum(lengths), seed=2)
-    repeated = key.repeat_interleave(HEADS // GROUPS, dim=0)
-    weights = (query @ repeated.transpose(-1, -2) * SCALE).softmax(-1)
-    expected = torch.stack([part.sum(-1) for part in weights.split(lengths, dim=-1)], dim=-1)
-    torch.testing.assert_close(segment_mass(query, key, lengths, PLAIN), expected, atol=1e-6, rtol=1e-5)
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize("blocks", [2**20, 40], ids=["one block", "blocks of one query"])
+@pytest.mark.parametrize("queries", [1, 6])
+def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softcap, monkeypatch):
+    monkeypatch.setitem(primitive.SCORES, "cpu", blocks)
+    segments = [(7, 10), (1, 6), (6, 7)]
+    query, key, _ = inputs(queries, 12, seed=2)
+    used = torch.cat([key[:, begin:end] for begin, end in segments], dim=1).repeat_interleave(HEADS // GROUPS, dim=0)
+    scores = query @ used.transpose(-1, -2) * SCALE
+    weights = (scores if softcap is None else softcap * (scores / softcap).tanh()).softmax(-1)
+    expected = torch.stack([part.sum(-1) for part in weights.split([3, 5, 1], dim=-1)], dim=-1)
+    scoring = Scoring(Encoding(), SCALE, softcap)
+    torch.testing.assert_close(segment_mass(query, key, segments, scoring), expected, atol=1e-6, rtol=1e-5)
+    total = segment_mass(query, key, segments, scoring, total=True)
+    torch.testing.assert_close(total, expected.sum(1, keepdim=True), atol=1e-5, rtol=1e-5)
+
+
+def test_encoded_keys_encode_each_key_once_and_grow():
+    keys, seen, kept = torch.randn(2, 300, 4), [], EncodedKeys()
+
+    def encode(new, indices):
+        seen.extend(indices.tolist())
+        return new + indices[:, None]
+
+    for total in (7, 8, 9, 100, 101, 300):
+        expected = keys[:, :total] + torch.arange(total)[:, None]
+        assert torch.equal(kept.extended(keys[:, :total], encode), expected)
+    assert seen == list(range(300))
 
 
 def test_scores_depend_on_differences_of_positions_only():
@@ -176,7 +229,3 @@ def test_fractional_positions_lie_between_whole_ones():
     torch.testing.assert_close(ROTARY(x, whole.float()), ROTARY(x, whole))
     twice = ROTARY(ROTARY(x, whole / 2), whole / 2)
     torch.testing.assert_close(twice, ROTARY(x, whole), atol=1e-6, rtol=1e-5)
-
-
-def test_causal_mask_aligns_the_last_query_with_the_last_key():
-    assert causal_mask(2, 4, torch.device("cpu")).tolist() == [[True, True, True, False], [True] * 4]

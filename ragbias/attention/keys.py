@@ -1,0 +1,102 @@
+"""Segments of keys, which of them a query sees, and how a score is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from ragbias.attention.encoding import Encoding
+
+Segments = Sequence[tuple[int, int]]
+Bounds = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a layer makes a score of a query and a key.
+
+    Attributes:
+        encoding: its positions.
+        scale: factor of the scores, usually ``d ** -0.5``.
+        softcap: scores go through ``softcap * tanh(score / softcap)``; None: they do not.
+        window: keys at an assigned distance of ``window`` or more are hidden; None: none are.
+    """
+
+    encoding: Encoding
+    scale: float
+    softcap: float | None = None
+    window: int | None = None
+
+
+def listed(x: Tensor, segments: Segments) -> Tensor:
+    """The keys or values ``[heads, K, d]`` of the segments, in their order; a view where they are adjacent."""
+    (begin, _), (_, end) = segments[0], segments[-1]
+    if all(left[1] == right[0] for left, right in pairwise(segments)):
+        return x[:, begin:end]
+    return torch.cat([x[:, begin:end] for begin, end in segments], dim=1)
+
+
+def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:
+    """``bounds`` of ``attend`` for ``causal``."""
+    begin, end = segments[-1]
+    first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
+    return torch.zeros_like(first_not_seen), first_not_seen
+
+
+def within(bounds: Bounds, keys: int) -> Tensor:
+    """bool ``[Q, K]``, true where a query may see a key."""
+    offsets = torch.arange(keys, device=bounds[0].device)
+    return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Queries that see the same segments of keys: all of them but the last one whole, the last one causally.
+
+    Attributes:
+        queries: span of the queries.
+        position: of the first of them; the others follow.
+        segments: spans of keys.
+        starts: where the segments start, int64 ``[H or 1, n]``.
+    """
+
+    queries: tuple[int, int]
+    position: int
+    segments: Segments
+    starts: Tensor
+
+
+class EncodedKeys:
+    """The keys of a sequence as a method encodes them, kept from step to step, so that only new ones are encoded."""
+
+    SPARE = 64  # the fewest keys that a full buffer grows by
+
+    def __init__(self) -> None:
+        self._buffer: Tensor | None = None
+        self._count = 0
+
+    def extended(self, key: Tensor, encode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """All keys, encoded.
+
+        Args:
+            key: ``[..., K, d]``, the keys so far, of which the last ones are new.
+            encode: takes the new keys and their indices, int64 ``[new]``.
+
+        Returns:
+            ``[..., K, d]``, valid until the next call.
+        """
+        total = key.shape[-2]
+        new = encode(key[..., self._count :, :], torch.arange(self._count, total, device=key.device))
+        if self._buffer is None:
+            self._buffer = new.contiguous()
+        else:
+            if total > self._buffer.shape[-2]:
+                spare = new.new_empty(*new.shape[:-2], max(self.SPARE, total // 8), new.shape[-1])
+                self._buffer = torch.cat((self._buffer[..., : self._count, :], new, spare), dim=-2)
+            self._buffer[..., self._count : total, :] = new
+        self._count = total
+        return self._buffer[..., :total, :]
