@@ -33,8 +33,12 @@ class Encoding:
         """
         return torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
 
-    def bias(self, relative: Tensor, offsets: Tensor) -> Tensor | None:
-        """What is added to the scores, ``[H, Q, K]``, for ``relative`` ``[H or 1, Q]`` and ``offsets`` ``[K]``."""
+    def bias(self, relative: Tensor, keys: int) -> Tensor | None:
+        """What is added to the scores ``[H, Q, K]`` of a segment's keys.
+
+        Args:
+            relative: positions of the queries behind the segment's start, ``[H or 1, Q]``.
+        """
         return None
 
 
@@ -141,6 +145,6 @@ class Alibi(Encoding):
     def __init__(self, slopes: Tensor) -> None:
         self.slopes = slopes
 
-    def bias(self, relative: Tensor, offsets: Tensor) -> Tensor:
-        distance = relative[..., None] - offsets
+    def bias(self, relative: Tensor, keys: int) -> Tensor:
+        distance = relative[..., None] - torch.arange(keys, device=relative.device)
         return -self.slopes.to(distance.device)[:, None, None] * distance

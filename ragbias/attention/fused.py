@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.attention.encoding import Alibi
 from ragbias.attention.keys import Bounds, Scoring, Segments, causal_bounds, listed, within
 
 BLOCK = 256  # queries whose mask exists at one time
@@ -22,7 +21,7 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 def available(query: Tensor, scoring: Scoring) -> bool:
     """Whether the fused kernel runs for this tensor and computes these scores."""
-    plain = scoring.softcap is None and scoring.window is None and not isinstance(scoring.encoding, Alibi)
+    plain = scoring.softcap is None and scoring.places_once
     return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -31,19 +30,20 @@ def attend(
     key: Tensor,
     value: Tensor,
     positions: Tensor,
-    starts: Tensor,
+    starts: Tensor | None,
     segments: Segments,
     scoring: Scoring,
     bias: Sequence[float] | None,
     causal: bool,
     bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]``."""
+    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]`` or None."""
     heads, queries, _ = query.shape
     # in the order of memory, so that the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
-    placed = repeat_heads(scoring.encoding.moved(key, spans, starts[:, order]), heads)
+    placed = listed(key, spans) if starts is None else scoring.encoding.moved(key, spans, starts[:, order])
+    placed = repeat_heads(placed, heads)
     values = repeat_heads(listed(value, spans), heads)
     encoded = scoring.encoding(query, positions)
 

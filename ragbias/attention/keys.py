@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ragbias.attention.encoding import Encoding
+from ragbias.attention.encoding import Alibi, Encoding
 
 Segments = Sequence[tuple[int, int]]
 Bounds = tuple[Tensor, Tensor]
@@ -30,6 +30,11 @@ class Scoring:
     scale: float
     softcap: float | None = None
     window: int | None = None
+
+    @property
+    def places_once(self) -> bool:
+        """Whether keys can be encoded at their places once and for all, as nothing else depends on the distance."""
+        return self.window is None and not isinstance(self.encoding, Alibi)
 
 
 def listed(x: Tensor, segments: Segments) -> Tensor:
@@ -79,18 +84,18 @@ class EncodedKeys:
         self._buffer: Tensor | None = None
         self._count = 0
 
-    def extended(self, key: Tensor, encode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
         """All keys, encoded.
 
         Args:
             key: ``[..., K, d]``, the keys so far, of which the last ones are new.
-            encode: takes the new keys and their indices, int64 ``[new]``.
+            encode: takes the new keys and the index of the first of them.
 
         Returns:
             ``[..., K, d]``, valid until the next call.
         """
         total = key.shape[-2]
-        new = encode(key[..., self._count :, :], torch.arange(self._count, total, device=key.device))
+        new = encode(key[..., self._count :, :], self._count)
         if self._buffer is None:
             self._buffer = new.contiguous()
         else:

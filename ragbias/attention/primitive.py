@@ -54,10 +54,9 @@ def attend(
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
     """
     segments = [(0, key.shape[1])] if segments is None else segments
-    if starts is None:
-        starts = torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
-    if starts.shape[1] == 1 and query.shape[1] > 1 and fused.available(query, scoring):
-        return fused.attend(query, key, value, positions, starts[:, 0], segments, scoring, bias, causal, bounds)
+    if query.shape[1] > 1 and (starts is None or starts.shape[1] == 1) and fused.available(query, scoring):
+        by_head = None if starts is None else starts[:, 0]
+        return fused.attend(query, key, value, positions, by_head, segments, scoring, bias, causal, bounds)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
@@ -67,7 +66,7 @@ def attend(
             positions=positions[block],
             scoring=scoring,
             segments=segments,
-            starts=starts if starts.shape[1] == 1 else starts[:, block],
+            starts=starts if starts is None or starts.shape[1] == 1 else starts[:, block],
             bias=bias,
             bounds=None if limits is None else (limits[0][block], limits[1][block]),
         )
@@ -127,10 +126,11 @@ def placed_scores(
         relative = positions.expand(len(segments), 1, -1)
     else:
         relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
-    queries = scoring.encoding(query, relative).expand(len(segments), *query.shape)
+    encoded = scoring.encoding(query, positions if starts is None else relative) * scoring.scale
+    queries = encoded.expand(len(segments), *query.shape)
     pieces = []
     for index, (begin, end) in enumerate(segments):
-        scores = _products(queries[index], key[:, begin:end]).mul_(scoring.scale)
+        scores = _products(queries[index], key[:, begin:end])
         _add_distances(scores, relative[index], scoring)
         if bias is not None:
             scores += bias[index]
@@ -146,12 +146,12 @@ def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
     Args:
         relative: positions of the queries behind the segment's start, ``[H or 1, Q]``.
     """
-    offsets = torch.arange(scores.shape[-1], device=scores.device)
-    bias = scoring.encoding.bias(relative, offsets)
+    bias = scoring.encoding.bias(relative, scores.shape[-1])
     if bias is not None:
         scores += bias
     _cap(scores, scoring.softcap)
     if scoring.window is not None:
+        offsets = torch.arange(scores.shape[-1], device=scores.device)
         scores.masked_fill_(relative[..., None] - offsets >= scoring.window, -torch.inf)
 
 
@@ -166,7 +166,7 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     Returns:
         float32 ``[H, Q, K]``.
     """
-    return _cap(_products(query, key).mul_(scoring.scale), scoring.softcap)
+    return _cap(_products(query * scoring.scale, key), scoring.softcap)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:

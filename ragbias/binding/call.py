@@ -54,8 +54,8 @@ class RowCall:
     def lengths(self) -> list[int]:
         return [end - begin for begin, end in self.spans]
 
-    def encoded(self, name: str, encode: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """The keys ``[G, K, d]`` as ``encode(keys, indices)`` makes them, kept under a name from step to step."""
+    def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """The keys ``[G, K, d]`` as ``encode(new keys, index of the first)`` makes them, kept from step to step."""
         kept: EncodedKeys = self.memory.setdefault(name, EncodedKeys())
         return kept.extended(self.key, encode)
 

@@ -47,6 +47,10 @@ class Pine(SegmentMethod):
     cost = "one more score product and twice the causal scores in the prefill; a second score product in decoding"
     source = "Wang et al., arXiv 2407.01100"
 
+    @property
+    def follows_query(self) -> bool:  # type: ignore[override]
+        return self.order != "none"
+
     def __post_init__(self) -> None:
         check_choice("pine: order", self.order, ("importance", "reverse", "none"))
 

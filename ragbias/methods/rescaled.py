@@ -26,14 +26,14 @@ def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tens
     by_query, by_key = zip(*(ratios(row) for row in call.rows()), strict=True)
     pads = call.pads.tolist()
 
-    def divided(x: Tensor, indices: Tensor, by: tuple[Tensor, ...]) -> Tensor:
+    def divided(x: Tensor, first: int, by: tuple[Tensor, ...]) -> Tensor:
         result = torch.empty_like(x)
+        indices = torch.arange(first, first + x.shape[2], device=x.device)
         for row, (pad, ratio, scoring) in enumerate(zip(pads, by, call.scorings, strict=True)):
             positions = (indices - pad).clamp_min(0)  # of padding, any
             result[row] = scoring.encoding(x[row], positions / ratio[:, None])
         return result
 
     kept: EncodedKeys = call.memory.setdefault("keys", EncodedKeys())
-    key = kept.extended(call.key, lambda new, indices: divided(new, indices, by_key))
-    indices = torch.arange(call.key.shape[2], device=call.key.device)[-call.query.shape[2] :]
-    return call.plain(divided(call.query, indices, by_query), key)
+    key = kept.extended(call.key, lambda new, first: divided(new, first, by_key))
+    return call.plain(divided(call.query, call.key.shape[2] - call.query.shape[2], by_query), key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -23,10 +24,12 @@ class SegmentMethod(AttentionMethod):
 
     Attributes:
         sees_others: whether a document sees the other documents.
+        follows_query: whether the places of the documents differ between the tokens after them.
     """
 
     needs_documents = True
     sees_others: ClassVar[bool] = False
+    follows_query: bool = False
 
     def document_starts(self, row: RowCall) -> Tensor:
         """Position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
@@ -43,16 +46,20 @@ class SegmentMethod(AttentionMethod):
         """Position of the first token after the documents."""
         return row.documents_end
 
-    def tail_bias(self, row: RowCall) -> list[float] | None:
-        """What is added to the scores of the tokens after the documents, with prefix, documents and these tokens."""
-        return None
+    def document_bias(self, row: RowCall) -> float:
+        """What is added to the scores of the documents for the tokens after them."""
+        return 0.0
 
     def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
-        keys = row.encoded("keys", lambda new, indices: row.scoring.encoding(new, _offsets(row, indices)))
+        if self.follows_query or not row.scoring.places_once:
+            keys = row.encoded("offsets", lambda new, first: _at_offsets(row, new, first))
+            tail = self._tail(row, keys)
+        else:
+            keys = _at_offsets(row, row.key, 0) if prefill else row.key  # the documents' queries need them, later none
+            tail = self._placed_tail(row)
         if not prefill:
-            return self._tail(row, keys)
-        parts = [*self._prefix(row, keys), self._documents(row, keys), self._tail(row, keys)]
-        outputs, lses = zip(*parts, strict=True)
+            return tail
+        outputs, lses = zip(*self._prefix(row, keys), self._documents(row, keys), tail, strict=True)
         return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
 
     def _prefix(self, row: RowCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -92,28 +99,61 @@ class SegmentMethod(AttentionMethod):
         return attend_groups(row.query, keys, value, groups, row.scoring)
 
     def _tail(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of the suffix, or of newly generated tokens."""
-        total, new, begin = keys.shape[1], row.new_tail, self.tail_begin(row)
-        query, last = row.query[:, -new:], begin + total - row.documents_end
-        starts = pad(pad(self.tail_starts(row, query), (1, 0)), (0, 1), value=begin)
+        """Attention of the suffix, or of newly generated tokens, to ``keys`` at their offsets in their segments."""
+        bias = self.document_bias(row)
+        query = row.query[:, -row.new_tail :]
         return attend(
             query,
             keys,
             row.value,
-            positions=torch.arange(last - new, last, device=keys.device),
+            positions=self._tail_positions(row),
             scoring=row.scoring,
-            segments=[(0, row.prefix), *row.spans, (row.documents_end, total)],
-            starts=starts,
-            bias=self.tail_bias(row),
+            segments=[(0, row.prefix), *row.spans, (row.documents_end, row.key.shape[1])],
+            starts=self._starts(row, query),
+            bias=[0.0, *[bias] * len(row.spans), 0.0] if bias else None,
             causal=True,
         )
 
+    def _placed_tail(self, row: RowCall) -> tuple[Tensor, Tensor]:
+        """As ``_tail``, where no place depends on the query: every key is encoded at its place, once."""
 
-def _offsets(row: RowCall, indices: Tensor) -> Tensor:
-    """Place of each key inside its segment: the prefix, a document, or what stands after them."""
-    begins = [0, *(begin for begin, _ in row.spans), row.documents_end]
-    edges = torch.tensor(begins, device=indices.device)
-    return indices - edges[torch.searchsorted(edges, indices, right=True) - 1]
+        def at_places(new: Tensor, first: int) -> Tensor:
+            segment, offset = _segment_and_offset(row, first, new.shape[1])
+            return row.scoring.encoding(new, self._starts(row, row.query[:, -1:])[0, 0, segment] + offset)
+
+        total, bias = row.key.shape[1], self.document_bias(row)
+        edges = [0, row.prefix, row.documents_end, total] if bias else [0, total]
+        return attend(
+            row.query[:, -row.new_tail :],
+            row.encoded("placed", at_places),
+            row.value,
+            positions=self._tail_positions(row),
+            scoring=row.scoring,
+            segments=list(pairwise(edges)),
+            bias=[0.0, bias, 0.0] if bias else None,
+            causal=True,
+        )
+
+    def _starts(self, row: RowCall, query: Tensor) -> Tensor:
+        """Position of prefix, documents and what follows, for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
+        return pad(pad(self.tail_starts(row, query), (1, 0)), (0, 1), value=self.tail_begin(row))
+
+    def _tail_positions(self, row: RowCall) -> Tensor:
+        last = self.tail_begin(row) + row.key.shape[1] - row.documents_end
+        return torch.arange(last - row.new_tail, last, device=row.key.device)
+
+
+def _segment_and_offset(row: RowCall, first: int, count: int) -> tuple[Tensor, Tensor]:
+    """Of ``count`` keys from index ``first`` on: the segment (prefix, a document, what follows), the place in it."""
+    edges = torch.tensor([0, *(begin for begin, _ in row.spans), row.documents_end], device=row.key.device)
+    indices = torch.arange(first, first + count, device=row.key.device)
+    segment = torch.searchsorted(edges, indices, right=True) - 1
+    return segment, indices - edges[segment]
+
+
+def _at_offsets(row: RowCall, keys: Tensor, first: int) -> Tensor:
+    """Keys from index ``first`` on, encoded at their offsets inside their segments."""
+    return row.scoring.encoding(keys, _segment_and_offset(row, first, keys.shape[1])[1])
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:

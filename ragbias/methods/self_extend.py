@@ -52,13 +52,13 @@ class SelfExtend(AttentionMethod):
         first = max(0, total - new - window + 1)  # no query sees a near key before this one
         near = attend(
             row.query,
-            row.encoded("near", scoring.encoding)[:, first:],
+            row.encoded("near", lambda new, first: scoring.encoding(new, _indices(new, first)))[:, first:],
             row.value[:, first:],
             positions=i,
             scoring=scoring,
             bounds=((i - min(window, reach) + 1).clamp_min(first) - first, i + 1 - first),
         )
-        far_keys = row.encoded("far", lambda new, indices: scoring.encoding(new, self._grouped(indices)))
+        far_keys = row.encoded("far", lambda new, first: scoring.encoding(new, self._grouped(_indices(new, first))))
         last = total - window  # no query sees a far key from this one on
         if last <= 0 or reach <= window:
             return near
@@ -95,3 +95,7 @@ class SelfExtend(AttentionMethod):
     def _shifted(self, positions: Tensor) -> Tensor:
         """Where a query stands for far keys."""
         return positions // self.group + self.window - self.window // self.group
+
+
+def _indices(keys: Tensor, first: int) -> Tensor:
+    return torch.arange(first, first + keys.shape[1], device=keys.device)

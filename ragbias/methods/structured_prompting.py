@@ -25,5 +25,5 @@ class StructuredPrompting(ParallelContextWindows):
     name = "structured-prompting"
     source = "Hao et al., arXiv 2212.06713"
 
-    def tail_bias(self, row: RowCall) -> list[float]:
-        return [0.0, *[-math.log(len(row.spans))] * len(row.spans), 0.0]
+    def document_bias(self, row: RowCall) -> float:
+        return -math.log(len(row.spans))

@@ -197,7 +197,8 @@ def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softc
 def test_encoded_keys_encode_each_key_once_and_grow():
     keys, seen, kept = torch.randn(2, 300, 4), [], EncodedKeys()
 
-    def encode(new, indices):
+    def encode(new, first):
+        indices = torch.arange(first, first + new.shape[-2])
         seen.extend(indices.tolist())
         return new + indices[:, None]
 
