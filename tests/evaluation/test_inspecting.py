@@ -75,23 +75,19 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
     weighed = []
 
     class Placed(Pine):
-        def over_prompt(self, row, query, positions):
-            last, tail = query[:, -1:], torch.arange(row.key.shape[1] - row.documents_end)
-            keys = row.scoring.encoding(row.key[:, row.documents_end :], tail)
-            scores = [
-                placed_scores(last, key, positions=positions[-1:], starts=starts, lengths=lengths, scoring=row.scoring)
-                for key, starts, lengths in (
-                    (
-                        row.memory["placed"],
-                        torch.nn.functional.pad(self.tail_starts(row, last), (1, 0)),
-                        [row.prefix, *row.lengths],
-                    ),
-                    (keys, torch.full((1, 1, 1), row.documents_end), [len(tail)]),
-                )
-            ]
-            weights = torch.cat(scores, dim=-1).softmax(-1).mean((0, 1))
+        def _tail(self, row, keys):
+            last = row.query[:, -1:]
+            scores = placed_scores(
+                last,
+                keys,
+                positions=self._tail_positions(row)[-1:],
+                scoring=row.scoring,
+                segments=[(0, row.prefix), *row.spans, (row.documents_end, row.key.shape[1])],
+                starts=self._starts(row, last),
+            )
+            weights = scores.softmax(-1).mean((0, 1))
             weighed.append(torch.stack([weights[begin:end].sum() for begin, end in row.spans]))
-            return super().over_prompt(row, query, positions)
+            return super()._tail(row, keys)
 
     request = lm.prepare(PROMPT, method=Placed())
     found = attention_by_layer(lm, request)
