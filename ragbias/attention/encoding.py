@@ -7,7 +7,7 @@ offset, and moving the segment rotates the query instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -78,11 +78,13 @@ class Rotary(Encoding):
         placed = key.new_empty(groups, heads // groups, sum(end - begin for begin, end in segments), dim)
         cos, sin = (part.view(-1, heads // groups, *part.shape[1:]) for part in (cos, sin))
         at = 0
-        for index, (begin, end) in enumerate(segments):
-            target = placed[:, :, at : at + end - begin]
-            turn = cos[:, :, index, None], sin[:, :, index, None]
-            _rotate_into(target, key[:, None, begin:end], *turn, self.interleaved)
-            at += end - begin
+        for first, count, length in _equal_runs(segments):  # each turned in one go
+            begin, size = segments[first][0], count * length
+            source = key[:, None, begin : begin + size].unflatten(2, (count, length))
+            target = placed[:, :, at : at + size].unflatten(2, (count, length))
+            turns = slice(first, first + count)
+            _rotate_into(target, source, cos[:, :, turns, None], sin[:, :, turns, None], self.interleaved)
+            at += size
         return placed.flatten(0, 1)
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,6 +133,19 @@ def _rotate_into(target: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleave
     to_left.copy_(left * cos).addcmul_(right, sin, value=-1)
     to_right.copy_(right * cos).addcmul_(left, sin)
     target[..., size:] = x[..., size:]
+
+
+def _equal_runs(segments: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Runs of adjacent segments of one length, without empty ones: index of the first, number, length."""
+    first = 0
+    while first < len(segments):
+        begin, end = segments[first]
+        count, length = 1, end - begin
+        while first + count < len(segments) and segments[first + count] == (end, end + length):
+            count, end = count + 1, end + length
+        if length:
+            yield first, count, length
+        first += count
 
 
 class Alibi(Encoding):

@@ -38,23 +38,23 @@ def attend(
     bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
     """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]`` or None."""
-    heads, queries, _ = query.shape
+    heads, queries, dim = query.shape
     # in the order of memory, so that the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
-    placed = listed(key, spans) if starts is None else scoring.encoding.moved(key, spans, starts[:, order])
-    placed = repeat_heads(placed, heads)
-    values = repeat_heads(listed(value, spans), heads)
-    encoded = scoring.encoding(query, positions)
+    groups = key.shape[0]
+    # a key head and its query heads are a batch entry, which spares copies of keys and values for each query head
+    folded = scoring.encoding(query, positions).view(groups, -1, queries, dim)
+    moved = listed(key, spans) if starts is None else scoring.encoding.moved(key, spans, starts[:, order])
+    placed = moved.view(groups, -1, *moved.shape[1:]).expand(-1, folded.shape[1], -1, -1)
+    values = listed(value, spans)[:, None].expand_as(placed)
 
     def run(rows: slice, keys: slice, **options: Any) -> tuple[Tensor, Tensor]:
-        output, lse = _flash(
-            encoded[None, :, rows], placed[None, :, keys], values[None, :, keys], scale=scoring.scale, **options
-        )
-        return output[0], lse[0].view(heads, -1)
+        output, lse = _flash(folded[:, :, rows], placed[:, :, keys], values[:, :, keys], scale=scoring.scale, **options)
+        return output.reshape(heads, -1, dim), lse.reshape(heads, -1)
 
     everything = slice(None)
-    if causal and len(segments) == 1 and queries == placed.shape[1] and bias is None:
+    if causal and len(segments) == 1 and queries == placed.shape[2] and bias is None:
         return run(everything, everything, is_causal=True)
     if causal:
         bounds = causal_bounds(segments, queries, query.device)
@@ -66,7 +66,7 @@ def attend(
         rows = slice(begin, begin + BLOCK)
         seen = None if bounds is None else (bounds[0][rows], bounds[1][rows])
         keys = everything if seen is None or len(segments) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
-        mask = _mask(encoded[:, rows], spans, order.index(len(segments) - 1), seen, biases)[:, keys]
+        mask = _mask(query[:, rows], spans, order.index(len(segments) - 1), seen, biases)[:, keys]
         parts.append(run(rows, keys, attn_mask=mask[None, None]))
     outputs, lses = zip(*parts, strict=True)
     return (outputs[0], lses[0]) if len(parts) == 1 else (torch.cat(outputs, dim=1), torch.cat(lses, dim=1))
@@ -82,8 +82,3 @@ def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: 
     if seen is not None:
         pieces[last].masked_fill_(~within(seen, lengths[last]), -torch.inf)
     return mask
-
-
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """``[G, K, d]`` to ``[H, K, d]``, each key head repeated for the query heads of its group."""
-    return x if x.shape[0] == heads else x.repeat_interleave(heads // x.shape[0], dim=0)

@@ -220,10 +220,11 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
     """
-    keys, lengths = listed(key, segments), [end - begin for begin, end in segments]
+    keys = listed(key, segments)
+    lengths = torch.tensor([end - begin for begin, end in segments], device=key.device)
+    of_segment = torch.eye(len(segments), device=key.device).repeat_interleave(lengths, 0, output_size=keys.shape[1])
     group = query.shape[0] // key.shape[0]
-    # one key head at a time on a CPU, where a block of scores is read again while it is still in the cache
-    together = 1 if key.device.type == "cpu" and query.shape[1] > 1 else key.shape[0]
+    together = max(1, _most_scores(key.device) // max(1, group * query.shape[1] * keys.shape[1]))  # key heads
     masses = []
     for g in range(0, key.shape[0], together):
         queries = query[g * group : (g + together) * group]
@@ -232,8 +233,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
         for block in _blocks(query.shape[1], queries.shape[0] * keys.shape[1], key.device):
             weights = grouped_scores(queries[:, block].float(), heads.float(), scoring)
             weights = torch.softmax(weights, -1, out=weights)
-            by_key = weights.sum(1, keepdim=True) if total else weights
-            parts.append(torch.stack([piece.sum(-1) for piece in by_key.split(lengths, dim=-1)], dim=-1))
+            parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
         masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
     return torch.cat(masses)
 
@@ -261,6 +261,10 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
     """Slices of the queries, so small that their scores may exist at one time."""
-    rows = max(1, SCORES.get(device.type, SCORES["cuda"]) // max(1, scores_per_query))
+    rows = max(1, _most_scores(device) // max(1, scores_per_query))
     for begin in range(0, queries, rows):
         yield slice(begin, begin + rows)
+
+
+def _most_scores(device: torch.device) -> int:
+    return SCORES["cpu" if device.type == "cpu" else "cuda"]

@@ -82,8 +82,6 @@ class SegmentMethod(AttentionMethod):
 
     def _documents(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of each document's tokens; their own document is listed last, and seen causally."""
-        # repeated here once, and not for each document in the fused kernel
-        value = row.value.repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
         starts = self.document_starts(row)
         groups = []
         for i, span in enumerate(row.spans):
@@ -96,7 +94,7 @@ class SegmentMethod(AttentionMethod):
                     starts=pad(starts[:, i, seen], (1, 0)),  # the prefix starts at 0
                 )
             )
-        return attend_groups(row.query, keys, value, groups, row.scoring)
+        return attend_groups(row.query, keys, row.value, groups, row.scoring)
 
     def _tail(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of the suffix, or of newly generated tokens, to ``keys`` at their offsets in their segments."""
