@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from ragbias import methods, tiny
-from ragbias.binding import attach
+from ragbias.attention.backends import check_backend
+from ragbias.binding import attach, backend_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.checks import check_whole
 from ragbias.decoding import (
@@ -52,6 +53,7 @@ class DebiasedLM:
         method: default method of all requests: a name or an instance.
         name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
         strip_numbering: take the documents' numbers out of headers in flat prompts, see ``Prompt.from_text``.
+        backend: what computes the method's attention, see ``ragbias.attention.backends``.
 
     One object may be used by several threads at once.
     """
@@ -63,7 +65,10 @@ class DebiasedLM:
         method: str | Method = "pine",
         name: str | None = None,
         strip_numbering: bool = False,
+        backend: str = "auto",
     ) -> None:
+        check_backend(backend)
+        self.backend = backend
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
@@ -79,6 +84,7 @@ class DebiasedLM:
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
+        backend: str = "auto",
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -88,11 +94,13 @@ class DebiasedLM:
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
+            backend: what computes the method's attention, see ``ragbias.attention.backends``.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
         path = str(tiny.path()) if name == "tiny" else name
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        return cls(AutoModelForCausalLM.from_pretrained(path, **model_kwargs), tokenizer, method, name, strip_numbering)
+        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
+        return cls(model, tokenizer, method, name, strip_numbering, backend)
 
     @property
     def window(self) -> int:
@@ -137,7 +145,7 @@ class DebiasedLM:
 
         Raises:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, UnknownMethodError, MethodError,
-            UnsupportedModelError, NonFiniteLogitsError.
+            UnsupportedModelError, BackendError, NonFiniteLogitsError.
         """
         return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
 
@@ -219,7 +227,7 @@ class DebiasedLM:
             order = ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, tokens, ran)
+            ran, reason = more_confident(self.model, tokens, ran, self.backend)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -228,6 +236,7 @@ class DebiasedLM:
             n_expected=boundaries.n_expected,
             n_found=boundaries.n_found,
             reason=reason,
+            backend=backend_of(self.model, self.backend) if isinstance(ran, AttentionMethod) else "",
         )
         inside = isinstance(ran, (AttentionMethod, PermutationVote))
         return Request(tokens, ran if inside else NoMethod(), report)
@@ -254,7 +263,7 @@ class DebiasedLM:
         if not target:
             raise MethodError(f"continuation {continuation!r} has no tokens to score")
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), logprobs_of(self.model, request, target), request.report)
+        return Score(list(target), logprobs_of(self.model, request, target, self.backend), request.report)
 
     # from a prompt to a request
 
@@ -304,7 +313,7 @@ class DebiasedLM:
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
-            return sum(logprobs_of(self.model, candidates[index], ids)) / len(ids) if ids else -math.inf
+            return sum(logprobs_of(self.model, candidates[index], ids, self.backend)) / len(ids) if ids else -math.inf
 
         return elect(answers, mean_logprob)
 
@@ -341,7 +350,7 @@ class DebiasedLM:
         recorder = TokenLogprobs() if logprobs else None
         if recorder:
             chain.insert(1, recorder)  # behind the check of the logits, before what samples
-        with attach(self.model, requests[0].method, spans, private=True):
+        with attach(self.model, requests[0].method, spans, private=True, backend=self.backend):
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,

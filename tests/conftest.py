@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+# before triton is imported, which torch does on some machines; TRITON_INTERPRET=0 runs its kernels on a CUDA device
+os.environ["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET", "1")
 
 import pytest
 import torch

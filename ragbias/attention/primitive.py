@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ragbias.attention import fused
+from ragbias.attention import flash_backend, fused
+from ragbias.attention.backends import chosen
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
 
 FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
@@ -56,6 +57,13 @@ def attend(
     segments = [(0, key.shape[1])] if segments is None else segments
     if starts is None:
         starts = torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
+    backend = chosen(query, scoring)
+    if backend == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.attend(query, key, value, positions, starts, segments, scoring, bias, causal, bounds)
+    if backend == "flash" and starts.shape[1] == 1 and bias is None and bounds is None:
+        return flash_backend.attend(query, key, value, positions, starts[:, 0], segments, scoring, causal)
     if starts.shape[1] == 1 and query.shape[1] > 1 and fused.available(query, scoring):
         return fused.attend(query, key, value, positions, starts[:, 0], segments, scoring, bias, causal, bounds)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
@@ -86,6 +94,15 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group behind group.
     """
+    backend = chosen(query, scoring)
+    if backend == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.attend_groups(query, key, value, groups, scoring)
+    if backend == "flash":
+        return flash_backend.attend_groups(query, key, value, groups, scoring)
+    if fused.available(query, scoring):  # repeated here once, and not for each group
+        value = fused.repeat_heads(value, query.shape[0])
     parts = []
     for group in groups:
         begin, end = group.queries
@@ -220,6 +237,10 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
     """
+    if chosen(query, scoring) == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.segment_mass(query, key, segments, scoring, total)
     keys, lengths = listed(key, segments), [end - begin for begin, end in segments]
     group = query.shape[0] // key.shape[0]
     # one key head at a time on a CPU, where a block of scores is read again while it is still in the cache
@@ -238,6 +259,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     return torch.cat(masses)
 
 
+@torch.no_grad()
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
     """Attention of each document's tokens to each other document, with queries and keys as they are.
 
@@ -250,6 +272,10 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
         ``i`` as queries and ``j`` as keys; 0 for its own.
     """
+    if chosen(query, scoring) == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.document_mass(query, key, spans, scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
     for i, (begin, end) in enumerate(spans):
         others = [j for j in range(len(spans)) if j != i]

@@ -75,21 +75,20 @@ class SegmentMethod(AttentionMethod):
 
     def _documents(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of each document's tokens; their own document is listed last, and seen causally."""
-        # repeated here once, and not for each document in the fused kernel
-        value = row.value.repeat_interleave(row.query.shape[0] // row.value.shape[0], dim=0)
         starts = self.document_starts(row)
+        positions = starts[0].diagonal().tolist()
         groups = []
         for i, span in enumerate(row.spans):
             seen = [j for j in range(len(row.spans)) if j != i and self.sees_others] + [i]
             groups.append(
                 Group(
                     queries=span,
-                    position=int(starts[0, i, i]),
+                    position=positions[i],
                     segments=[(0, row.prefix), *(row.spans[j] for j in seen)],
                     starts=pad(starts[:, i, seen], (1, 0)),  # the prefix starts at 0
                 )
             )
-        return attend_groups(row.query, keys, value, groups, row.scoring)
+        return attend_groups(row.query, keys, row.value, groups, row.scoring)
 
     def _tail(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of the suffix, or of newly generated tokens."""
