@@ -57,6 +57,10 @@ class UnsupportedModelError(RagBiasError):
     """The architecture, its configuration or its cache is not known to give right results."""
 
 
+class BackendError(RagBiasError):
+    """A backend that was asked for by name is unknown, not installed, or cannot compute this case."""
+
+
 class BindingError(RagBiasError):
     """A forward pass does not belong to the prompt, or the thread, that ``debias`` was opened for."""
 

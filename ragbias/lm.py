@@ -7,28 +7,24 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    StoppingCriteriaList,
 )
 
 from ragbias import methods, recording, tiny
-from ragbias.binding import attach
+from ragbias.answering import answer
+from ragbias.attention.backends import check_backend
+from ragbias.binding import backend_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.decoding import (
     Stream,
-    TokenLogprobs,
-    Watch,
     decoded,
-    processors,
     safe_length,
     stop_strings,
     trimmed,
@@ -36,10 +32,10 @@ from ragbias.decoding import (
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
 from ragbias.prompt import Prompt, tokenise
-from ragbias.report import Generation, Report, Score, Usage
-from ragbias.request import Origin, Request, groups, in_parts, obstacle_in, padded
+from ragbias.report import Generation, Report, Score
+from ragbias.request import Origin, Request, groups, in_parts, obstacle_in
 from ragbias.scoring import document_attention, logprobs_of, more_confident
-from ragbias.settings import check_arguments, generation_config, pad_token
+from ragbias.settings import check_arguments
 from ragbias.voting import elect
 
 
@@ -52,6 +48,7 @@ class DebiasedLM:
         method: default method of all requests: a name or an instance.
         name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
         strip_numbering: take the documents' numbers out of headers in flat prompts, see ``Prompt.from_text``.
+        backend: what computes the method's attention, see ``ragbias.attention.backends``.
 
     One object may be used by several threads at once.
     """
@@ -63,7 +60,10 @@ class DebiasedLM:
         method: str | Method = "pine",
         name: str | None = None,
         strip_numbering: bool = False,
+        backend: str = "auto",
     ) -> None:
+        check_backend(backend)
+        self.backend = backend
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
@@ -79,6 +79,7 @@ class DebiasedLM:
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
+        backend: str = "auto",
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -88,11 +89,13 @@ class DebiasedLM:
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
+            backend: what computes the method's attention, see ``ragbias.attention.backends``.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
         path = str(tiny.path()) if name == "tiny" else name
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        return cls(AutoModelForCausalLM.from_pretrained(path, **model_kwargs), tokenizer, method, name, strip_numbering)
+        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
+        return cls(model, tokenizer, method, name, strip_numbering, backend)
 
     @property
     def window(self) -> int:
@@ -138,7 +141,7 @@ class DebiasedLM:
 
         Raises:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, ArgumentError, UnknownMethodError,
-            MethodError, UnsupportedModelError, NonFiniteLogitsError.
+            MethodError, UnsupportedModelError, BackendError, NonFiniteLogitsError.
         """
         return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
 
@@ -240,7 +243,7 @@ class DebiasedLM:
             order = ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, tokens, ran)
+            ran, reason = more_confident(self.model, tokens, ran, self.backend)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -249,6 +252,7 @@ class DebiasedLM:
             n_expected=boundaries.n_expected,
             n_found=boundaries.n_found,
             reason=reason,
+            backend=backend_of(self.model, self.backend) if isinstance(ran, AttentionMethod) else "",
         )
         inside = isinstance(ran, (AttentionMethod, PermutationVote))
         return Request(tokens, ran if inside else NoMethod(), report, origin)
@@ -276,7 +280,7 @@ class DebiasedLM:
         if not target:
             raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), logprobs_of(self.model, request, target), request.report)
+        return Score(list(target), logprobs_of(self.model, request, target, self.backend), request.report)
 
     # from a prompt to a request
 
@@ -316,7 +320,9 @@ class DebiasedLM:
         flat = [candidate for each in candidates for candidate in each]
         answers: dict[int, Generation] = {}
         for together in groups(flat, batch_size, self.window, max_new_tokens):
-            results = self._run([flat[index] for index in together], max_new_tokens, **settings)
+            part = [flat[index] for index in together]
+            room = min(max_new_tokens, self.window - max(len(request.tokens.ids) for request in part))
+            results = answer(self.model, self.tokenizer, part, room, backend=self.backend, **settings)
             answers.update(zip(together, results, strict=True))
         given = iter(answers[index] for index in range(len(flat)))
         return [self._elected(each, [next(given) for _ in each]) for each in candidates]
@@ -327,67 +333,6 @@ class DebiasedLM:
 
         def mean_logprob(index: int) -> float:
             ids = answers[index].token_ids
-            return sum(logprobs_of(self.model, candidates[index], ids)) / len(ids) if ids else -math.inf
+            return sum(logprobs_of(self.model, candidates[index], ids, self.backend)) / len(ids) if ids else -math.inf
 
         return elect(answers, mean_logprob)
-
-    def _run(
-        self,
-        requests: Sequence[Request],
-        max_new_tokens: int,
-        *,
-        stop: Sequence[str] | None = None,
-        stop_token_ids: Sequence[int] = (),
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int | None = None,
-        do_sample: bool | None = None,
-        logprobs: bool = False,
-        keep_special: Sequence[str] = (),
-        cancelled: threading.Event | None = None,
-        on_tokens: Callable[[list[int]], None] | None = None,
-        **generate_kwargs: Any,
-    ) -> list[Generation]:
-        """Generate for requests of one method, in one padded batch."""
-        if do_sample is not None:
-            temperature = (1.0 if temperature is None else temperature) if do_sample else None
-        prompts = [request.tokens for request in requests]
-        width = max(len(prompt.ids) for prompt in prompts)
-        ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
-        room = min(max_new_tokens, self.window - width)
-        config, eos = generation_config(self.model, self.tokenizer, room, stop_token_ids)
-        unknown = config.update(**generate_kwargs)
-        stops = stop_strings(stop)
-        decode = partial(decoded, self.tokenizer, keep_special=keep_special)
-        watch = Watch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
-        chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
-        recorder = TokenLogprobs() if logprobs else None
-        if recorder:
-            chain.insert(1, recorder)  # behind the check of the logits, before what samples
-        with attach(self.model, requests[0].method, spans, private=True):
-            output: Tensor = self.model.generate(  # type: ignore[operator]
-                ids,
-                attention_mask=mask,
-                generation_config=config,
-                logits_processor=chain,
-                stopping_criteria=StoppingCriteriaList([watch]),
-                **unknown,
-            )
-        rows = output[:, width:].tolist()
-        values = recorder.rows(output) if recorder else [None] * len(rows)
-        answers = []
-        for index, (request, row, own) in enumerate(zip(requests, rows, values, strict=True)):
-            new = row[: watch.lengths.get(index, len(row))]
-            kept = [place for place, token in enumerate(new) if token not in eos]
-            answers.append(
-                Generation(
-                    text=trimmed(decode(new), stops)[0],
-                    token_ids=[new[place] for place in kept],
-                    usage=Usage(len(request.tokens.ids), len(new)),
-                    report=request.report,
-                    finish_reason="stop" if index in watch.lengths else "length",
-                    logprobs=None if own is None else [own[place] for place in kept],
-                )
-            )
-        return answers

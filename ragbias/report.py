@@ -20,6 +20,8 @@ class Report:
         n_expected: number of documents that the source named.
         n_found: number of them that stand in the prompt.
         reason: in plain words, why something else ran or fewer documents were found; empty if all went as asked.
+        backend: what computed the method's attention: ``"torch"``, ``"triton"`` or ``"flash"``, see
+            ``ragbias.attention.backends``; empty where the method that ran computes none inside the model.
     """
 
     method_requested: str
@@ -29,6 +31,7 @@ class Report:
     n_expected: int
     n_found: int
     reason: str = ""
+    backend: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, fit for JSON."""

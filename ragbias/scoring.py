@@ -17,9 +17,9 @@ from ragbias.request import Request
 
 
 @torch.no_grad()
-def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int]) -> list[float]:
+def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int], backend: str = "auto") -> list[float]:
     """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
-    with attach(model, request.method, [request.tokens.spans], private=True):
+    with attach(model, request.method, [request.tokens.spans], private=True, backend=backend):
         ids = torch.tensor([request.tokens.ids], device=model.device)
         first = model(ids, use_cache=True, logits_to_keep=1)
         logits = [first.logits[0]]
@@ -44,18 +44,22 @@ def document_attention(model: PreTrainedModel, tokens: TokenisedPrompt, order: S
 
 
 @torch.no_grad()
-def more_confident(model: PreTrainedModel, tokens: TokenisedPrompt, method: AttentionMethod) -> tuple[Method, str]:
+def more_confident(
+    model: PreTrainedModel, tokens: TokenisedPrompt, method: AttentionMethod, backend: str = "auto"
+) -> tuple[Method, str]:
     """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
-    plain, other = (_first_logits(model, tokens, each).softmax(-1).amax().item() for each in (NoMethod(), method))
+    plain, other = (
+        _first_logits(model, tokens, each, backend).softmax(-1).amax().item() for each in (NoMethod(), method)
+    )
     if plain >= other:
         return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
     return method, ""
 
 
-def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method) -> Tensor:
+def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, backend: str) -> Tensor:
     """Logits float32 ``[1, V]`` of the token after the prompt."""
     ids = torch.tensor([tokens.ids], device=model.device)
-    with attach(model, method, [tokens.spans], private=True):
+    with attach(model, method, [tokens.spans], private=True, backend=backend):
         logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
     RequireFinite()(ids, logits)
     return logits

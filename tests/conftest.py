@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+# before triton is imported, which torch does on some machines; TRITON_INTERPRET=0 runs its kernels on a CUDA device
+os.environ["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET", "1")
 
 import pytest
 import torch

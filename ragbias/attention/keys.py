@@ -24,12 +24,14 @@ class Scoring:
         scale: factor of the scores, usually ``d ** -0.5``.
         softcap: scores go through ``softcap * tanh(score / softcap)``; None: they do not.
         window: keys at an assigned distance of ``window`` or more are hidden; None: none are.
+        backend: what computes attention, see ``ragbias.attention.backends``.
     """
 
     encoding: Encoding
     scale: float
     softcap: float | None = None
     window: int | None = None
+    backend: str = "auto"
 
     @property
     def places_once(self) -> bool:

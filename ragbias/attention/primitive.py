@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ragbias.attention import fused
+from ragbias.attention import flash_backend, fused
+from ragbias.attention.backends import chosen
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
 
 FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
@@ -40,7 +41,7 @@ def attend(
     Args:
         query: ``[H, Q, d]``, without position.
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
-        value: ``[G, K, d]``, or ``[H, K, d]`` if already repeated over the group.
+        value: ``[G, K, d]``.
         positions: int64 ``[Q]``, positions of the queries, none before the start of a segment.
         scoring: positions, scale, softcap and window of the layer.
         segments: the keys that count; None: one segment of all.
@@ -54,7 +55,17 @@ def attend(
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
     """
     segments = [(0, key.shape[1])] if segments is None else segments
-    if query.shape[1] > 1 and (starts is None or starts.shape[1] == 1) and fused.available(query, scoring):
+    backend = chosen(query, scoring)
+    fixed = starts is None or starts.shape[1] == 1  # the same places for all queries
+    if backend == "triton":
+        from ragbias.attention import triton_backend
+
+        places = _zeros(segments, key) if starts is None else starts
+        return triton_backend.attend(query, key, value, positions, places, segments, scoring, bias, causal, bounds)
+    if backend == "flash" and fixed and bias is None and bounds is None:
+        places = _zeros(segments, key) if starts is None else starts
+        return flash_backend.attend(query, key, value, positions, places[:, 0], segments, scoring, causal)
+    if fixed and query.shape[1] > 1 and fused.available(query, scoring):
         by_head = None if starts is None else starts[:, 0]
         return fused.attend(query, key, value, positions, by_head, segments, scoring, bias, causal, bounds)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
@@ -85,6 +96,13 @@ def attend_groups(
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group behind group.
     """
+    backend = chosen(query, scoring)
+    if backend == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.attend_groups(query, key, value, groups, scoring)
+    if backend == "flash":
+        return flash_backend.attend_groups(query, key, value, groups, scoring)
     parts = []
     for group in groups:
         begin, end = group.queries
@@ -220,6 +238,10 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     Returns:
         float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
     """
+    if chosen(query, scoring) == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.segment_mass(query, key, segments, scoring, total)
     keys = listed(key, segments)
     lengths = torch.tensor([end - begin for begin, end in segments], device=key.device)
     of_segment = torch.eye(len(segments), device=key.device).repeat_interleave(lengths, 0, output_size=keys.shape[1])
@@ -238,6 +260,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
     return torch.cat(masses)
 
 
+@torch.no_grad()
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
     """Attention of each document's tokens to each other document, with queries and keys as they are.
 
@@ -250,6 +273,10 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
         float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
         ``i`` as queries and ``j`` as keys; 0 for its own.
     """
+    if chosen(query, scoring) == "triton":
+        from ragbias.attention import triton_backend
+
+        return triton_backend.document_mass(query, key, spans, scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
     for i, (begin, end) in enumerate(spans):
         others = [j for j in range(len(spans)) if j != i]
@@ -257,6 +284,11 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
             queries = query[:, begin:end]
             mass[:, i, others] = segment_mass(queries, key, [spans[j] for j in others], scoring, total=True)[:, 0]
     return mass
+
+
+def _zeros(segments: Segments, key: Tensor) -> Tensor:
+    """All segments start at 0: int64 ``[1, 1, n]``."""
+    return torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
 
 
 def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:

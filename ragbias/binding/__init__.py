@@ -1,5 +1,5 @@
 """Attaching a method to an unmodified transformers model."""
 
-from ragbias.binding.binding import attach, debias
+from ragbias.binding.binding import attach, backend_of, debias
 
-__all__ = ["attach", "debias"]
+__all__ = ["attach", "backend_of", "debias"]

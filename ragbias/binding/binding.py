@@ -15,9 +15,10 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ragbias.attention import Encoding, Scoring
+from ragbias.attention.backends import check_backend, chosen
 from ragbias.binding import sites
 from ragbias.binding.active import binding_of, opened
-from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of
+from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of, head_dim
 from ragbias.binding.call import AttentionCall
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
@@ -44,12 +45,20 @@ class Binding:
         private: whether forward passes of other threads on this model are none of its business. If not, a thread
             without a binding of its own is refused while this one is attached, since it cannot be told apart from a
             helper thread that was meant to run with the method.
+        backend: what computes attention, see ``ragbias.attention.backends``.
     """
 
     def __init__(
-        self, model: PreTrainedModel, method: AttentionMethod, spans: list[list[Span]], private: bool = False
+        self,
+        model: PreTrainedModel,
+        method: AttentionMethod,
+        spans: list[list[Span]],
+        private: bool = False,
+        backend: str = "auto",
     ) -> None:
+        check_backend(backend)
         self.method = method
+        self.backend = backend
         self.architecture = architecture_of(model)
         self.decoder = decoder_of(model, self.architecture)
         modules = attention_sites(self.decoder, self.architecture)
@@ -225,7 +234,7 @@ class Binding:
             rotation=rotation if getattr(module, "use_rope", True) else None,
             prefill=self._now.prefill,
             session=session,
-            scorings=[Scoring(encoding, scale, softcap, window) for encoding in encodings],
+            scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
             architecture=self.architecture,
             projecting=self.projecting,
             plain=plain,
@@ -269,8 +278,22 @@ def _gathered(states: Tensor, columns: Tensor) -> Tensor:
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
 
 
+def backend_of(model: PreTrainedModel, backend: str) -> str:
+    """What computes attention on this model, judged by its first layer: ``"torch"``, ``"triton"`` or ``"flash"``.
+
+    Raises:
+        BackendError: the backend was named and cannot.
+    """
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    module = attention_sites(decoder, architecture)[0]
+    encoding = architecture.encoding(decoder, module, 1)
+    query = torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device)
+    return chosen(query, Scoring(encoding, 1.0, backend=backend))
+
+
 def attach(
-    model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False
+    model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
     """As ``debias``, for a method instance and checked spans by row; see ``Binding`` for ``private``."""
     if isinstance(method, NoMethod):
@@ -282,11 +305,13 @@ def attach(
         )
     if method.needs_documents and not spans:
         raise missing_documents(method.name)
-    return Binding(model, method, spans, private).attached()
+    return Binding(model, method, spans, private, backend).attached()
 
 
 @contextmanager
-def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = None) -> Iterator[PreTrainedModel]:
+def debias(
+    model: PreTrainedModel, method: str | Method, spans: Spans | None = None, backend: str = "auto"
+) -> Iterator[PreTrainedModel]:
     """Run a transformers model with a method; the model is as it was when the context ends, however it ends.
 
     Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. The whole prompt
@@ -298,10 +323,13 @@ def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = N
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
         spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
             or one such list for each row of the batch. Rows that are repeated (beams) need no repeated spans.
+        backend: what computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see
+            ``ragbias.attention.backends``.
 
     Raises:
         UnknownMethodError, MethodError, NoDocumentsError, SpanError, EmptyDocumentError, UnsupportedModelError: at
             once; a span outside the prompt at the first forward pass.
+        BackendError: a backend is unknown or not installed, at once; or cannot compute this, at the first forward pass.
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
@@ -309,5 +337,5 @@ def debias(model: PreTrainedModel, method: str | Method, spans: Spans | None = N
         raise MethodError(
             f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    with attach(model, resolved, spans_by_row(spans)):
+    with attach(model, resolved, spans_by_row(spans), backend=backend):
         yield model

@@ -83,13 +83,14 @@ class SegmentMethod(AttentionMethod):
     def _documents(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of each document's tokens; their own document is listed last, and seen causally."""
         starts = self.document_starts(row)
+        positions = starts[0].diagonal().tolist()
         groups = []
         for i, span in enumerate(row.spans):
             seen = [j for j in range(len(row.spans)) if j != i and self.sees_others] + [i]
             groups.append(
                 Group(
                     queries=span,
-                    position=int(starts[0, i, i]),
+                    position=positions[i],
                     segments=[(0, row.prefix), *(row.spans[j] for j in seen)],
                     starts=pad(starts[:, i, seen], (1, 0)),  # the prefix starts at 0
                 )

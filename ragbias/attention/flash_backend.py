@@ -1,0 +1,132 @@
+"""The primitive on flash-attn (extra ``flash``), for queries of a head that all see a segment at the same place.
+
+flash-attn knows one position for each key, so keys are copied and moved to their places for each group of queries. Its
+causal mask ends at the last query and the last key, which fits segments of which the last one listed is seen causally.
+The layout is tested with a stand-in for the kernel; the kernel itself has not been run by the project's tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ragbias.attention.keys import Group, Scoring, Segments, listed
+
+TOGETHER = 2**16  # the most keys that are copied for one call, times the heads
+
+
+def varlen(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_edges: Tensor,
+    key_edges: Tensor,
+    longest: tuple[int, int],
+    scale: float,
+    causal: bool,
+    softcap: float,
+) -> tuple[Tensor, Tensor]:
+    """Output ``[Q, H, d]`` and LSE float32 ``[H, Q]`` of sequences one behind the other.
+
+    Args:
+        query: ``[Q, H, d]``; key, value: ``[K, G, d]``.
+        query_edges, key_edges: int32 ``[sequences + 1]``, where the sequences begin and end.
+        longest: the most queries and keys of a sequence.
+    """
+    from flash_attn import flash_attn_varlen_func
+
+    output, lse, _ = flash_attn_varlen_func(
+        query,
+        key,
+        value,
+        query_edges,
+        key_edges,
+        *longest,
+        softmax_scale=scale,
+        causal=causal,
+        softcap=softcap,
+        return_attn_probs=True,  # which is how it returns the LSE; probabilities come only with dropout
+    )
+    return output, lse
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    starts: Tensor,
+    segments: Segments,
+    scoring: Scoring,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend``, with ``starts`` ``[H or 1, n]``, without bias and bounds."""
+    encoded = scoring.encoding(query, positions)
+    return _attended(encoded, key, value, [(segments, starts)], [query.shape[1]], scoring, causal)
+
+
+def attend_groups(
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend_groups``, in as few calls as memory for the moved keys allows."""
+    parts = []
+    for together in _calls(groups):
+        counts = [end - begin for begin, end in (group.queries for group in together)]
+        firsts = [group.position for group in together]
+        positions = torch.cat([torch.arange(at, at + count) for at, count in zip(firsts, counts, strict=True)])
+        encoded = scoring.encoding(listed(query, [group.queries for group in together]), positions.to(query.device))
+        seen = [(group.segments, group.starts) for group in together]
+        parts.append(_attended(encoded, key, value, seen, counts, scoring, causal=True))
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+
+
+def _calls(groups: Sequence[Group]) -> list[list[Group]]:
+    """The groups, parted so that no call copies more than ``TOGETHER`` keys unless a single group does."""
+    calls: list[list[Group]] = []
+    keys = 0
+    for group in groups:
+        count = sum(end - begin for begin, end in group.segments)
+        if not calls or keys + count > TOGETHER:
+            calls.append([])
+            keys = 0
+        calls[-1].append(group)
+        keys += count
+    return calls
+
+
+def _attended(
+    encoded: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seen: Sequence[tuple[Segments, Tensor]],
+    counts: Sequence[int],
+    scoring: Scoring,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of segments and their starts."""
+    placed = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
+    values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
+    heads = max(len(placed), len(values))  # where either has query heads already, both must
+    placed, values = (x if len(x) == heads else x.repeat_interleave(heads // len(x), dim=0) for x in (placed, values))
+    lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
+    output, lse = varlen(
+        encoded.transpose(0, 1).contiguous(),
+        placed.transpose(0, 1).contiguous(),
+        values.transpose(0, 1).contiguous(),
+        _edges(counts, key.device),
+        _edges(lengths, key.device),
+        (max(counts), max(lengths)),
+        scoring.scale,
+        causal,
+        scoring.softcap or 0.0,
+    )
+    # a query without keys gets +inf from flash-attn
+    return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
+
+
+def _edges(counts: Sequence[int], device: torch.device) -> Tensor:
+    return torch.tensor(list(accumulate(counts, initial=0)), dtype=torch.int32, device=device)

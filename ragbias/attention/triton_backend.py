@@ -1,0 +1,335 @@
+"""The primitive on fused Triton kernels: queries are rotated as each segment comes, and no key is copied.
+
+Runs on CUDA devices, and on CPU tensors in Triton's interpreter (``TRITON_INTERPRET=1`` before the first import of
+triton), which is for tests. Sums run without atomics, in an order that depends on the lengths of the segments alone:
+the same call gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ragbias.attention import triton_kernels as kernels
+from ragbias.attention.encoding import Rotary
+from ragbias.attention.keys import Bounds, Group, Scoring, Segments
+
+INTERPRETED: bool = triton.knobs.runtime.interpret
+PROGRAMS = 256  # that shall run at least, about two for each multiprocessor of a large GPU
+SPLITS = 64  # the most parts that keys are split into when there are few queries
+PIECE = 128  # keys of a piece of a segment where keys are split, and about the fewest that are split off
+FEW = 64  # up to so many rows of a key head's query heads share a tile; then a key is read once for all of them
+WASTE = 1.2  # how much longer segments may become by filling up their last block
+SCRATCH = 2**25  # float32 numbers of the segments' LSEs that exist at one time
+
+Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
+
+
+class _Sizes(NamedTuple):
+    """Block sizes of a launch; ``packed`` as in ``triton_kernels``."""
+
+    packed: bool
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+class _Tables(NamedTuple):
+    """What a launch does, as ``triton_kernels`` describes it."""
+
+    tiles: Tensor
+    pieces: Tensor
+    splits: int
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    starts: Tensor,
+    segments: Segments,
+    scoring: Scoring,
+    bias: Sequence[float] | None,
+    causal: bool,
+    bounds: Bounds | None,
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend``."""
+    sizes = _sizes(query, key, starts.shape[1] > 1, segments)
+    columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
+    rows, heads = _launched(query, key, sizes)
+    splits = _splits(-(-rows // sizes.rows) * heads, segments)
+    groups = (((0, query.shape[1]), columns),)
+    tables = _tables(groups, rows // query.shape[1], sizes.rows, splits, query.device)
+    biases = None if bias is None else _on_device(tuple(bias), query.device)
+    return _run(query, key, value, positions, starts, scoring, tables, sizes, biases, causal, bounds)
+
+
+def attend_groups(
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend_groups``, in one launch."""
+    sizes = _sizes(query, key, False, [span for group in groups for span in group.segments])
+    shape = tuple((group.queries, tuple(group.segments)) for group in groups)
+    factor = query.shape[0] // key.shape[0] if sizes.packed else 1
+    tables = _group_tables(shape, factor, sizes.rows, query.device)
+    positions = _group_positions(tuple((group.queries, group.position) for group in groups), query.device)
+    starts = torch.cat([group.starts for group in groups], dim=1)[:, None]
+    return _run(query, key, value, positions, starts, scoring, tables, sizes, None, True, None)
+
+
+@torch.no_grad()
+def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
+    """As ``primitive.segment_mass``."""
+    columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
+    return _masses(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
+
+
+@torch.no_grad()
+def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
+    """As ``primitive.document_mass``."""
+    return _masses(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
+
+
+def _run(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Tensor,
+    starts: Tensor,
+    scoring: Scoring,
+    tables: _Tables,
+    sizes: _Sizes,
+    bias: Tensor | None,
+    causal: bool,
+    bounds: Bounds | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention for the queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    (heads, _, dim), groups, splits = query.shape, key.shape[0], tables.splits
+    rotary = scoring.encoding if isinstance(scoring.encoding, Rotary) else None
+    half = 0 if rotary is None else len(rotary.frequencies)
+    # parts are float32 until they are merged
+    output = query.new_empty(splits, heads, len(positions), dim, dtype=value.dtype if splits == 1 else torch.float32)
+    lse = query.new_empty(splits, heads, len(positions), dtype=torch.float32)
+    lower, upper = bounds or (positions, positions)
+    grid = len(tables.tiles), groups if sizes.packed else heads
+    with _device(query):
+        kernels.attention[grid](
+            query, key, value, output, lse,
+            query if rotary is None else rotary.frequencies.to(query.device),
+            positions, starts, lse if bias is None else bias, lower, upper, tables.tiles, tables.pieces,
+            query.stride(0), query.stride(1), key.stride(0), key.stride(1),
+            value.stride(0) * (value.shape[0] // groups), value.stride(1),
+            output.stride(0), output.stride(1), output.stride(2), lse.stride(0), lse.stride(1),
+            *(stride if size > 1 else 0 for size, stride in zip(starts.shape[:2], starts.stride()[:2], strict=True)),
+            scoring.scale, 1.0 if rotary is None else rotary.scaling, scoring.softcap or 1.0, scoring.window or 0,
+            DIM=dim, DIMS=_block(dim), HALF=half, HALVES=_block(half), REST=dim - 2 * half,
+            RESTS=_block(dim - 2 * half), GROUP=heads // groups, PACKED=sizes.packed,
+            INTERLEAVED=rotary is not None and rotary.interleaved, CAUSAL=causal, BOUNDED=bounds is not None,
+            WINDOWED=scoring.window is not None, SOFTCAPPED=scoring.softcap is not None, BIASED=bias is not None,
+            PRECISION=_precision(query), UPCAST=_upcast(query), BLOCK_M=sizes.rows, BLOCK_N=sizes.keys,
+            num_warps=sizes.warps, num_stages=sizes.stages,
+        )  # fmt: skip
+        if splits == 1:
+            return output[0], lse[0]
+        merged, merged_lse = torch.empty_like(output[0], dtype=value.dtype), torch.empty_like(lse[0])
+        kernels.merge_splits[(lse[0].numel(),)](
+            output, lse, merged, merged_lse, splits, output.stride(0), lse.stride(0),
+            DIM=dim, DIMS=_block(dim), SPLITS=triton.next_power_of_2(splits),
+        )  # fmt: skip
+    return merged, merged_lse
+
+
+def _masses(
+    query: Tensor,
+    key: Tensor,
+    groups: tuple[tuple[tuple[int, int], Columns], ...],
+    columns: int,
+    scoring: Scoring,
+    total: bool,
+) -> Tensor:
+    """Shares of each query's softmax, ``[H, Q, columns]``, or their sums over each group, ``[H, groups, columns]``."""
+    query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
+    (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
+    sizes = _sizes(query, key, False, [(begin, end) for _, segments in groups for begin, end, _ in segments])
+    rows, launched = _launched(query, key, sizes)
+    segments = [(begin, end) for begin, end, _ in groups[0][1]]
+    splits = _splits(-(-rows // sizes.rows) * launched, segments) if len(groups) == 1 else 1
+    tables = _tables(groups, group if sizes.packed else 1, sizes.rows, splits, query.device, whole=True)
+    count = sum(end - begin for (begin, end), _ in groups)
+    spans = _row_spans(tuple(queries for queries, _ in groups), query.device)
+    masses = []
+    together = group * max(1, SCRATCH // (count * columns * group))
+    for first in range(0, heads, together):
+        queries = query[first : first + together]
+        keys = key[first // group : (first + together) // group]
+        lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
+        with _device(query):
+            kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
+                queries, keys, lse, tables.tiles, tables.pieces,
+                queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), lse.stride(0), lse.stride(1),
+                scoring.scale, scoring.softcap or 1.0,
+                DIM=dim, DIMS=_block(dim), GROUP=group, PACKED=sizes.packed,
+                SOFTCAPPED=scoring.softcap is not None, PRECISION=_precision(query), UPCAST=_upcast(query),
+                BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, num_warps=sizes.warps, num_stages=sizes.stages,
+            )  # fmt: skip
+            masses.append(_summed(lse, spans) if total else lse.softmax(-1))
+    return masses[0] if len(masses) == 1 else torch.cat(masses)
+
+
+def _summed(lse: Tensor, spans: Tensor) -> Tensor:
+    """Softmax over the columns of ``[H, Q, n]``, summed over the queries of each span ``[groups, 2]``."""
+    heads, _, columns = lse.shape
+    mass = lse.new_empty(heads, len(spans), columns)
+    block = triton.next_power_of_2(columns)
+    kernels.summed_shares[(len(spans), heads)](
+        lse, mass, spans, lse.stride(0), lse.stride(1), mass.stride(0), mass.stride(1),
+        COLUMNS=columns, COLUMN_BLOCK=block, ROWS=max(1, min(32, 4096 // block)),
+    )  # fmt: skip
+    return mass
+
+
+# sizes
+
+
+def _sizes(query: Tensor, key: Tensor, by_query: bool, segments: Segments) -> _Sizes:
+    """Block sizes for a tensor-core GPU with some 200 KiB of shared memory; functions of shapes alone."""
+    rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block(query.shape[2])
+    small = dims > 128 or query.dtype == torch.float32
+    packed = by_query or rows <= FEW
+    block = min(64 if small or packed else 128, max(16, triton.next_power_of_2(rows if packed else query.shape[1])))
+    lengths = [end - begin for begin, end in segments]
+    filled = sum(-(-length // 64) * 64 for length in lengths)
+    keys = 32 if query.dtype == torch.float32 or filled > WASTE * sum(lengths) else 64
+    return _Sizes(packed, block, keys, 8 if block >= 64 else 4, 2 if small else 3)  # with these, registers suffice
+
+
+def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
+    """Rows of each launched head, and how many heads are launched."""
+    heads, groups = query.shape[0], key.shape[0]
+    return (query.shape[1] * (heads // groups), groups) if sizes.packed else (query.shape[1], heads)
+
+
+def _splits(programs: int, segments: Segments) -> int:
+    """In how many parts the keys are taken, so that enough programs run."""
+    keys = sum(end - begin for begin, end in segments)
+    return max(1, min(SPLITS, -(-keys // PIECE), -(-PROGRAMS // programs)))
+
+
+def _block(size: int) -> int:
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+def _precision(query: Tensor) -> str:
+    return "ieee" if query.dtype == torch.float32 else "tf32"  # 16 bits know no other
+
+
+def _upcast(query: Tensor) -> bool:
+    return INTERPRETED and query.dtype == torch.bfloat16
+
+
+def _device(query: Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
+
+
+# tables, built once for all layers of a pass
+
+
+@lru_cache(maxsize=64)
+def _tables(
+    groups: tuple[tuple[tuple[int, int], Columns], ...],
+    rows_per_query: int,
+    block: int,
+    splits: int,
+    device: torch.device,
+    whole: bool = False,
+) -> _Tables:
+    """Tiles of ``block`` rows for groups of queries ``(begin, end)`` with their segments.
+
+    Args:
+        splits: parts that the keys of a single group are taken in, at most.
+        whole: whether pieces are segments, also where the keys are split.
+    """
+    tiles: list[tuple[int, ...]] = []
+    pieces: list[tuple[int, ...]] = []
+    out, parts = 0, 1
+    for (begin, end), segments in groups:
+        first_piece = len(pieces)
+        longest = PIECE if splits > 1 and not whole else max((b - a for a, b, _ in segments), default=0)
+        for index, (a, b, column) in enumerate(segments):
+            length = b - a if index == len(segments) - 1 else -1
+            pieces += [(at, min(longest, b - at), at - a, column, length) for at in range(a, b, max(1, longest))]
+        ranges = _divided([piece[1] for piece in pieces[first_piece:]], splits)
+        parts = len(ranges)
+        for first in range(0, (end - begin) * rows_per_query, block):
+            for split, (low, high) in enumerate(ranges):
+                tiles.append((begin, end - begin, first, out, first_piece + low, first_piece + high, split))
+        out += end - begin
+    return _Tables(
+        torch.tensor(tiles, dtype=torch.int32, device=device),
+        torch.tensor(pieces or [(0,) * 5], dtype=torch.int32, device=device),
+        parts,
+    )
+
+
+def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
+    """At most ``parts`` ranges of neighbouring pieces, of about equally many keys."""
+    if parts == 1:
+        return [(0, len(counts))]
+    share, begin, keys = sum(counts) / parts, 0, 0
+    ranges: list[tuple[int, int]] = []
+    for index, count in enumerate(counts):
+        keys += count
+        if keys >= share * (len(ranges) + 1) or index == len(counts) - 1:
+            ranges.append((begin, index + 1))
+            begin = index + 1
+    return ranges
+
+
+@lru_cache(maxsize=64)
+def _group_tables(
+    groups: tuple[tuple[tuple[int, int], tuple[tuple[int, int], ...]], ...],
+    rows_per_query: int,
+    block: int,
+    device: torch.device,
+) -> _Tables:
+    """As ``_tables``; the columns run on from group to group."""
+    numbered, column = [], 0
+    for queries, segments in groups:
+        numbered.append((queries, tuple((begin, end, column + i) for i, (begin, end) in enumerate(segments))))
+        column += len(segments)
+    return _tables(tuple(numbered), rows_per_query, block, 1, device)
+
+
+@lru_cache(maxsize=64)
+def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
+    """Positions of the groups' queries, group behind group."""
+    return torch.cat([torch.arange(at, at + end - begin) for (begin, end), at in groups]).to(device)
+
+
+@lru_cache(maxsize=64)
+def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
+    """Each document's tokens as queries, all other documents as its segments."""
+    numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
+    return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
+
+
+@lru_cache(maxsize=64)
+def _row_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    """Where the rows of each group of queries stand when they are written group behind group, int32 ``[groups, 2]``."""
+    ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
+    begins = torch.tensor([0, *ends[:-1].tolist()])
+    return torch.stack((begins, ends), dim=1).to(device, torch.int32)
+
+
+@lru_cache(maxsize=64)
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device)

@@ -1,0 +1,236 @@
+"""The Triton kernels equal the PyTorch code: in Triton's interpreter, or on CUDA with ``TRITON_INTERPRET=0``."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import ragbias
+from conftest import random_model
+from ragbias.attention import (
+    Encoding,
+    Group,
+    Rotary,
+    Scoring,
+    attend,
+    attend_groups,
+    document_mass,
+    segment_mass,
+)
+from segments import Segments, padded
+
+triton_backend = pytest.importorskip("ragbias.attention.triton_backend")
+
+DEVICE = "cpu" if triton_backend.INTERPRETED else "cuda"
+HEADS, GROUPS, DIM = 4, 2, 24
+SCALE = DIM**-0.5
+FREQUENCIES = 10.0 ** -torch.arange(0, 1, 2 / DIM)
+ENCODINGS = {
+    "rotary": Rotary(FREQUENCIES),
+    "interleaved": Rotary(FREQUENCIES, interleaved=True),
+    "partial": Rotary(FREQUENCIES[:5], scaling=1.2),
+    "none": Encoding(),
+}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+SEGMENTS = [(41, 60), (0, 0), (2, 3), (3, 40), (66, 70), (70, 79)]  # ragged, shuffled, one empty
+ORDERS = [(0, 1, 2), (2, 0, 1)]
+
+
+def inputs(queries, keys, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = ((HEADS, queries, DIM), (GROUPS, keys, DIM), (GROUPS, keys, DIM))
+    return tuple(torch.randn(shape, generator=generator).to(DEVICE, dtype) for shape in shapes)
+
+
+def both(operation, *tensors, scoring, **arguments):
+    return tuple(
+        operation(*tensors, scoring=replace(scoring, backend=backend), **arguments) for backend in ("triton", "torch")
+    )
+
+
+def assert_same(fast, slow, tolerance=1e-5):
+    for left, right in zip(fast, slow, strict=True):
+        assert left.dtype == right.dtype
+        torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
+
+
+def band(queries):
+    """Bounds of a last segment of 9 keys, with a query that sees none of them."""
+    lower = torch.arange(queries, device=DEVICE) % 9
+    return lower, lower + torch.arange(queries, device=DEVICE) % 4
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [*((name, torch.float32) for name in ENCODINGS), ("partial", torch.float16), ("rotary", torch.bfloat16)],
+    ids=str,
+)
+@pytest.mark.parametrize("starts", ["shared", "by head", "by query"])
+def test_attention_in_every_dtype_encoding_and_kind_of_start(name, starts, dtype):
+    queries = 21
+    query, key, value = inputs(queries, 80, dtype=dtype)
+    heads, rows = {"shared": (1, 1), "by head": (HEADS, 1), "by query": (HEADS, queries)}[starts]
+    fast, slow = both(
+        attend,
+        query,
+        key,
+        value,
+        scoring=Scoring(ENCODINGS[name], SCALE),
+        positions=torch.arange(90, 90 + queries, device=DEVICE),
+        segments=SEGMENTS,
+        starts=torch.randint(0, 80, (heads, rows, len(SEGMENTS)), device=DEVICE),
+        causal=True,
+    )
+    assert_same(fast, slow, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(("queries", "splits"), [(1, 4), (19, 1), (40, 1)])  # of 40, tiles hold one head
+@pytest.mark.parametrize("seen", ["all", "causal", "bounds"])
+@pytest.mark.parametrize("extras", [dict(softcap=0.7), dict(window=60)], ids=str)
+def test_attention_with_softcap_window_bias_and_hidden_keys(extras, seen, splits, queries, monkeypatch):
+    monkeypatch.setattr(triton_backend, "PIECE", 7)
+    monkeypatch.setattr(triton_backend, "PROGRAMS", 1 if splits == 1 else 1000)
+    monkeypatch.setattr(triton_backend, "SPLITS", splits)
+    triton_backend._tables.cache_clear()
+    query, key, value = inputs(queries, 80, seed=1)
+    fast, slow = both(
+        attend,
+        query,
+        key,
+        value,
+        scoring=Scoring(ENCODINGS["rotary"], SCALE, **extras),
+        positions=torch.arange(90, 90 + queries, device=DEVICE),
+        segments=SEGMENTS,
+        starts=torch.randint(0, 80, (HEADS, 1, len(SEGMENTS)), device=DEVICE),
+        bias=[0.3, 0.0, -1.0, 0.7, 0.1, 0.2],
+        causal=seen == "causal",
+        bounds=band(queries) if seen == "bounds" else None,
+    )
+    triton_backend._tables.cache_clear()
+    assert_same(fast, slow)
+
+
+@pytest.mark.parametrize("queries", [3, 40])
+def test_a_query_that_sees_no_key_gets_zeros_and_minus_infinity(queries):
+    query, key, value = inputs(queries, 6)
+    scoring = Scoring(Encoding(), SCALE, window=5, backend="triton")
+    positions = torch.arange(30, 30 + queries, device=DEVICE)
+    output, lse = attend(query, key, value, positions=positions, scoring=scoring)
+    assert torch.equal(output, torch.zeros_like(query)) and (lse == -torch.inf).all()
+
+
+def test_slices_of_larger_tensors_and_repeated_values():
+    query, key, value = inputs(60, 90, seed=4)
+    sliced = query[:, 3:50], key[:, 10:], value[:, 10:].repeat_interleave(HEADS // GROUPS, dim=0)
+    positions = torch.arange(100, 147, device=DEVICE)
+    fast, slow = both(attend, *sliced, scoring=Scoring(ENCODINGS["rotary"], SCALE), positions=positions, causal=True)
+    assert_same(fast, slow)
+
+
+SPANS = [(5, 40), (40, 41), (41, 60)]
+
+
+def document_groups(heads):
+    starts = torch.randint(5, 60, (heads, 3, 4), device=DEVICE)
+    starts[..., 0] = 0
+    others = [[(0, 5), *(span for j, span in enumerate(SPANS) if j != i), own] for i, own in enumerate(SPANS)]
+    return [
+        Group(span, 61, segments, starts[:, i]) for i, (span, segments) in enumerate(zip(SPANS, others, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_groups_of_queries_with_segments_of_their_own(heads, dtype):
+    query, key, value = inputs(70, 70, seed=2, dtype=dtype)
+    scoring = Scoring(ENCODINGS["rotary"], SCALE)
+    fast, slow = both(attend_groups, query, key, value, groups=document_groups(heads), scoring=scoring)
+    assert fast[0].shape == (HEADS, 55, DIM)
+    assert_same(fast, slow, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("queries", [1, 21, 40])
+def test_masses_of_segments(queries, total, dtype):
+    query, key, _ = inputs(queries, 80, seed=3, dtype=dtype)
+    for softcap in (None, 0.7):
+        scoring = Scoring(Encoding(), SCALE, softcap)
+        fast, slow = both(segment_mass, query, key, scoring=scoring, segments=SEGMENTS, total=total)
+        torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)  # scores are float32 in both
+
+
+@pytest.mark.parametrize("scratch", [2**25, 100], ids=["all heads at once", "one key head after the other"])
+def test_masses_of_documents(scratch, monkeypatch):
+    monkeypatch.setattr(triton_backend, "SCRATCH", scratch)
+    query, key, _ = inputs(70, 70, seed=3)
+    for spans in (SPANS, SPANS[:1]):
+        fast, slow = both(document_mass, query, key, scoring=Scoring(Encoding(), SCALE), spans=spans)
+        torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)
+
+
+def test_two_runs_are_equal_to_the_bit():
+    query, key, value = inputs(70, 70, seed=2)
+    scoring, groups = Scoring(ENCODINGS["rotary"], SCALE, backend="triton"), document_groups(1)
+    first, second = (attend_groups(query, key, value, groups, scoring) for _ in range(2))
+    assert all(torch.equal(left, right) for left, right in zip(first, second, strict=True))
+    masses = [document_mass(query, key, SPANS, scoring) for _ in range(2)]
+    assert torch.equal(*masses)
+
+
+@torch.no_grad()
+def generated(model, method, ids, spans, backend, mask=None):
+    """Generated ids and their logits ``[steps, batch, V]``."""
+    mask = torch.ones_like(ids) if mask is None else mask
+    with ragbias.debias(model, method, spans, backend=backend):
+        output = model.generate(
+            ids.to(DEVICE),
+            attention_mask=mask.to(DEVICE),
+            max_new_tokens=2,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+    return output.sequences[:, ids.shape[1] :], torch.stack(output.logits)
+
+
+def assert_close(left, right):
+    torch.testing.assert_close(left, right, atol=1e-5 * max(1.0, float(right.abs().max())), rtol=0)
+
+
+@pytest.fixture(scope="module")
+def llama_on_device():
+    return random_model("llama", num_hidden_layers=2).to(DEVICE)
+
+
+@pytest.mark.parametrize("method", ["pine", "rotor"])
+def test_a_model_is_invariant_to_the_bit_and_as_on_torch(llama_on_device, method):
+    segments = Segments([9, 4, 6], prefix=3, suffix=4, seed=3)
+    first, other = (generated(llama_on_device, method, *segments.arranged(order), "triton") for order in ORDERS)
+    assert torch.equal(first[0], other[0]) and torch.equal(first[1], other[1])
+    expected = generated(llama_on_device, method, *segments.plain, "torch")
+    assert torch.equal(first[0], expected[0])
+    assert_close(first[1], expected[1])
+
+
+def test_a_padded_batch_with_softcap_and_windows_is_as_on_torch():
+    model = random_model("gemma2", num_hidden_layers=1).to(DEVICE)
+    ids, mask, spans = padded([Segments([6, 20], suffix=3, seed=4).plain, Segments([12, 3], suffix=3, seed=5).plain])
+    fast, slow = (generated(model, "pine", ids, spans, backend, mask) for backend in ("triton", "torch"))
+    assert torch.equal(fast[0], slow[0])
+    assert_close(fast[1], slow[1])
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_for_a_gpu_without_one():
+    """The interpreter takes what the compiler refuses, such as variables that change their shape in a loop."""
+    command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py")]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "0"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["attention", "attention", "segment_lse", "summed_shares", "merge_splits"]
