@@ -56,10 +56,11 @@ class Shape:
         """From the config of a supported family."""
         text = config.get_text_config()
         heads, hidden = text.num_attention_heads, text.hidden_size
-        mpt = text.model_type == "mpt"
         active = getattr(text, "num_experts_per_tok", None) or 1
         experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None) or 1
-        intermediate = text.expansion_ratio * hidden if mpt else text.intermediate_size
+        intermediate = (
+            4 * hidden if text.model_type == "mpt" else text.intermediate_size
+        )  # whatever its config's expansion_ratio says
         return cls(
             hidden=hidden,
             intermediate=getattr(text, "moe_intermediate_size", None) or intermediate,

@@ -113,7 +113,7 @@ def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
     [
         ("llama", dict(num_key_value_heads=2, intermediate_size=96), 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96),
         ("gpt_neox", dict(intermediate_size=96), 4 * 64 * 64 + 2 * 64 * 96),
-        ("mpt", dict(d_model=64, n_heads=4, expansion_ratio=2), 4 * 64 * 64 + 2 * 64 * 128),
+        ("mpt", dict(d_model=64, n_heads=4, n_layers=1), 4 * 64 * 64 + 2 * 64 * 256),
         (
             "qwen3_moe",
             dict(num_key_value_heads=2, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32),
