@@ -77,8 +77,7 @@ def _line(panel: Axes, results: Sequence[Mapping[str, Any]], label: str, ratio: 
 
 def _title(outcome: Mapping[str, Any]) -> str:
     model, settings = outcome["model"], outcome["settings"]
-    tokens = settings["tokens"] or 100
-    of = f"documents of {tokens} tokens"
+    of = f"documents of {settings['tokens']} tokens"
     if settings["total_tokens"]:
         of = f"{settings['total_tokens']} tokens in all documents together"
     batch = f", batch of {settings['batch']}" if settings["batch"] > 1 else ""

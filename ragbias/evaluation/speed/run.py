@@ -73,6 +73,11 @@ class Settings:
             )
         if self.device == "cuda" and not torch.cuda.is_available():
             raise ArgumentError("device 'cuda': this torch sees no CUDA device; use 'cpu'")
+        if self.model is None:  # written down as it runs
+            object.__setattr__(self, "shape", self.shape or "1b")
+            object.__setattr__(self, "layers", self.layers or 2)
+        if self.total_tokens is None:
+            object.__setattr__(self, "tokens", self.tokens or 100)
 
 
 def run(settings: Settings, progress: Progress) -> dict[str, Any]:
@@ -88,7 +93,7 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
         ArgumentError: there is no such config file.
     """
     methods = parse_methods(settings.methods, settings.model, models.in_every_layer)
-    config = models.config_of(settings.model) if settings.model else models.shaped(_shape(settings), _layers(settings))
+    config = _config(settings)
     for label, method in methods.items():
         _check_method(label, method, config)
     device = torch.device(settings.device)
@@ -114,12 +119,11 @@ def _check_choice(name: str, value: str | None, choices: Any) -> None:
         check_choice(name, value, tuple(choices))
 
 
-def _shape(settings: Settings) -> str:
-    return settings.shape or "1b"
-
-
-def _layers(settings: Settings) -> int:
-    return settings.layers or 2
+def _config(settings: Settings) -> PreTrainedConfig:
+    if settings.model is not None:
+        return models.config_of(settings.model)
+    assert settings.shape is not None and settings.layers is not None  # settled with the settings
+    return models.shaped(settings.shape, settings.layers)
 
 
 def _runs(methods: Mapping[str, Method]) -> int:
@@ -140,7 +144,7 @@ def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
 
 def _batch(settings: Settings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
     text = config.get_text_config()
-    lengths = prompts.lengths_of(count, settings.tokens or 100, settings.total_tokens)
+    lengths = prompts.lengths_of(count, settings.tokens, settings.total_tokens)
     batch = prompts.draw(lengths, settings.batch, text.vocab_size, device, settings.ragged)
     window = text.max_seq_len if text.model_type == "mpt" else text.max_position_embeddings
     needed = batch.ids.shape[1] + settings.steps
@@ -160,7 +164,7 @@ def _built(settings: Settings, config: PreTrainedConfig, device: torch.device) -
 
 def _described(settings: Settings, model: PreTrainedModel) -> dict[str, Any]:
     return {
-        "name": settings.model or f"{_shape(settings)} shape, {_layers(settings)} layers",
+        "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
         "weights": "random" if not settings.model or models.is_config(settings.model) else "loaded",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),

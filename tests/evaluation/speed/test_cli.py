@@ -6,6 +6,7 @@ import pytest
 
 from ragbias.cli import main
 from ragbias.cli.terminal import console
+from ragbias.evaluation.speed.run import Settings
 
 CONFIG = dict(
     architectures=["LlamaForCausalLM"],
@@ -61,7 +62,7 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
     )  # fmt: skip
     assert CONFIG.items() <= model["config"].items()
     assert set(written["versions"]) == {"ragbias", "torch", "transformers", "python"}
-    assert written["machine"]["threads"] >= 1
+    assert written["machine"]["threads"] >= 1 and written["machine"]["processor"]
     assert [result["documents"] for result in written["results"]] == [2, 5]
     assert [result["lengths"] for result in written["results"]] == [[[11, 10]] * 2, [[5, 4, 4, 4, 4]] * 2]
     for result in written["results"]:
@@ -70,6 +71,12 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
             "prefill_seconds", "first_token_seconds", "decode_seconds", "peak_bytes",
             "prefill_ratio", "first_token_ratio", "decode_ratio", "peak_ratio", "prefill_limit", "decode_limit",
         }  # fmt: skip
+
+
+def test_settings_are_written_as_they_run():
+    assert (Settings().shape, Settings().layers, Settings().tokens) == ("1b", 2, 100)
+    given = Settings(model="tiny", total_tokens=50)
+    assert (given.shape, given.layers, given.tokens) == (None, None, None)
 
 
 @pytest.mark.parametrize("width", [80, 120])
