@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, progress, write_json
+from ragbias.cli.terminal import JsonPath, console, numbers, progress, write_json
 from ragbias.errors import RunError
 
 
@@ -58,8 +58,8 @@ def bench(
     changes = {key: value for key, value in given.items() if value is not None}
     options = {
         "data": data,
-        "documents": _numbers("--documents", documents),
-        "positions": _numbers("--positions", positions),
+        "documents": numbers("--documents", documents),
+        "positions": numbers("--positions", positions),
         "orders": orders,
         "indices": False if no_indices else None,
     }
@@ -87,17 +87,10 @@ def bench(
     write_json(summary, json_path)
 
 
-def _numbers(option: str, text: str | None) -> list[int] | None:
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise RunError(f"{option} {text!r}: expected whole numbers with commas between them") from None
-
-
 def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     if seed is not None and seeds is not None:
         raise RunError("--seed and --seeds are both given; give one of them")
-    return _numbers("--seeds", seeds) if seed is None else [seed]
+    return numbers("--seeds", seeds) if seed is None else [seed]
 
 
 def _table(result: dict[str, Any]) -> Table:

@@ -2,45 +2,135 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, in_a_folder, numbers, progress, write_json
+from ragbias.errors import ArgumentError
+
+MIB = 2**20
 
 
 def speed(
-    methods: Annotated[str, typer.Option(help="Comma-separated names.")] = "pine,channel-scaling",
-    documents: Annotated[int, typer.Option(min=1)] = 20,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of each document.")] = 100,
-    layers: Annotated[
-        int, typer.Option(min=1, help="Layers of the random model; its shape is that of a 1B Llama.")
-    ] = 2,
-    rounds: Annotated[int, typer.Option(min=1)] = 5,
+    methods: Annotated[
+        str, typer.Option(help="See `ragbias methods`; without parameters a method acts in every layer.")
+    ] = "pine,channel-scaling",
+    shape: Annotated[
+        str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="'tiny', a hub name or a path; or a config.json, for random weights.")
+    ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Of a built-in shape. Default: 2.")] = None,
+    documents: Annotated[str, typer.Option(help="Number of documents, or several: 2,20,100.")] = "20",
+    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of each document. Default: 100.")] = None,
+    total_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of all documents together, instead of --tokens.")
+    ] = None,
+    ragged: Annotated[
+        bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
+    ] = False,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts in one padded batch, each with its documents.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="After one that warms up.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Decoded tokens in each round.")] = 8,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, bfloat16 or float16. Default: float32, or as stored.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the ratios against the number of documents, of which give several.", callback=in_a_folder
+        ),
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Time prefill and decoding of methods against plain sdpa, interleaved, at the shape of a 1B Llama."""
-    from ragbias.evaluation.speed import in_every_layer, measure, random_llama
+    """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
+    from ragbias.evaluation.speed.run import Settings, run
 
-    chosen = [in_every_layer(name) for name in methods.split(",")]
-    with status("Building the model"):
-        model = random_llama(layers)
+    counts = tuple(numbers("--documents", documents) or ())
+    if plot is not None:
+        if len(set(counts)) < 2:
+            raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
+        from ragbias.evaluation.speed.plot import scaling  # here, so that a missing matplotlib is told at once
+    settings = Settings(
+        methods=methods,
+        shape=shape,
+        model=model,
+        layers=layers,
+        documents=counts,
+        tokens=tokens,
+        total_tokens=total_tokens,
+        ragged=ragged,
+        batch=batch,
+        rounds=rounds,
+        steps=steps,
+        dtype=dtype,
+        device=device,
+    )
     with progress() as bar:
-        task = bar.add_task("", total=(rounds + 1) * (len(chosen) + 1))
+        outcome = run(settings, bar)
+    about = outcome["model"]
+    console.print(
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, "
+        f"{outcome['machine']['threads']} threads; batch of {batch}. "
+        f"Ratios to none in the same round: median (range) of {rounds} rounds; limit: what the arithmetic asks for.",
+        markup=False,
+        highlight=False,
+    )
+    for result in outcome["results"]:
+        for table in _tables(result):
+            console.print()
+            console.print(table)
+    write_json(outcome, json_path)
+    if plot is not None:
+        scaling(outcome, plot)
+        console.print(f"Written: {plot}", markup=False)
 
-        def show(name: str) -> None:
-            bar.update(task, advance=1, description=f"timing {name}")
 
-        costs = measure(model, chosen, documents, tokens, rounds=rounds, progress=show)
-    title = f"{documents} documents of {tokens} tokens, {layers} layers; ratio to none: median (range)"
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    for column in ("method", "prefill s", "ratio", "decode s", "ratio"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for name, cost in costs.items():
-        prefill, decode = (
-            f"{median:.2f} ({low:.2f}-{high:.2f})" for median, low, high in (cost.prefill_ratio, cost.decode_ratio)
+def _tables(result: Mapping[str, Any]) -> list[Table]:
+    """Two tables, as one is too wide for many terminals: up to the first token, and after it."""
+    lengths = [length for row in result["lengths"] for length in row]
+    of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
+    title = f"{result['documents']} documents of {of} tokens"
+    prompt = _table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
+    after = _table(None, "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
+    for label, cost in result["methods"].items():
+        prompt.add_row(
+            label,
+            f"{cost['prefill_seconds'][0]:.3f}",
+            _ranged(cost["prefill_ratio"]),
+            _limit(cost["prefill_limit"]),
+            f"{cost['first_token_seconds'][0]:.3f}",
+            f"{cost['first_token_ratio'][0]:.2f}",
         )
-        table.add_row(name, f"{cost.prefill_seconds:.3f}", prefill, f"{cost.decode_seconds:.4f}", decode)
-    console.print(table)
-    write_json({name: cost.as_dict() for name, cost in costs.items()}, json_path)
+        after.add_row(
+            label,
+            f"{1000 * cost['decode_seconds'][0]:.2f}",
+            _ranged(cost["decode_ratio"]),
+            _limit(cost["decode_limit"]),
+            f"{cost['peak_bytes'] / MIB:.1f}",
+            f"{cost['peak_ratio']:.2f}",
+        )
+    return [prompt, after]
+
+
+def _table(title: str | None, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    for column in columns:
+        first = column == "method"
+        table.add_column(column, justify="left" if first else "right", overflow="fold", no_wrap=not first)
+    return table
+
+
+def _ranged(spread: Sequence[float]) -> str:
+    median, low, high = spread
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+def _limit(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ragbias.errors import ArgumentError
+
 console = Console()
 
 
@@ -23,6 +25,14 @@ def in_a_folder(path: Path | None) -> Path | None:
 JsonPath = Annotated[
     Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=in_a_folder)
 ]
+
+
+def numbers(option: str, text: str | None) -> list[int] | None:
+    """The whole numbers of a list like ``2,20,100``."""
+    try:
+        return None if text is None else [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"{option} {text!r}: expected whole numbers with commas between them") from None
 
 
 class _Lines(Progress):

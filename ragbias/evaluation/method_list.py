@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -14,13 +15,16 @@ _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z][\w.+-]*")
 
 
-def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]:
+def parse_methods(
+    text: str, model_name: str | None = None, by_name: Callable[[str, str | None], Method] = get
+) -> dict[str, Method]:
     """The methods of a list, each under its label: the text it was typed as, without white space.
 
     Args:
         text: names separated by commas, each with parameters in brackets where they are not the default; values are
             Python literals, or bare words for strings.
         model_name: where a method has a profile per model (``"channel-scaling"``), the model it is for.
+        by_name: gives the method for a name without parameters, and ``model_name``.
 
     Raises:
         UnknownMethodError: no method has this name.
@@ -28,7 +32,7 @@ def parse_methods(text: str, model_name: str | None = None) -> dict[str, Method]
     """
     found: dict[str, Method] = {}
     for label in _split("".join(text.split()), text):
-        method = _parse(label, model_name)
+        method = _parse(label, model_name, by_name)
         for other, same in found.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
@@ -54,14 +58,14 @@ def _split(text: str, whole: str) -> list[str]:
     return parts
 
 
-def _parse(label: str, model_name: str | None) -> Method:
+def _parse(label: str, model_name: str | None, by_name: Callable[[str, str | None], Method]) -> Method:
     match = _ENTRY.fullmatch(label)
     if match is None:
         raise MethodError(f"method {label!r}: expected a name, or name(parameter=value,...)")
     name, arguments = match.groups()
     found = method_class(name)
     if not arguments:
-        return get(name, model_name)
+        return by_name(name, model_name)
     known = [each for each in fields(found) if each.init]  # type: ignore[arg-type]  # every method is a dataclass
     values: dict[str, Any] = {}
     for argument in _split(arguments, label):

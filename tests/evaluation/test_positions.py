@@ -1,4 +1,4 @@
-"""Metrics, the demo on a small scale, cost, and the command line."""
+"""Metrics, the demo on a small scale, and the command line."""
 
 import json
 import os
@@ -12,8 +12,6 @@ import pytest
 from ragbias import DebiasedLM, Prompt
 from ragbias.evaluation import demo
 from ragbias.evaluation.positions import Curve, Example, evenly_spread, measure, normalised
-from ragbias.evaluation.speed import measure as measure_speed
-from ragbias.evaluation.speed import random_llama
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
 
@@ -96,17 +94,10 @@ def test_tiny_answers_the_question_of_the_readme():
         assert lm.generate(Prompt("Context:\n\n", order, question)).text.strip() == "whisper lagoon dagger"
 
 
-def test_speed_reports_ratios_to_none():
-    costs = measure_speed(random_llama(layers=1), [Pine()], documents=3, document_tokens=10, steps=1, rounds=1)
-    assert costs["none"].prefill_ratio == (1.0, 1.0, 1.0)
-    assert costs["pine"].prefill_ratio[0] > 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["ask", "q", "--documents", "/nonexistent"], "/nonexistent does not exist"),
-        (["speed", "--methods", "pin"], "unknown method 'pin'"),
         (["demo", "--questions", "1"], "greater than or equal to 2"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is no folder"),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),

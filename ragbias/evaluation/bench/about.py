@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import AutoConfig
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.settings import Settings, TaskSettings
+from ragbias.evaluation.machine import machine, versions
 
 
 def described(settings: Settings) -> dict[str, Any]:
@@ -30,19 +28,11 @@ def described(settings: Settings) -> dict[str, Any]:
             "batch_size": settings.batch_size,
             "dtype": settings.dtype,
             "device": "cuda" if on_gpu else "cpu",
-            "ragbias": version("ragbias"),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            **versions(),
         },
         "settings": settings.model_dump(mode="json"),
         "python": platform.python_version(),
-        "machine": {
-            "system": platform.platform(),
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
-        },
+        "machine": machine(),
     }
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile
-
+from ragbias.evaluation.interleaved import Spread, figures, interleaved, now
+from ragbias.evaluation.memory import peak_bytes
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod
+from ragbias.methods import Method
 from ragbias.prompt import Prompt
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at each start and stop
-
 DECODED = 8  # tokens after the first one, in each round
-
-Spread = tuple[float, float, float]  # median, lowest, highest
 
 
 @dataclass(frozen=True)
@@ -57,9 +49,7 @@ class _Clock:
         self._last = self.now()
 
     def now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()
+        return now(self._device)
 
     def hook(self, module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
         now = self.now()
@@ -80,43 +70,13 @@ def measure_costs(
         rounds: counted ones; a round before them warms up. Memory is measured in rounds of its own, without times.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
-    times = _interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
-    peaks = _interleaved(methods, chosen, lambda prompt, method: (_peak(lm, prompt, method),))
+    times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
+    peaks = interleaved(methods, chosen, lambda prompt, method: (_peak(lm, prompt, method),))
     found: dict[str, Cost] = {}
     for label in methods:
-        figures = [_figures(times, label, 0, 1), _figures(times, label, 1, 1), _figures(peaks, label, 0, 0)]
-        found[label] = Cost(*(own for own, _ in figures), *(ratio for _, ratio in figures))
+        spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
+        found[label] = Cost(*(own for own, _ in spreads), *(ratio for _, ratio in spreads))
     return found
-
-
-Taken = dict[str | None, list[tuple[float, ...]]]
-
-
-def _interleaved(
-    methods: Mapping[str, Method],
-    prompts: Sequence[str | Prompt],
-    measure: Callable[[str | Prompt, Method], tuple[float, ...]],
-) -> Taken:
-    """Measurements by label in each round; those of the plain model under ``None``, whatever its label."""
-    plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
-    contestants: dict[str | None, Method] = {plain: NoMethod()}
-    contestants.update(methods.items())
-    taken: Taken = {label: [] for label in contestants}
-    for prompt in prompts:
-        for label, method in contestants.items():
-            taken[label].append(measure(prompt, method))
-    taken[None] = taken[plain]
-    return taken
-
-
-def _figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
-    """Of the rounds from ``first`` on: the spread of one measurement, and that of its ratio to the plain model's."""
-    own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
-    return _spread(own), _spread([mine / base for mine, base in zip(own, plain, strict=True)])
-
-
-def _spread(values: Sequence[float]) -> Spread:
-    return statistics.median(values), min(values), max(values)
 
 
 def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
@@ -137,18 +97,4 @@ def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float,
 
 
 def _peak(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> float:
-    """Bytes."""
-    if lm.model.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(lm.model.device)
-        before = torch.cuda.memory_allocated(lm.model.device)
-        _generate(lm, prompt, method)
-        return float(torch.cuda.max_memory_allocated(lm.model.device) - before)
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        _generate(lm, prompt, method)
-    events = profiled.profiler.kineto_results.events()
-    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
-    used = peak = 0
-    for _, change in sorted(changes, key=lambda each: each[0]):
-        used += change
-        peak = max(peak, used)
-    return float(peak)
+    return peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method))

@@ -1,0 +1,55 @@
+"""Methods measured side by side: in each round the plain model and every method, one after the other."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import torch
+
+from ragbias.methods import Method, NoMethod
+
+Spread = tuple[float, float, float]  # median, lowest, highest
+Taken = dict[str | None, list[tuple[float, ...]]]
+Subject = TypeVar("Subject")
+
+
+def now(device: torch.device) -> float:
+    """Seconds of a clock, read when all work of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def interleaved(
+    methods: Mapping[str, Method],
+    subjects: Sequence[Subject],
+    measure: Callable[[Subject, Method], tuple[float, ...]],
+) -> Taken:
+    """Measurements by label, one for each subject; those of the plain model under ``None``, whatever its label.
+
+    Args:
+        methods: by label; ``none`` runs beside them, whether it is among them or not.
+        subjects: one for each round.
+    """
+    plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
+    contestants: dict[str | None, Method] = {plain: NoMethod()}
+    contestants.update(methods.items())
+    taken: Taken = {label: [] for label in contestants}
+    for subject in subjects:
+        for label, method in contestants.items():
+            taken[label].append(measure(subject, method))
+    taken[None] = taken[plain]
+    return taken
+
+
+def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
+    """Of the rounds from ``first`` on: the spread of one measurement, and that of its ratio to the plain model's."""
+    own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
+    return _spread(own), _spread([mine / base for mine, base in zip(own, plain, strict=True)])
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return statistics.median(values), min(values), max(values)

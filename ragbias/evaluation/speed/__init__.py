@@ -1,0 +1,1 @@
+"""What methods cost: time and memory beside plain attention, and beside what their arithmetic asks for."""
