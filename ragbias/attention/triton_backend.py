@@ -127,7 +127,7 @@ def _run(
             query if rotary is None else rotary.frequencies.to(query.device),
             positions, starts, lse if bias is None else bias, lower, upper, tables.tiles, tables.pieces,
             query.stride(0), query.stride(1), key.stride(0), key.stride(1),
-            value.stride(0) * (value.shape[0] // groups), value.stride(1),
+            value.stride(0), value.stride(1),
             output.stride(0), output.stride(1), output.stride(2), lse.stride(0), lse.stride(1),
             *(stride if size > 1 else 0 for size, stride in zip(starts.shape[:2], starts.stride()[:2], strict=True)),
             scoring.scale, 1.0 if rotary is None else rotary.scaling, scoring.softcap or 1.0, scoring.window or 0,

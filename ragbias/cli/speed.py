@@ -41,6 +41,7 @@ def speed(
         str | None, typer.Option(help="float32, bfloat16 or float16. Default: float32, or as stored.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    backend: Annotated[str, typer.Option(help="auto, torch, triton or flash.")] = "auto",
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -71,13 +72,14 @@ def speed(
         steps=steps,
         dtype=dtype,
         device=device,
+        backend=backend,
     )
     with progress() as bar:
         outcome = run(settings, bar)
     about = outcome["model"]
     console.print(
         f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, "
-        f"{outcome['machine']['threads']} threads; batch of {batch}. "
+        f"backend {about['backend']}, {outcome['machine']['threads']} threads; batch of {batch}. "
         f"Ratios to none in the same round: median (range) of {rounds} rounds; limit: what the arithmetic asks for.",
         markup=False,
         highlight=False,

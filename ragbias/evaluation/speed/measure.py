@@ -51,6 +51,7 @@ def measure(
     batch: Batch,
     steps: int = 8,
     rounds: int = 5,
+    backend: str = "auto",
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Cost]:
     """The cost of the plain model and of each method, by label.
@@ -59,17 +60,18 @@ def measure(
         methods: by label; the plain model runs beside them as ``none``.
         steps: decoded tokens after the first one, in each round.
         rounds: counted ones; a round before them warms up, and one after them measures memory.
+        backend: what computes the methods' attention, see ``ragbias.debias``.
         progress: called after each run, ``rounds + 2`` times for each method and for ``none``.
     """
     contestants = {NoMethod.name: NoMethod(), **methods}
 
     def times(batch: Batch, method: Method) -> tuple[float, ...]:
-        taken = _times(model, method, batch, steps)
+        taken = _times(model, method, batch, steps, backend)
         progress()
         return taken
 
     def peak(batch: Batch, method: Method) -> tuple[float, ...]:
-        highest = peak_bytes(model.device, lambda: _times(model, method, batch, steps))
+        highest = peak_bytes(model.device, lambda: _times(model, method, batch, steps, backend))
         progress()
         return (highest,)
 
@@ -97,10 +99,12 @@ def measure(
     return found
 
 
-def _times(model: PreTrainedModel, method: Method, batch: Batch, steps: int) -> tuple[float, float, float]:
+def _times(
+    model: PreTrainedModel, method: Method, batch: Batch, steps: int, backend: str
+) -> tuple[float, float, float]:
     """Seconds of the prefill, until the first token, and of one decoding step."""
     begin = now(model.device)
-    with debias(model, method, batch.spans):
+    with debias(model, method, batch.spans, backend):
         attached = now(model.device)
         output = model(batch.ids, use_cache=True, logits_to_keep=1, **batch.inputs(0))
         prefilled = now(model.device)

@@ -11,6 +11,8 @@ import torch
 from rich.progress import Progress
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragbias.attention.backends import check_backend
+from ragbias.binding import backend_of
 from ragbias.checks import check_choice, check_whole
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.evaluation.machine import machine, versions
@@ -36,6 +38,7 @@ class Settings:
         batch: prompts that run together, each with documents of its own.
         rounds, steps: see ``measure``.
         dtype: of the weights; float32 by default, a loaded model's own.
+        backend: what computes the methods' attention, see ``ragbias.debias``.
     """
 
     methods: str = "pine,channel-scaling"
@@ -51,6 +54,7 @@ class Settings:
     steps: int = 8
     dtype: str | None = None
     device: str = "cpu"
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("layers", "tokens", "total_tokens", "batch", "rounds", "steps"):
@@ -58,6 +62,7 @@ class Settings:
                 check_whole(name, getattr(self, name), 1, ArgumentError)
         for count in self.documents:
             check_whole("documents", count, 1, ArgumentError)
+        check_backend(self.backend)
         _check_choice("shape", self.shape, models.SHAPES)
         _check_choice("dtype", self.dtype, models.DTYPES)
         _check_choice("device", self.device, ("cpu", "cuda"))
@@ -103,7 +108,9 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
     results = []
     for count, batch in zip(settings.documents, batches, strict=True):
         progress.update(task, description=f"{count} documents")
-        costs = measure(model, methods, batch, settings.steps, settings.rounds, lambda: progress.advance(task))
+        costs = measure(
+            model, methods, batch, settings.steps, settings.rounds, settings.backend, lambda: progress.advance(task)
+        )
         results.append(_result(count, batch, costs))
     return {
         "settings": asdict(settings),
@@ -170,6 +177,7 @@ def _described(settings: Settings, model: PreTrainedModel) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu",
         "attention": model.config._attn_implementation,
+        "backend": backend_of(model, settings.backend),
         "config": model.config.to_dict(),
     }
 
