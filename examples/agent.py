@@ -2,7 +2,7 @@
 
     python examples/agent.py
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # decides itself what to look up, if anything
-    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes.txt --question "Who?"
+    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes/ --question "Who?"
 
 What the tool finds is text in a message, as far as the agent knows. The documents are found in it without any code for
 it: by the artifact that this tool returns beside its text, and by the retriever's run where a tool returns none.
@@ -28,6 +28,7 @@ from langchain_huggingface import HuggingFaceEmbeddings
 from langchain_ragbias import ChatRagBias
 from ragbias.tiny.world import held_out_corpus, held_out_questions
 
+TEXT = (".txt", ".md", ".rst")
 SYSTEM = "Answer from what was looked up. If you don't know the answer, say you don't know. Keep the answer concise."
 
 
@@ -47,6 +48,16 @@ class RetrieveFirst(AgentMiddleware):
         return handler(request.override(tools=[], messages=talk, system_message=system))
 
 
+def load_documents(path: Path) -> list[Document]:
+    """The paragraphs of a text file, or of all text files of a folder."""
+    files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
+    paragraphs = [(file, part.strip()) for file in files for part in file.read_text(encoding="utf-8").split("\n\n")]
+    documents = [Document(part, metadata={"title": file.name}) for file, part in paragraphs if part]
+    if not documents:
+        raise SystemExit(f"no text found in {path}; expected a text file or a folder with {', '.join(TEXT)} files")
+    return documents
+
+
 def main() -> None:
     """Ask the agent each question in a conversation of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -54,15 +65,14 @@ def main() -> None:
     parser.add_argument("--method", default="pine", help="see `ragbias methods`")
     parser.add_argument("--retrieve-first", action="store_true", help="always look up the question; so with tiny")
     parser.add_argument("--top-k", type=int, default=5, help="documents per look-up")
-    parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")
+    parser.add_argument("--documents", type=Path, help="a text file of your own, or a folder of them")
     parser.add_argument("--question", nargs="+", help="questions about your own documents")
     arguments = parser.parse_args()
     if (arguments.documents is None) != (arguments.question is None):
         parser.error("--documents and --question go together")
 
     if arguments.documents:
-        texts = [(file.name, file.read_text(encoding="utf-8")) for file in arguments.documents]
-        documents = [Document(text, metadata={"title": name}) for name, text in texts]
+        documents = load_documents(arguments.documents)
         questions = dict.fromkeys(arguments.question, "")
     else:
         corpus = held_out_corpus(40, seed=0)

@@ -295,8 +295,8 @@ class DebiasedLM:
             return
         self._warned_of_numbering = True
         warnings.warn(
-            "the documents' headers number them, which tells the model their order; strip_numbering=True takes the "
-            "numbers out",
+            "the documents' headers number them, which tells the model their order; make the model with "
+            "strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take the numbers out",
             NumberedHeadersWarning,
             stacklevel=2,
         )
