@@ -26,6 +26,7 @@ LEFT, RIGHT = 0, 1
 Fields = dict[str, list[str]]  # the values of one document by name
 Label = tuple[int, str]  # of which of the two documents, and the value's name
 Part: TypeAlias = "str | Label"  # a constant, or a value
+Accidental: TypeAlias = "frozenset[str | Span]"  # values, or places in a gap, that are words of the template
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,19 @@ def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[S
     return None
 
 
-def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[tuple[str, ...]]:
-    """Which values of a gap may stand there by accident, as words of the template: none, or one, or two of them."""
-    values = list(dict.fromkeys(gap[atom.begin : atom.end] for atom in _atoms(gap, left, right, ())))
+def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
+    """Which values of a gap may stand there by accident, as words of the template.
+
+    None; or one, or two of them; or all but one place where a value stands: ``Source: Source``.
+    """
+    atoms = _atoms(gap, left, right, frozenset())
+    values = list(dict.fromkeys(gap[atom.begin : atom.end] for atom in atoms))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
-        yield from itertools.combinations(values[:MAX_ATOMS], count)
+        yield from map(frozenset, itertools.combinations(values[:MAX_ATOMS], count))
+    for kept in atoms:
+        others = [each for each in atoms if gap[each.begin : each.end] == gap[kept.begin : kept.end] and each != kept]
+        if others:
+            yield frozenset((each.begin, each.end) for each in others)
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> Sequence[Span]:
@@ -104,7 +113,7 @@ def _telling(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> Iterator[Iterator[_Template]]:
+def _templates(gap: str, left: Fields, right: Fields, accidental: Accidental) -> Iterator[Iterator[_Template]]:
     """What the gap may be made of; those that part it at the same place together."""
     atoms = _atoms(gap, left, right, accidental)
     if not atoms or len(atoms) > MAX_ATOMS:
@@ -128,7 +137,7 @@ def _labelled(constants: Sequence[str], options: Sequence[Sequence[Label]], coun
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _atoms(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> list[_Atom]:
+def _atoms(gap: str, left: Fields, right: Fields, accidental: Accidental) -> list[_Atom]:
     """The values that stand in a gap, the longest first where they overlap, in ascending order."""
     labels: dict[str, list[Label]] = {}
     for side, fields in ((LEFT, left), (RIGHT, right)):
@@ -142,7 +151,8 @@ def _atoms(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> 
         begin = gap.find(value)
         while begin >= 0 and len(atoms) <= MAX_ATOMS:
             end = begin + len(value)
-            if is_bounded(gap, begin, end) and all(end <= other.begin or begin >= other.end for other in atoms):
+            free = (begin, end) not in accidental and is_bounded(gap, begin, end)
+            if free and all(end <= other.begin or begin >= other.end for other in atoms):
                 atoms.append(_Atom(begin, end, tuple(labels[value])))
             begin = gap.find(value, end)
     return sorted(atoms, key=lambda atom: atom.begin)

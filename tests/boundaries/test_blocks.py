@@ -180,6 +180,19 @@ def test_equal_texts_with_metadata_of_their_own_keep_both():
         assert [text[begin:end] for begin, end in found.spans] == list(order)
 
 
+@pytest.mark.parametrize("source", ["run", "documents", "registry"])
+@pytest.mark.parametrize(
+    ("form", "separator"),
+    [("{t}\nSource: {s}", "\n\n"), ("Source: {s}\n{t}", "\n\n"), ("Content: {t}\nSource: {s}", "\n")],
+)
+def test_a_value_that_is_a_word_of_the_template_stays_with_a_document_that_stands_twice(form, separator, source):
+    documents = [(TEXTS[0], {"s": "Source"}), (TEXTS[0], {"s": "Source"}), (TEXTS[2], {"s": "Text"})]
+    for order in itertools.permutations(documents):
+        _, found, prompt = parts(lambda m, t: form.format(t=t, **m), separator, AROUND[0], order, source)
+        assert (found.n_found, found.reason) == (3, "")
+        assert [each.strip() for each in prompt.documents] == [form.format(t=t, **m) for t, m in order]
+
+
 def test_a_known_text_is_its_text_and_bounded():
     known = KnownText.of("text", {f"field {n}": "x" * n * 10 for n in range(200)} | {"list": list(range(1000))}, id="i")
     assert known == "text" and hash(known) == hash("text") and len(known.fields) <= MAX_FIELDS
