@@ -204,6 +204,24 @@ def test_a_known_text_is_its_text_and_bounded():
     assert KnownText.of("text", {"secret": ["not", "kept"], "blank": " "}).fields == (("blank!r", "' '"),)
 
 
+class Unprintable:
+    def __str__(self):
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "odd", [{(1, 2): "a"}, {"x": Unprintable()}, {None: 1, 3: 2}, {Unprintable(): 1}, {"n": 1e400}]
+)
+def test_odd_metadata_break_nothing_and_what_can_be_printed_is_known(odd):
+    known = KnownText.of("text", {**odd, "title": "Owls"})
+    assert ("title", "Owls") in known.fields
+    registry = Registry()
+    registry.add([known])
+    assert locate("a\n\ntext\n\nb", documents=[known]).n_found == 1
+
+
 def test_the_registry_keeps_the_latest_metadata_of_a_retrieval():
     registry = Registry()
     for number in range(3):
