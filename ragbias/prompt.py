@@ -59,6 +59,12 @@ class Prompt:
         """The flat prompt."""
         return self.prefix + "".join(self.documents) + self.suffix
 
+    @property
+    def spans(self) -> list[Span]:
+        """``(begin, end)`` of each document in characters of ``text``."""
+        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
+        return list(itertools.pairwise(edges))
+
     def reordered(self, order: Sequence[int]) -> Prompt:
         """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
@@ -149,11 +155,8 @@ class TokenisedPrompt:
     @property
     def spans(self) -> list[Span]:
         """``(begin, end)`` of each document in tokens."""
-        spans, begin = [], len(self.prefix)
-        for document in self.documents:
-            spans.append((begin, begin + len(document)))
-            begin += len(document)
-        return spans
+        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
+        return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
         """The same prompt with its documents in another order."""

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ragbias.boundaries.headers import HEADER
-from ragbias.boundaries.occurrences import common_prefix, common_suffix, holds_words
+from ragbias.boundaries.occurrences import NUMBER, common_prefix, common_suffix, holds_words
 from ragbias.errors import AmbiguousSegmentsError
 
-NUMBER = re.compile(r"\d+")
 CONTEXT = 500  # characters before the first document in which its header is looked for
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 LABEL = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or a mark of several characters

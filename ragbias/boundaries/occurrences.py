@@ -13,6 +13,7 @@ from ragbias.boundaries.spans import Span
 
 MAX_OCCURRENCES = 512
 MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
+NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
 
 

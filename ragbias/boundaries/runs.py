@@ -9,6 +9,7 @@ from itertools import pairwise
 from ragbias.boundaries.occurrences import (
     LETTER,
     MESSAGE_BORDER,
+    NUMBER,
     Hit,
     common_prefix,
     common_suffix,
@@ -16,7 +17,6 @@ from ragbias.boundaries.occurrences import (
     is_separator,
 )
 
-NUMBER = re.compile(r"\d+")
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
 CONTEXT = 200  # characters before the first and after the last document that may hold a header or a footer
