@@ -16,6 +16,7 @@ TEMPLATES = [
     ("", "\n", "\nQ"),
     ("Docs\n\n", "\n\n", ""),
     ("Docs:", " | ", " end"),
+    ("Docs: ['", r"\n", "'] end"),
 ]
 
 

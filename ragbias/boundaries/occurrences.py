@@ -14,6 +14,7 @@ from ragbias.boundaries.spans import Span
 MAX_OCCURRENCES = 512
 MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
 NUMBER = re.compile(r"\d+")
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
 LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -107,5 +108,6 @@ def common_suffix(*texts: str) -> str:
 
 
 def holds_words(gap: str) -> bool:
-    """Whether there is a letter, a digit, or a sign such as a star: more than white space and punctuation."""
-    return any(unicodedata.category(sign)[0] in "LMNS" and sign not in string.punctuation for sign in gap)
+    """Whether there is a letter, a digit or a sign such as a star: more than space, escaped too, and punctuation."""
+    bare = ESCAPED_SPACE.sub("", gap)
+    return any(unicodedata.category(sign)[0] in "LMNS" and sign not in string.punctuation for sign in bare)
