@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from ragbias.report import Generation
 
 
+GREEDY = 1e-6  # temperatures below make logits overflow, and sample nothing but the argmax
+
+
 class RequireFinite(LogitsProcessor):
     """Refuse NaN and +inf; -inf is what other processors write to forbid a token."""
 
@@ -91,9 +94,12 @@ class GumbelNoise(LogitsProcessor):
 def processors(
     temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, rows: int, device: torch.device
 ) -> LogitsProcessorList:
-    """The chain that turns the argmax of ``generate`` into the sampling asked for; temperature None or 0 is greedy."""
+    """The chain that turns the argmax of ``generate`` into the sampling asked for.
+
+    No temperature is greedy, and so is one below ``GREEDY``.
+    """
     chain = LogitsProcessorList([RequireFinite()])
-    if temperature:
+    if temperature is not None and temperature >= GREEDY:
         chain.append(TemperatureLogitsWarper(float(temperature)))
         if top_k is not None:
             chain.append(TopKLogitsWarper(top_k))

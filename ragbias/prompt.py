@@ -59,6 +59,12 @@ class Prompt:
         """The flat prompt."""
         return self.prefix + "".join(self.documents) + self.suffix
 
+    @property
+    def spans(self) -> list[Span]:
+        """``(begin, end)`` of each document in characters of ``text``."""
+        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
+        return list(itertools.pairwise(edges))
+
     def reordered(self, order: Sequence[int]) -> Prompt:
         """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
@@ -67,9 +73,10 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is their separator and, where the gaps differ, a header of the document behind it
-        (``Document [2](Title: ...) ``). So that the set of document segments does not depend on their order, every
-        document carries one separator: behind it if one stands behind the last document as well, else in front of it.
+        The text between two documents is their separator, and words in it are a header of the document behind it
+        (``Document [2](Title: ...) ``) or, where they are the same for all, also a footer of the one before it. So that
+        the set of document segments does not depend on their order, every document carries one separator: behind it if
+        one stands behind the last document as well, else in front of it.
         Where the template has none before the first document either, one is added there; only then, and where numbers
         are stripped, does ``.text`` differ from ``text``.
 
@@ -96,8 +103,10 @@ class Prompt:
         if not ordered:
             return cls(text, (), "")
         gaps = split(text, ordered)
-        bodies = [header + text[begin:end] for header, (begin, end) in zip(gaps.headers, ordered, strict=True)]
-        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] :]
+        bodies = [
+            header + text[begin:end] + gaps.footer for header, (begin, end) in zip(gaps.headers, ordered, strict=True)
+        ]
+        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] + len(gaps.footer) :]
         separator = gaps.separator
         if gaps.closed:
             return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
@@ -146,11 +155,8 @@ class TokenisedPrompt:
     @property
     def spans(self) -> list[Span]:
         """``(begin, end)`` of each document in tokens."""
-        spans, begin = [], len(self.prefix)
-        for document in self.documents:
-            spans.append((begin, begin + len(document)))
-            begin += len(document)
-        return spans
+        edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
+        return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
         """The same prompt with its documents in another order."""

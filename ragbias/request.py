@@ -68,7 +68,7 @@ def in_parts(
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
-        return prompt, Boundaries((), "prompt", len(prompt.documents), len(prompt.documents), ""), ""
+        return prompt, Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), ""), ""
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:

@@ -8,22 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from transformers.generation.configuration_utils import BaseWatermarkingConfig
+
 from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-SETTLED = {  # arguments of ``model.generate`` that are settled here, or would be ignored
-    "assistant_model", "attention_mask", "cache_implementation", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
-    "generation_config", "guidance_scale", "input_ids", "logits_processor", "max_length", "min_p", "num_beam_groups",
-    "num_beams", "num_return_sequences", "output_attentions", "output_hidden_states", "output_logits",
-    "output_scores", "pad_token_id", "past_key_values", "prefill_chunk_size", "prompt_lookup_num_tokens",
-    "return_dict_in_generate", "stop_strings", "stopping_criteria", "streamer", "top_h", "typical_p", "use_cache",
+SETTLED = {  # arguments of ``model.generate`` that are settled here, or would fail or be ignored
+    "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",
+    "epsilon_cutoff", "eta_cutoff", "force_words_ids", "generation_config", "guidance_scale", "input_ids",
+    "is_assistant", "logits_processor", "max_length", "min_p", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_logits", "output_scores", "pad_token_id", "past_key_values",
+    "penalty_alpha", "prefill_chunk_size", "prompt_lookup_num_tokens", "return_dict_in_generate", "stop_strings",
+    "stopping_criteria", "streamer", "token_healing", "top_h", "typical_p", "use_cache",
 }  # fmt: skip
 
 NUMBERS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "max_new_tokens": (Integral, "a whole number >= 1", lambda value: value >= 1),
     "max_tokens": (Integral, "a whole number >= 1", lambda value: value >= 1),  # the frameworks' name for it
+    "min_new_tokens": (Integral, "a whole number >= 0", lambda value: value >= 0),
     "temperature": (Real, "a number >= 0 (0 is greedy)", lambda value: 0 <= value < math.inf),
     "top_k": (Integral, "a whole number >= 1", lambda value: value >= 1),
     "top_p": (Real, "a number > 0 and <= 1", lambda value: 0 < value <= 1),
@@ -31,6 +35,22 @@ NUMBERS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "seed": (Integral, "a whole number of 64 bits", lambda value: -(2**63) <= value < 2**64),
 }
 SWITCHES = ("do_sample", "logprobs")
+OBJECTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "prefix_allowed_tokens_fn": ("a function of a row's number and its token ids", callable),
+    "watermarking_config": (
+        "a dict or a transformers.WatermarkingConfig",
+        lambda value: isinstance(value, (Mapping, BaseWatermarkingConfig)),
+    ),
+    "exponential_decay_length_penalty": (
+        "a pair (start, factor) of a whole number and a number",
+        lambda value: (
+            isinstance(value, (list, tuple))
+            and len(value) == 2
+            and isinstance(value[0], Integral)
+            and isinstance(value[1], Real)
+        ),
+    ),
+}
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:
@@ -55,6 +75,10 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
                 raise ArgumentError(f"{name}={value!r}; expected {expected}")
         elif name in SWITCHES and not isinstance(value, bool):
             raise WrongTypeError(f"{name}={value!r}; expected True or False")
+        elif name in OBJECTS:
+            expected, is_one = OBJECTS[name]
+            if not is_one(value):
+                raise WrongTypeError(f"{name}={value!r}; expected {expected}")
         elif name == "stop":
             _check_stop(value)
 

@@ -91,6 +91,21 @@ def begun_call(lm: DebiasedLM, tools: Sequence[Tool], name: str | None = None) -
     return forced_beginning(str(lm.tokenizer.chat_template), name)
 
 
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Refuse what no chat template shows.
+
+    Raises:
+        ArgumentError: a tool is no function, as the built-in ones of a provider's server.
+    """
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not function.get("name"):
+            raise ArgumentError(
+                f"tool {tool!r} is no function; a local model calls only functions: "
+                '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+            )
+
+
 def _name(tool: Tool) -> str:
     return str(tool["function"]["name"])
 

@@ -146,3 +146,8 @@ def test_a_closed_or_dropped_stream_stops_computing(lm, end):
 
 def generation(text, length=1):
     return Generation(text, [1] * length, Usage(10, length), Report("a", "a", "prompt", (), 0, 0), "stop")
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])
+def test_a_temperature_next_to_nothing_is_greedy(lm, temperature):
+    assert lm.generate(PROMPT, temperature=temperature, seed=0).text == lm.generate(PROMPT).text

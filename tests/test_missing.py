@@ -22,7 +22,7 @@ def policy() -> MissingDocuments:
 
 
 def found(source, expected, count):
-    return Boundaries(SPANS[:count], source, expected, count, "")
+    return Boundaries(SPANS[:count], source, expected, "")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ TEMPLATES = [
     ("", "\n", "\nQ"),
     ("Docs\n\n", "\n\n", ""),
     ("Docs:", " | ", " end"),
+    ("Docs: ['", r"\n", "'] end"),
 ]
 
 
@@ -37,6 +38,7 @@ def test_segments_do_not_depend_on_the_order(template, order):
     assert (moved.prefix, moved.suffix) == (plain.prefix, plain.suffix)
     assert sorted(moved.documents) == sorted(plain.documents)
     assert moved == plain.reordered(order)
+    assert tuple(plain.text[begin:end] for begin, end in plain.spans) == plain.documents
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

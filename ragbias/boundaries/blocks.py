@@ -9,12 +9,11 @@ If several templates do and part the gaps differently, none is taken.
 from __future__ import annotations
 
 import itertools
-import os
-import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from ragbias.boundaries.occurrences import common_prefix, common_suffix, holds_words, is_bounded
 from ragbias.boundaries.spans import Span
 
 MAX_CHOICES = 24  # templates tried for each gap
@@ -23,11 +22,11 @@ MAX_ATOMS = 16  # values in one gap
 MAX_VALUES = 6  # of which two may be words of the template
 MAX_GAP = 6000  # characters
 LEFT, RIGHT = 0, 1
-BARE = string.whitespace + string.punctuation
 
 Fields = dict[str, list[str]]  # the values of one document by name
 Label = tuple[int, str]  # of which of the two documents, and the value's name
 Part: TypeAlias = "str | Label"  # a constant, or a value
+Accidental: TypeAlias = "frozenset[str | Span]"  # values, or places in a gap, that are words of the template
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[S
         ``None`` if there is no metadata between the documents, or no template or more than one explains all of it.
     """
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
-    if not any(fields) or not any(gap.strip(BARE) for gap in gaps) or max(map(len, gaps)) > MAX_GAP:
+    if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
     spans = _with_quotes(text, spans)
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
@@ -81,11 +80,19 @@ def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[S
     return None
 
 
-def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[tuple[str, ...]]:
-    """Which values of a gap may stand there by accident, as words of the template: none, or one, or two of them."""
-    values = list(dict.fromkeys(gap[atom.begin : atom.end] for atom in _atoms(gap, left, right, ())))
+def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
+    """Which values of a gap may stand there by accident, as words of the template.
+
+    None; or one, or two of them; or all but one place where a value stands: ``Source: Source``.
+    """
+    atoms = _atoms(gap, left, right, frozenset())
+    values = list(dict.fromkeys(gap[atom.begin : atom.end] for atom in atoms))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
-        yield from itertools.combinations(values[:MAX_ATOMS], count)
+        yield from map(frozenset, itertools.combinations(values[:MAX_ATOMS], count))
+    for kept in atoms:
+        others = [each for each in atoms if gap[each.begin : each.end] == gap[kept.begin : kept.end] and each != kept]
+        if others:
+            yield frozenset((each.begin, each.end) for each in others)
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> Sequence[Span]:
@@ -106,7 +113,7 @@ def _telling(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> Iterator[Iterator[_Template]]:
+def _templates(gap: str, left: Fields, right: Fields, accidental: Accidental) -> Iterator[Iterator[_Template]]:
     """What the gap may be made of; those that part it at the same place together."""
     atoms = _atoms(gap, left, right, accidental)
     if not atoms or len(atoms) > MAX_ATOMS:
@@ -130,7 +137,7 @@ def _labelled(constants: Sequence[str], options: Sequence[Sequence[Label]], coun
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _atoms(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> list[_Atom]:
+def _atoms(gap: str, left: Fields, right: Fields, accidental: Accidental) -> list[_Atom]:
     """The values that stand in a gap, the longest first where they overlap, in ascending order."""
     labels: dict[str, list[Label]] = {}
     for side, fields in ((LEFT, left), (RIGHT, right)):
@@ -144,16 +151,11 @@ def _atoms(gap: str, left: Fields, right: Fields, accidental: Sequence[str]) -> 
         begin = gap.find(value)
         while begin >= 0 and len(atoms) <= MAX_ATOMS:
             end = begin + len(value)
-            if _is_whole(gap, begin, end) and all(end <= other.begin or begin >= other.end for other in atoms):
+            free = (begin, end) not in accidental and is_bounded(gap, begin, end)
+            if free and all(end <= other.begin or begin >= other.end for other in atoms):
                 atoms.append(_Atom(begin, end, tuple(labels[value])))
             begin = gap.find(value, end)
     return sorted(atoms, key=lambda atom: atom.begin)
-
-
-def _is_whole(gap: str, begin: int, end: int) -> bool:
-    """Whether ``gap[begin:end]`` neither begins nor ends in the middle of a word."""
-    cuts_left = begin > 0 and gap[begin - 1].isalnum() and gap[begin].isalnum()
-    return not cuts_left and not (end < len(gap) and gap[end].isalnum() and gap[end - 1].isalnum())
 
 
 def _applied(
@@ -174,10 +176,10 @@ def _applied(
         return None
     before, behind = prefix[: len(prefix) - len(headers[0])], suffix[len(footers[-1]) :]
     between = template.between
-    head = os.path.commonprefix([between[::-1], before[::-1]])[::-1].lstrip()  # noqa: RUF071 - by character is meant
+    head = common_suffix(between, before).lstrip()
     rest = between.removesuffix(head)
-    foot = os.path.commonprefix([rest, behind]).rstrip()  # noqa: RUF071
-    if rest[len(foot) :].strip(BARE):
+    foot = common_prefix(rest, behind).rstrip()
+    if holds_words(rest[len(foot) :]):
         return None  # the first document lacks a part of the header, or the last one of the footer
     return [
         (begin - len(header or "") - len(head), end + len(footer or "") + len(foot))

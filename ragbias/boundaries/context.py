@@ -40,13 +40,25 @@ def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
     """The text of each document, which knows the metadata of documents that have any.
 
     Raises:
-        WrongTypeError: an element has no text, or ``docs`` is a single string.
+        WrongTypeError: an element has no text, or ``docs`` is a single string or a dict.
     """
-    if isinstance(docs, (str, bytes)) or not isinstance(docs, Iterable):
+    if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
         raise WrongTypeError(
             f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]"
         )
     return tuple(_text(document) for document in docs)
+
+
+def check_lasting(docs: object) -> None:
+    """Refuse documents that can be read only once, as arguments may be bound to many calls.
+
+    Raises:
+        WrongTypeError: ``docs`` is an iterator, say a generator.
+    """
+    if isinstance(docs, Iterator):
+        raise WrongTypeError(
+            f"documents is a {type(docs).__name__}, which only one call could read; write list(documents)"
+        )
 
 
 def _text(document: object) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 MAX_FIELDS = 40
+MAX_VALUES = MAX_FIELDS // 2  # each printed in two ways
 MAX_VALUE = 300  # characters of one value
 MAX_PRINTED = 2000  # characters of the metadata printed as a whole
 SCALARS = (str, int, float, bool, type(None))
@@ -24,7 +26,7 @@ class KnownText(str):
     fields: tuple[Field, ...]
 
     def __new__(cls, text: str, fields: Iterable[Field] = ()) -> KnownText:
-        """Bounded, whatever the metadata: what is too long is left out."""
+        """At most ``MAX_FIELDS`` of the fields, each once."""
         known = super().__new__(cls, text)
         known.fields = tuple(dict.fromkeys(fields))[:MAX_FIELDS]
         return known
@@ -37,16 +39,7 @@ class KnownText(str):
             metadata: its values are known as ``str``, ``repr`` and ``json.dumps`` print them, and so is the whole.
             id: the document's own.
         """
-        fields: list[Field] = []
-        values = {"id": id, **(metadata or {})}
-        for name, value in list(values.items())[: MAX_FIELDS // 2]:
-            if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
-                fields += [(str(name), str(value)), (f"{name}!r", repr(value))]
-        whole: list[Field] = []
-        if metadata and len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values()):
-            for name, printed in (("metadata", repr(metadata)), ("metadata!j", json.dumps(metadata, default=str))):
-                whole += [(name, printed)] if len(printed) <= MAX_PRINTED else []
-        return cls(text, (each for each in (*whole, *fields) if each[1].strip() and len(each[1]) <= _longest(each[0])))
+        return cls(text, (each for each in _printed(metadata or {}, id) if _is_short(*each)))
 
     def __reduce__(self) -> tuple[type[KnownText], tuple[str, tuple[Field, ...]]]:
         return KnownText, (str(self), self.fields)
@@ -70,5 +63,26 @@ def merged(old: str, new: str) -> str:
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
 
 
-def _longest(name: str) -> int:
-    return MAX_PRINTED if name in ("metadata", "metadata!j") else MAX_VALUE
+def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
+    """What the metadata looks like as a whole, and each of its values; without those that cannot be printed."""
+    fields: list[Field] = []
+    plain = len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values())
+    if metadata and plain:
+        fields += _tried("metadata", repr, metadata) + _tried("metadata!j", json.dumps, metadata)
+    named = {str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}
+    for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
+        if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
+            fields += _tried(name, str, value) + _tried(f"{name}!r", repr, value)
+    return fields
+
+
+def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
+    try:
+        return [(name, write(value))]
+    except Exception:  # of the user's own classes; metadata are only a help
+        return []
+
+
+def _is_short(name: str, value: str) -> bool:
+    longest = MAX_PRINTED if name in ("metadata", "metadata!j") else MAX_VALUE
+    return bool(value.strip()) and len(value) <= longest

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ragbias.boundaries import headers, registered, segmenting
 from ragbias.boundaries.context import current_documents, document_texts
@@ -38,15 +39,18 @@ class Boundaries:
             ``"headers"`` (found by their numbered headers), or ``"none"``.
         n_expected: number of documents that this source named; for the registry and headers, the number found; where
             nothing was found, the number that the first source named.
-        n_found: number of documents found, the length of ``spans``.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
     """
 
     spans: tuple[tuple[int, int], ...]
     source: str
     n_expected: int
-    n_found: int
     reason: str
+
+    @property
+    def n_found(self) -> int:
+        """Number of documents found."""
+        return len(self.spans)
 
 
 def locate(
@@ -92,71 +96,61 @@ def locate(
     if documents is None:
         documents = current_documents()
     if documents is not None and not documents:
-        return Boundaries((), "documents", 0, 0, "an empty list of documents was given")
+        return Boundaries((), "documents", 0, "an empty list of documents was given")
+    finders: dict[str, Callable[[], Boundaries]] = {}
+    for source, named in {"documents": documents, "artifact": artifacts, "run": run}.items():
+        if texts := document_texts(named) if named is not None else ():
+            finders[source] = partial(_named, text, texts, source)
+    if registry is not None:
+        finders["registry"] = partial(_remembered, text, registry)
+    if segmenter is not None:
+        finders["segmenter"] = partial(_segmented, text, segmenter)
     misses: list[str] = []
     expected = 0
-    refused: Boundaries | None = None
-    sources = {"documents": documents, "artifact": artifacts, "run": run}
-    for source, named in sources.items():
-        texts = document_texts(named) if named is not None else ()
-        if not texts:
+    refused: Boundaries | None = None  # they stand there, but cannot be told apart; then only the user knows more
+    for source, find in finders.items():
+        if refused is not None and source != "segmenter":
             continue
-        found = _named(text, texts, source)
+        found = find()
         if found.spans:
             return _finished(text, found, misses, include_headers)
-        if found.source == source:  # they stand there, but cannot be told apart
-            refused = found
-            misses.append(found.reason)
-            break
-        expected = expected or len(texts)
-        misses.append(f"none of the {len(texts)} documents {NAMES[source]} stands verbatim in the prompt")
-    if registry is not None and refused is None:
-        found = _remembered(text, registry)
-        if found.spans:
-            return _finished(text, found, misses, include_headers)
-        if found.reason:
-            refused = found
-            misses.append(found.reason)
-    if segmenter is not None:
-        found = _segmented(text, segmenter)
-        if found.spans:
-            return _finished(text, found, misses, include_headers)
+        refused = found if found.source != "none" else refused
         expected = expected or found.n_expected
-        misses.append("the segmenter found no documents")
+        misses += [found.reason] if found.reason else []
     if refused is not None:
         return replace(refused, reason="; ".join(misses))
     headed, doubt = headers.find(text)
     if headed:
         spans = tuple((each.header if include_headers else each.begin, each.end) for each in headed)
-        return _finished(text, Boundaries(spans, "headers", len(spans), len(spans), ""), misses, False)
+        return _finished(text, Boundaries(spans, "headers", len(spans), ""), misses, False)
     misses += [doubt] if doubt else []
-    return Boundaries(
-        (), "none", expected, 0, "; ".join(misses) or "no documents were given, and none retrieved lately"
-    )
+    return Boundaries((), "none", expected, "; ".join(misses) or "no documents were given, and none retrieved lately")
 
 
 def _segmented(text: str, segmenter: Segmenter) -> Boundaries:
-    found = segmenting.find(text, segmenter)
-    texts = [each for each in found if isinstance(each, str)]
-    if texts:
-        return _named(text, texts, "segmenter")
-    spans = [each for each in found if not isinstance(each, str)]
-    together = segmenting.in_one_message(text, spans)
-    apart = len(spans) - len(together)
-    reason = f"{apart} stand in another message and were left as plain text" if apart else ""
-    return Boundaries(tuple(together), "segmenter", len(spans), len(together), reason)
+    given = segmenting.find(text, segmenter)
+    if texts := [each for each in given if isinstance(each, str)]:
+        found = _named(text, texts, "segmenter")
+    else:
+        spans = [each for each in given if not isinstance(each, str)]
+        together = segmenting.in_one_message(text, spans)
+        apart = len(spans) - len(together)
+        reason = f"{apart} stand in another message and were left as plain text" if apart else ""
+        found = Boundaries(tuple(together), "segmenter", len(spans), reason)
+    return found if found.spans else Boundaries((), "none", found.n_expected, "the segmenter found no documents")
 
 
 def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
     hits = place(text, named, places(text, named))
     together = standing(text, hits, fields_of(named), lenient=source in ("documents", "segmenter"))
     if together.rest:
-        return Boundaries((), source, len(named), 0, _apart(together.rest, len(together.hits) + together.rest))
+        return Boundaries((), source, len(named), _apart(together.rest, len(together.hits) + together.rest))
     missing = Counter(named) - Counter(hit.document for hit in hits)
     cut = at_edges(text, together.hits, list(missing.elements())) if source != "segmenter" else []
     run = sorted([*together.spans, *map(span_of, cut)])
     if not run:
-        return Boundaries((), "none", len(named), 0, "")
+        reason = f"none of the {len(named)} documents {NAMES[source]} stands verbatim in the prompt"
+        return Boundaries((), "none", len(named), reason)
     reasons = []
     lost = missing.total() - len(cut)
     if lost:
@@ -166,16 +160,16 @@ def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
         reasons.append(f"{apart} stand apart from the others and were left as plain text")
     if cut:
         reasons.append(f"{len(cut)} cut off at the edge of the context")
-    return Boundaries(tuple(run), source, len(named), len(run), "; ".join(reasons))
+    return Boundaries(tuple(run), source, len(named), "; ".join(reasons))
 
 
 def _remembered(text: str, registry: Registry) -> Boundaries:
     together = registered.find(text, registry)
     if together.rest:
         placed = len(together.hits) + together.rest
-        return Boundaries((), "registry", placed, 0, _apart(together.rest, placed))
+        return Boundaries((), "registry", placed, _apart(together.rest, placed))
     count = len(together.spans)
-    return Boundaries(tuple(together.spans), "registry" if count else "none", count, count, "")
+    return Boundaries(tuple(together.spans), "registry" if count else "none", count, "")
 
 
 def _apart(rest: int, placed: int) -> str:

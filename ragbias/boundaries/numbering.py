@@ -10,9 +10,9 @@ from ragbias.boundaries.headers import HEADER
 from ragbias.boundaries.spans import Span
 from ragbias.errors import AmbiguousSegmentsError
 
-NUMBER = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""
+MARK = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""
 HEADER_OR_TAG = re.compile(rf"{HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
-FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){NUMBER})")  # behind one word at most
+FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){MARK})")  # behind one word at most
 
 
 class NumberedHeadersWarning(UserWarning):

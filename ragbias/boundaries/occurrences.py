@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import string
+import unicodedata
 from dataclasses import dataclass
 
 from ragbias.boundaries.spans import Span
 
 MAX_OCCURRENCES = 512
 MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
+NUMBER = re.compile(r"\d+")
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
 LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -63,11 +67,10 @@ def occurrences(text: str, document: str) -> list[Hit]:
     return sorted(set(hits))
 
 
-def is_bounded(text: str, hit: Hit) -> bool:
-    """Whether the hit neither begins nor ends in the middle of a word or a number."""
-    cuts_left = hit.begin > 0 and text[hit.begin - 1].isalnum() and text[hit.begin].isalnum()
-    cuts_right = hit.end < len(text) and text[hit.end].isalnum() and text[hit.end - 1].isalnum()
-    return not cuts_left and not cuts_right
+def is_bounded(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
+    cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
+    return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
 def ends_block(text: str, hit: Hit) -> bool:
@@ -94,6 +97,17 @@ def _find_all(text: str, form: str, document: str) -> list[Hit]:
     return hits
 
 
-def common_prefix(left: str, right: str) -> str:
-    """What both begin with."""
-    return os.path.commonprefix([left, right])  # noqa: RUF071 - by character is meant
+def common_prefix(*texts: str) -> str:
+    """What all begin with."""
+    return os.path.commonprefix(texts)  # noqa: RUF071 - by character is meant
+
+
+def common_suffix(*texts: str) -> str:
+    """What all end with."""
+    return common_prefix(*(text[::-1] for text in texts))[::-1]
+
+
+def holds_words(gap: str) -> bool:
+    """Whether there is a letter, a digit or a sign such as a star: more than space, escaped too, and punctuation."""
+    bare = ESCAPED_SPACE.sub("", gap)
+    return any(unicodedata.category(sign)[0] in "LMNS" and sign not in string.punctuation for sign in bare)

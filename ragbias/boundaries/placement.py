@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
-from ragbias.boundaries.occurrences import Hit, common_prefix, ends_block, is_bounded, is_separator, occurrences
+from ragbias.boundaries.occurrences import (
+    Hit,
+    common_prefix,
+    common_suffix,
+    ends_block,
+    is_bounded,
+    is_separator,
+    occurrences,
+)
 
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
@@ -22,7 +30,10 @@ def places(text: str, documents: Iterable[str], strict: bool = False) -> dict[st
     """
     options = {document: occurrences(text, document) for document in sorted(set(documents), key=lambda d: (-len(d), d))}
     if strict:
-        options = {document: [hit for hit in hits if is_bounded(text, hit)] for document, hits in options.items()}
+        options = {
+            document: [hit for hit in hits if is_bounded(text, hit.begin, hit.end)]
+            for document, hits in options.items()
+        }
     return {document: hits for document, hits in options.items() if hits}
 
 
@@ -72,7 +83,7 @@ class _Joined:
             for separator in self._separators(anchor):
                 for step in (1, -1):
                     row = self._row(anchor, separator, step)
-                    bounded = sum(is_bounded(self.text, hit) for hit in row)
+                    bounded = sum(is_bounded(self.text, hit.begin, hit.end) for hit in row)
                     rank = (len(row), bounded, is_separator(separator), ends_block(self.text, row[-1]))
                     if rank > best_rank:
                         best, best_rank = row, rank
@@ -135,7 +146,7 @@ def _one_by_one(text: str, options: dict[str, list[Hit]], wanted: Counter[str]) 
     for document, hits in options.items():  # the longest first
         whole = [hit for hit in hits if not any(o.begin <= hit.begin <= hit.end <= o.end and o != hit for o in hits)]
         free = [hit for hit in whole if not any(hit.overlaps(other) for other in longer)]
-        free = [hit for hit in free if is_bounded(text, hit)] or free
+        free = [hit for hit in free if is_bounded(text, hit.begin, hit.end)] or free
         longer.extend(free)
         if len(free) <= wanted[document]:
             _take(placed, free, len(free))
@@ -160,9 +171,9 @@ def _likeness(text: str, hit: Hit, placed: Sequence[Hit]) -> tuple[int, int, int
     """How much the surroundings are those of the documents already placed, then how near it stands to them."""
     if not placed:
         return (0, 0, hit.begin)
-    before, after = text[max(0, hit.begin - CONTEXT) : hit.begin][::-1], text[hit.end : hit.end + CONTEXT]
+    before, after = text[max(0, hit.begin - CONTEXT) : hit.begin], text[hit.end : hit.end + CONTEXT]
     alike = max(
-        len(common_prefix(before, text[max(0, other.begin - CONTEXT) : other.begin][::-1]))
+        len(common_suffix(before, text[max(0, other.begin - CONTEXT) : other.begin]))
         + len(common_prefix(after, text[other.end : other.end + CONTEXT]))
         for other in placed
     )

@@ -20,23 +20,26 @@ def find(text: str, registry: Registry) -> Standing:
 
     Texts of other retrievals are added only where they continue the row of documents with the same separator, as the
     merged results of two retrievers do. A single document is accepted only if it has its lines to itself, so that a
-    text that merely occurs in the question is not taken for one.
+    text that merely occurs in the question is not taken for one. Short texts are accepted only where they stand
+    together with longer ones of their retrieval.
     """
-    likely = (document for document in registry.likely_in(text) if len(document.strip()) >= MIN_CHARACTERS)
-    known = places(text, likely, strict=True)
+    likely = places(text, registry.likely_in(text), strict=True)
+    known = {document: hits for document, hits in likely.items() if len(document.strip()) >= MIN_CHARACTERS}
     if not known:
         return NONE
-    best = _best(text, registry.candidates(), known)
+    best = _best(text, registry.candidates(), likely, known)
     if best.hits:
         return best if best.rest or best.in_blocks else bare(_continued(text, best.hits, known.values()))
     best = _run(text, list(known), known)
     return best if len(best.hits) > 1 or (best.hits and is_block(text, best.hits[0])) else NONE
 
 
-def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]]) -> Standing:
+def _best(
+    text: str, retrievals: Iterable[Retrieval], likely: dict[str, list[Hit]], known: dict[str, list[Hit]]
+) -> Standing:
     """The two or more documents of one retrieval that cover most text; of equal ones the latest."""
-    longest = {document: max(hit.end - hit.begin for hit in hits) for document, hits in known.items()}
-    found = longest.keys()
+    longest = {document: max(hit.end - hit.begin for hit in hits) for document, hits in likely.items()}
+    found = known.keys()
     together = [
         [document for document in retrieval if document in longest]
         for retrieval in retrievals
@@ -48,7 +51,10 @@ def _best(text: str, retrievals: Iterable[Retrieval], known: dict[str, list[Hit]
     for index in sorted(range(len(together)), key=lambda index: -most[index]):
         if (most[index], -index) <= best_rank or len(together[index]) < 2:
             continue  # cannot cover more
-        run = _run(text, together[index], known)
+        run = _run(text, [document for document in together[index] if document in known], known)
+        if not found >= set(together[index]):
+            whole = _run(text, together[index], likely)
+            run = whole if len(whole.hits) > len(run.hits) and not whole.rest else run
         rank = (covered(map(span_of, run.hits)), -index)
         if len(run.hits) > 1 and rank > best_rank:
             best, best_rank = run, rank

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from itertools import accumulate, islice
 
 from ragbias.boundaries.windows import Windows
 
@@ -15,38 +16,46 @@ Retrieval = tuple[str, ...]
 class Registry:
     """Recently retrieved texts, kept per retrieval: texts that came together stand together in a prompt.
 
-    Thread-safe. The least recently retrieved go first when there are too many texts, and all are forgotten in time.
+    Thread-safe. The least recently retrieved go first when there is too much text, and all are forgotten in time.
 
     Args:
         max_texts: number of texts to keep, over all retrievals.
+        max_characters: number of characters to keep, over all retrievals; a longer text, which no window holds, is left
+            out.
         max_age: seconds after which a retrieval is forgotten.
         clock: a monotonic clock, in seconds.
     """
 
     def __init__(
-        self, max_texts: int = 2048, max_age: float = 3600.0, clock: Callable[[], float] = time.monotonic
+        self,
+        max_texts: int = 2048,
+        max_characters: int = 16_000_000,
+        max_age: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if max_texts < 1:
-            raise ValueError(f"max_texts={max_texts} must be at least 1")
-        self._max_texts, self._max_age, self._clock = max_texts, max_age, clock
+        for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
         self._lock = threading.Lock()
         self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
-        self._n_texts = 0
+        self._n_texts = self._n_characters = 0
         self._counts: Counter[str] = Counter()  # retrievals in which a text stands
         self._windows = Windows()
 
     def add(self, texts: Iterable[str]) -> None:
         """Remember the texts of one retrieval; texts without any visible character are left out.
 
-        Of a retrieval with more than ``max_texts`` texts the first ones are kept.
+        Of a retrieval with more than ``max_texts`` texts or ``max_characters`` characters the first ones are kept.
         """
-        retrieval = tuple(text for text in texts if text.strip())[: self._max_texts]
+        retrieval = self._bounded(text for text in texts if len(text) <= self._max_characters and text.strip())
         if not retrieval:
             return
         now = self._clock()
         with self._lock:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
+                self._n_characters += sum(map(len, retrieval))
                 for text in dict.fromkeys(retrieval):
                     if not self._counts[text]:
                         self._windows.add(text)
@@ -73,18 +82,25 @@ class Registry:
             self._retrievals.clear()
             self._counts.clear()
             self._windows.clear()
-            self._n_texts = 0
+            self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
         return self._n_texts
 
+    def _bounded(self, texts: Iterable[str]) -> Retrieval:
+        first = list(islice(texts, self._max_texts))
+        sizes = accumulate(map(len, first))
+        return tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
+
     def _forget(self, now: float) -> None:
         while self._retrievals:
             retrieval, added = next(iter(self._retrievals.items()))
-            if self._n_texts <= self._max_texts and now - added <= self._max_age:
+            fits = self._n_texts <= self._max_texts and self._n_characters <= self._max_characters
+            if fits and now - added <= self._max_age:
                 return
             del self._retrievals[retrieval]
             self._n_texts -= len(retrieval)
+            self._n_characters -= sum(map(len, retrieval))
             for text in dict.fromkeys(retrieval):
                 self._counts[text] -= 1
                 if not self._counts[text]:

@@ -9,15 +9,14 @@ from itertools import pairwise
 from ragbias.boundaries.occurrences import (
     LETTER,
     MESSAGE_BORDER,
+    NUMBER,
     Hit,
     common_prefix,
+    common_suffix,
     ends_block,
     is_separator,
-    span_of,
 )
-from ragbias.boundaries.spans import fullest
 
-NUMBER = re.compile(r"\d+")
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
 CONTEXT = 200  # characters before the first and after the last document that may hold a header or a footer
@@ -46,11 +45,6 @@ def split_runs(text: str, hits: Sequence[Hit], lenient: bool = False) -> list[li
     return runs
 
 
-def best_run(runs: Sequence[list[Hit]]) -> list[Hit]:
-    """The run of most documents, then of most text, then the last one."""
-    return list(fullest(runs, span_of))
-
-
 def _joins(
     text: str, hits: Sequence[Hit], gaps: Sequence[str], index: int, wordy: Sequence[int], lenient: bool
 ) -> bool:
@@ -70,7 +64,7 @@ def _joins(
 def _same_header(gap: str, other: str) -> bool:
     """Whether both end in the same words, numbers aside, or their last lines begin with the same word."""
     gap, other = NUMBER.sub("0", gap), NUMBER.sub("0", other)
-    if LETTER.search(PART_OF_WORD.sub("", common_prefix(gap[::-1], other[::-1])[::-1])):
+    if LETTER.search(PART_OF_WORD.sub("", common_suffix(gap, other))):
         return True
     ours, theirs = WORD.search(gap.rsplit("\n", 1)[-1]), WORD.search(other.rsplit("\n", 1)[-1])
     return ours is not None and theirs is not None and ours.group() == theirs.group()

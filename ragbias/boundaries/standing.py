@@ -10,8 +10,8 @@ from ragbias.boundaries.blocks import blocks
 from ragbias.boundaries.gaps import split
 from ragbias.boundaries.headers import QUESTION
 from ragbias.boundaries.occurrences import MESSAGE_BORDER, Hit, is_bounded, span_of
-from ragbias.boundaries.runs import best_run, split_runs
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.runs import split_runs
+from ragbias.boundaries.spans import Span, fullest
 from ragbias.errors import AmbiguousSegmentsError
 
 MIN_CHARACTERS = 8  # shorter texts stand in too many places by chance
@@ -58,7 +58,7 @@ def standing(text: str, hits: Sequence[Hit], known: Known, lenient: bool = False
         known: the metadata of texts.
         lenient: as in ``split_runs``.
     """
-    run = best_run(split_runs(text, hits, lenient))
+    run = list(fullest(split_runs(text, hits, lenient), span_of))
     if known:
         message = _message(text, hits, run)
         for group in (message, [hit for hit in message if not _is_quoted(text, hit, message)]):
@@ -91,7 +91,7 @@ def _message(text: str, hits: Sequence[Hit], run: Sequence[Hit]) -> list[Hit]:
 def _is_context(text: str, hit: Hit, run: Sequence[Hit]) -> bool:
     """Whether a document apart from the run seems to be one of the context, not one that a question quotes."""
     long = len(hit.document.strip()) >= MIN_CHARACTERS
-    return long and is_bounded(text, hit) and not _is_quoted(text, hit, [*run, hit])
+    return long and is_bounded(text, hit.begin, hit.end) and not _is_quoted(text, hit, [*run, hit])
 
 
 def _is_quoted(text: str, hit: Hit, others: Sequence[Hit]) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.occurrences import Hit, common_prefix, forms, is_separator
+from ragbias.boundaries.occurrences import Hit, common_prefix, common_suffix, forms, is_separator
 
 COVERAGE = 0.5  # at least this part of the document must stand in the prompt
 MIN_CHARACTERS = 40
@@ -55,7 +55,7 @@ def _before(text: str, edge: int, document: str, gaps: set[str]) -> Hit | None:
         end = text.rfind(tail, 0, edge) + len(tail)
         if end >= len(tail) and _fits(text[end:edge], gaps):
             window = text[max(0, end - len(form)) : end]
-            length = len(common_prefix(form[::-1], window[::-1]).rstrip())
+            length = len(common_suffix(form, window).lstrip())
             return Hit(end - length, end, document)
     return None
 

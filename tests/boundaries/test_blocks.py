@@ -72,7 +72,7 @@ def test_the_segments_do_not_depend_on_the_order(name, documents, around, source
     assert found.n_found == again.n_found
     assert found.n_found in (0, len(documents)) or source == "registry"
     assert (plain is None) == (moved is None)
-    if plain and moved:
+    if plain and plain.documents and moved:
         assert (plain.prefix, plain.suffix) == (moved.prefix, moved.suffix)
         assert sorted(plain.documents) == sorted(moved.documents)
 
@@ -180,6 +180,19 @@ def test_equal_texts_with_metadata_of_their_own_keep_both():
         assert [text[begin:end] for begin, end in found.spans] == list(order)
 
 
+@pytest.mark.parametrize("source", ["run", "documents", "registry"])
+@pytest.mark.parametrize(
+    ("form", "separator"),
+    [("{t}\nSource: {s}", "\n\n"), ("Source: {s}\n{t}", "\n\n"), ("Content: {t}\nSource: {s}", "\n")],
+)
+def test_a_value_that_is_a_word_of_the_template_stays_with_a_document_that_stands_twice(form, separator, source):
+    documents = [(TEXTS[0], {"s": "Source"}), (TEXTS[0], {"s": "Source"}), (TEXTS[2], {"s": "Text"})]
+    for order in itertools.permutations(documents):
+        _, found, prompt = parts(lambda m, t: form.format(t=t, **m), separator, AROUND[0], order, source)
+        assert (found.n_found, found.reason) == (3, "")
+        assert [each.strip() for each in prompt.documents] == [form.format(t=t, **m) for t, m in order]
+
+
 def test_a_known_text_is_its_text_and_bounded():
     known = KnownText.of("text", {f"field {n}": "x" * n * 10 for n in range(200)} | {"list": list(range(1000))}, id="i")
     assert known == "text" and hash(known) == hash("text") and len(known.fields) <= MAX_FIELDS
@@ -189,6 +202,24 @@ def test_a_known_text_is_its_text_and_bounded():
     assert merged(KnownText.of("text", {"a": 1}), "text").fields == KnownText.of("text", {"a": 1}).fields
     assert len(merged(known, KnownText.of("text", {"a": 1})).fields) <= MAX_FIELDS
     assert KnownText.of("text", {"secret": ["not", "kept"], "blank": " "}).fields == (("blank!r", "' '"),)
+
+
+class Unprintable:
+    def __str__(self):
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "odd", [{(1, 2): "a"}, {"x": Unprintable()}, {None: 1, 3: 2}, {Unprintable(): 1}, {"n": 1e400}]
+)
+def test_odd_metadata_break_nothing_and_what_can_be_printed_is_known(odd):
+    known = KnownText.of("text", {**odd, "title": "Owls"})
+    assert ("title", "Owls") in known.fields
+    registry = Registry()
+    registry.add([known])
+    assert locate("a\n\ntext\n\nb", documents=[known]).n_found == 1
 
 
 def test_the_registry_keeps_the_latest_metadata_of_a_retrieval():

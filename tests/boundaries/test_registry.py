@@ -1,3 +1,4 @@
+import itertools
 import pickle
 import threading
 
@@ -89,6 +90,19 @@ def test_short_or_empty_texts_are_never_found(texts):
     assert found_texts(prompt(INVOICE_17, TERMS), registry_of(texts, *[[text] for text in texts])) == []
 
 
+def test_short_texts_are_found_beside_longer_ones_of_their_retrieval_in_every_order():
+    for order in itertools.permutations([INVOICE_17, "Paid.", TERMS, "Yes"]):
+        text = prompt(*order, question="Paid? Yes or no?")
+        found = locate(text, registry=registry_of([INVOICE_17, "Paid.", TERMS, "Yes"]))
+        assert [text[begin:end] for begin, end in found.spans] == list(order)
+        assert (found.n_expected, found.n_found) == (4, 4)
+
+
+def test_a_short_text_that_only_the_question_holds_is_not_taken():
+    text = prompt(INVOICE_17, TERMS, question="Is 250 due?")
+    assert found_texts(text, registry_of([INVOICE_17, "due", TERMS, "Is"])) == [INVOICE_17, TERMS]
+
+
 def test_merged_results_of_two_retrievers_are_found_together():
     registry = registry_of([INVOICE_17, TERMS, "A third text, not used."], [INVOICE_99, "A fourth one, not used."])
     texts = [INVOICE_17, INVOICE_99, TERMS]
@@ -119,6 +133,20 @@ def test_the_number_of_texts_is_bounded():
     assert registry.candidates()[0][0] == "document 9999 0"
     registry.add([f"text {number}" for number in range(80)])
     assert len(registry) == 50
+
+
+def test_the_number_of_characters_is_bounded():
+    registry = Registry(max_characters=100_000)
+    for number in range(300):
+        registry.add([f"document {number} " + "x" * 2_000 for _ in range(3)])
+    assert len(registry) <= 48
+    assert size(registry) < 400_000
+    assert registry.candidates()[0][0].startswith("document 299 ")
+    registry.add(["y" * 100_001, INVOICE_17, TERMS])
+    assert registry.candidates()[0] == (INVOICE_17, TERMS)
+    assert found_texts(prompt(INVOICE_17, TERMS), registry) == [INVOICE_17, TERMS]
+    registry.add(["z" * 60_000, "w" * 60_000])
+    assert sum(len(text) for retrieval in registry.candidates() for text in retrieval) <= 100_000
 
 
 def test_memory_does_not_grow_over_a_hundred_thousand_runs():

@@ -104,6 +104,10 @@ def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(
         ({"documents": "one string"}, TypeError, "list"),
         ({"documents": [3]}, TypeError, "int"),
         ({"documents": 3}, TypeError, "list"),
+        ({"documents": dict.fromkeys(DOCUMENTS)}, TypeError, "got dict"),
+        ({"documents": iter(DOCUMENTS)}, TypeError, "list_iterator"),
+        ({"documents": (each for each in DOCUMENTS)}, TypeError, "generator"),
+        ({"pipeline_kwargs": 3}, ValueError, "pipeline_kwargs=3"),
         ({"debias": 3}, TypeError, "debias"),
         ({"max_tokens": "8"}, TypeError, "max_tokens"),
         ({"max_tokens": True}, TypeError, "max_tokens"),
@@ -242,3 +246,31 @@ def test_a_model_is_unchanged_after_an_error(lm, chat):
 def test_a_method_may_be_an_instance(lm):
     llm = ChatRagBias(lm=lm, debias=Pine(order="importance"), max_tokens=2)
     assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
+
+
+def test_a_one_shot_iterator_is_refused_however_it_is_bound(chat):
+    bound = chat.bind(documents=map(str, DOCUMENTS))
+    for ask in (lambda: bound.invoke(TEXT), lambda: bound.batch([TEXT, TEXT])):
+        with pytest.raises(TypeError, match=r"a map, which only one call could read; write list\(documents\)"):
+            ask()
+
+
+def test_odd_metadata_break_nothing(chat, retriever):
+    class Unprintable:
+        def __str__(self):
+            raise ValueError("no")
+
+    documents = [Document(text, metadata={(1, 2): "a", "x": Unprintable()}) for text in DOCUMENTS]
+    assert chat.invoke(TEXT, documents=documents).response_metadata["ragbias"]["n_found"] == 3
+    (RunnableLambda(lambda _: documents) | RunnableLambda(lambda _: TEXT) | chat).invoke("x")
+    assert (chat.last_report["source"], chat.last_report["n_found"], chat.last_report["reason"]) == ("run", 3, "")
+
+
+def test_json_of_no_conversation_is_refused(chat):
+    with pytest.raises(ValueError, match="no message"):
+        chat.invoke([], response_format={"type": "json_object"})
+
+
+def test_tools_that_are_no_functions_are_refused_by_name(tool_lm):
+    with pytest.raises(ValueError, match=r"web_search_preview.* is no function"):
+        ChatRagBias(lm=tool_lm).bind_tools([{"type": "web_search_preview"}])

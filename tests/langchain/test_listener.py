@@ -11,11 +11,13 @@ from uuid import uuid4
 import pytest
 from langchain_core.callbacks import AsyncCallbackManager, CallbackManager
 from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import install_listener, uninstall_listener
+from langchain_ragbias.base import parent_run
 from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.listener import MAX_TREES, Listener, listener
+from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, Listener, listener
 
 
 def attached() -> list[bool]:
@@ -99,12 +101,60 @@ def test_a_failure_of_the_listener_shows_in_the_report(chat, rag, monkeypatch):
     assert "secret" not in chat.last_report["reason"]
 
 
-def test_documents_are_collected_from_nested_values_but_not_from_corpora():
+def test_documents_are_collected_from_nested_values():
     documents = [Document("one"), Document("two")]
     state = {"question": "x", "context": {"found": documents}, "more": [{"docs": [Document("three")]}]}
-    assert list(document_lists(state)) == [["one", "two"], ["three"]]
-    assert list(document_lists([Document(str(number)) for number in range(501)])) == []
+    assert list(document_lists(state)) == [documents, [Document("three")]]
     assert list(document_lists("text")) == list(document_lists(None)) == []
+
+
+class Everything(BaseRetriever):
+    documents: list[Document]
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return self.documents
+
+
+def test_no_document_of_a_retriever_is_left_out_however_many(completion):
+    documents = [Document(f"Room {number} has key k{number}.") for number in range(MAX_DOCUMENTS + 1)]
+    seen = []
+
+    def look(found):
+        seen.append(listener.tree(parent_run(None)).texts.total())
+        return f"Context:\n\n{found[0].page_content}\n\n{found[-1].page_content}\n\nQuestion: which?\nAnswer:"
+
+    (Everything(documents=documents) | RunnableLambda(look) | completion).invoke("Which?")
+    assert seen == [len(documents)]
+    assert (completion.last_report["source"], completion.last_report["n_found"]) == ("run", 2)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
+def test_a_corpus_that_a_chain_passes_on_is_left_out_and_the_report_says_so(completion):
+    corpus = [Document(f"Room {number} has key k{number}.") for number in range(MAX_DOCUMENTS + 1)]
+    chain = RunnableLambda(lambda _: corpus) | RunnableLambda(lambda _: "Question: which?\nAnswer:") | completion
+    chain.invoke("x")
+    assert f"{MAX_DOCUMENTS + 1} documents in one list were taken for a corpus" in completion.last_report["reason"]
+
+
+NUMBERS = [float(number) for number in range(1_000_000)]
+VECTORS = [[float(number) for number in range(768)] for _ in range(1000)]
+
+
+@pytest.mark.parametrize(
+    "value", [NUMBERS, VECTORS, [[number] for number in range(300_000)], {"a": VECTORS, "b": NUMBERS}]
+)
+def test_values_without_documents_cost_a_chain_next_to_nothing(value):
+    chain = RunnableLambda(lambda each: each) | RunnableLambda(lambda each: each) | RunnableLambda(lambda each: each)
+
+    def seconds():
+        begin = time.process_time()
+        chain.invoke(value)
+        return time.process_time() - begin
+
+    seconds()
+    with_it = min(seconds() for _ in range(3))
+    uninstall_listener()
+    assert with_it - min(seconds() for _ in range(3)) < 0.05
 
 
 def test_texts_know_the_metadata_of_all_documents_that_say_the_same():

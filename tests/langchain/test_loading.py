@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from langchain_core.messages import HumanMessage
+from langchain_core.runnables import ConfigurableField
 from transformers import pipeline
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
+from ragbias.lm import DebiasedLM
 
 QUESTION = "Question: Which bridge is green?\nAnswer:"
 STOCK = dict(max_new_tokens=6, do_sample=False, repetition_penalty=1.03, return_full_text=False)
@@ -115,3 +118,31 @@ def test_a_repetition_penalty_changes_the_answer(chat):
     plain = chat.invoke("Hello", max_tokens=30).content
     assert chat.invoke("Hello", max_tokens=30, repetition_penalty=5.0).content != plain
     assert chat.invoke("Hello", max_tokens=30, repetition_penalty=1.0).content == plain
+
+
+def test_a_configured_model_is_loaded(tmp_path):
+    other = DebiasedLM.from_pretrained("tiny")
+    torch.nn.init.zeros_(other.model.lm_head.weight)
+    other.model.save_pretrained(tmp_path)
+    other.tokenizer.save_pretrained(tmp_path)
+    llm = ChatRagBias(model_id="tiny", max_tokens=4)
+    chosen = llm.configurable_fields(
+        model_id=ConfigurableField(id="model"), model_kwargs=ConfigurableField(id="kwargs")
+    )
+    plain = llm.invoke(QUESTION).content
+    assert chosen.invoke(QUESTION).content == plain
+    message = chosen.with_config(configurable={"model": str(tmp_path)}).invoke(QUESTION)
+    assert message.response_metadata["model_name"] == str(tmp_path)
+    assert message.content == ChatRagBias(model_id=str(tmp_path), max_tokens=4).invoke(QUESTION).content != plain
+    halved = ChatRagBias(lm=llm.lm, model_id="tiny", model_kwargs={"dtype": "bfloat16"})
+    assert (halved.lm.model.dtype, llm.lm.model.dtype) == (torch.bfloat16, torch.float32)
+    assert ChatRagBias(lm=llm.lm, model_id="tiny").lm is llm.lm
+
+
+def test_a_model_that_was_given_is_not_called_by_another_name():
+    lm = DebiasedLM.from_pretrained("tiny")
+    chosen = ChatRagBias(lm=lm).configurable_fields(model_id=ConfigurableField(id="model"))
+    with pytest.raises(ValueError, match="model_id='other', but the lm given is 'tiny'"):
+        chosen.with_config(configurable={"model": "other"}).invoke(QUESTION)
+    with pytest.raises(ValueError, match="model_kwargs are for loading"):
+        ChatRagBias(lm=lm, model_kwargs={"dtype": "bfloat16"})

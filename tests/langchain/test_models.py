@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
+from ragbias.errors import NoDocumentsError
 
 DOCUMENTS = [
     "The Falcon Station opened in 1901.",
@@ -112,6 +114,29 @@ def test_a_cache_mixes_neither_methods_nor_documents(lm):
     assert len(cache._cache) == 3
     models[0].invoke(TEXT, documents=DOCUMENTS, debias="none")  # what the second model answered
     assert len(cache._cache) == 3
+
+
+@pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
+@pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
+def test_no_cached_answer_without_documents_is_served_where_they_are_required(lm, kind):
+    cache = InMemoryCache()
+    kind(lm=lm, max_tokens=3, cache=cache).invoke(TEXT)
+    with pytest.raises(NoDocumentsError):
+        kind(lm=lm, max_tokens=3, cache=cache, on_missing="raise").invoke(TEXT)
+
+
+@pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
+async def test_the_last_report_is_also_that_of_a_cached_answer(lm, kind):
+    cache = InMemoryCache()
+    first, again = (kind(lm=lm, max_tokens=3, cache=cache) for _ in range(2))
+    first.invoke(TEXT, documents=DOCUMENTS)
+    again.invoke(TEXT, documents=DOCUMENTS)
+    report = first.last_report
+    assert again.last_report == report
+    assert report["method_ran"] == "pine"
+    later = kind(lm=lm, max_tokens=3, cache=cache)
+    await later.ainvoke(TEXT, documents=DOCUMENTS)
+    assert later.last_report == report
 
 
 async def test_the_embedded_model_answers_by_its_name():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from llama_index.core.base.llms.types import CitableBlock, CitationBlock, TextBlock, ThinkingBlock
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.llms.ragbias import RagBiasLLM
@@ -184,6 +185,22 @@ def test_image_in_a_message_is_refused(llm: RagBiasLLM) -> None:
 
     with pytest.raises(RagBiasError, match="image"):
         llm.chat([ChatMessage(blocks=[TextBlock(text="What is this?"), ImageBlock(url="http://localhost/x.png")])])
+
+
+def test_citable_blocks_are_text_and_other_blocks_are_refused_by_their_type(llm: RagBiasLLM) -> None:
+    whole = llm.chat([ChatMessage(PROMPT)], documents=DOCUMENTS)
+    context, question = PROMPT.split("\n\nQuestion", 1)
+    cited = CitableBlock(title="gates", source="gates.txt", content=[TextBlock(text=context)])
+    blocks = [cited, TextBlock(text="\nQuestion" + question)]
+    response = llm.chat([ChatMessage(blocks=blocks)], documents=DOCUMENTS)
+    assert (response.message.content, response.raw) == (whole.message.content, whole.raw)
+    citation = CitationBlock(cited_content=TextBlock(text="x"), source="x", title="x", additional_location_info={})
+    with pytest.raises(RagBiasError, match="a citation block"):
+        llm.chat([ChatMessage(blocks=[citation])])
+    thought = ChatMessage(role="assistant", blocks=[ThinkingBlock(content="hm"), TextBlock(text="yes")])
+    plain = ChatMessage(role="assistant", content="yes")
+    answers = [llm.chat([ChatMessage("a?"), each, ChatMessage("b?")]).raw for each in (thought, plain)]
+    assert answers[0] == answers[1]
 
 
 def test_metadata_comes_from_the_model(llm: RagBiasLLM, make_llm: Callable[..., RagBiasLLM], lm: DebiasedLM) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.output_parsers import PydanticOutputParser
 from llama_index.core.prompts import PromptTemplate
@@ -16,7 +16,7 @@ from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.ragbias import RagBiasLLM
 from pydantic import BaseModel
 
-from ragbias.errors import RagBiasError
+from ragbias.errors import ArgumentError, RagBiasError
 
 SIGNATURE = inspect.signature(HuggingFaceLLM.__init__).parameters
 PROMPT = "Question: Which gate is blue?\nAnswer:"
@@ -95,6 +95,9 @@ def test_same_prompt_reaches_the_model(make_llm: Callable[..., RagBiasLLM]) -> N
         ({"temperature": "hot"}, "temperature='hot'.*number"),
         ({"top_p": 2.0}, "top_p=2.0"),
         ({"seed": 1.5}, "seed=1.5"),
+        ({"min_new_tokens": "a"}, "min_new_tokens='a'.*whole number"),
+        ({"watermarking_config": 3}, "watermarking_config=3.*dict"),
+        ({"dola_layers": "low"}, "dola_layers is not an argument here"),
         ({"tempurature": 1.0}, "unknown argument 'tempurature'.*temperature"),
     ],
 )
@@ -115,3 +118,26 @@ def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
     (token,) = llm.lm.tokenizer("red", add_special_tokens=False)["input_ids"][:1]
     response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _row, _ids: [token], max_tokens=3)
     assert response.text == llm.lm.tokenizer.decode([token] * 3)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"watermarking_config": {"bias": 2.0}}, {"exponential_decay_length_penalty": (2, 1.5)}]
+)
+def test_settings_that_are_objects_are_passed_on(llm: RagBiasLLM, settings: dict[str, Any]) -> None:
+    assert llm.complete(PROMPT, **settings).raw["finish_reason"] in ("stop", "length")
+
+
+def test_one_stop_string_is_a_list_of_one(make_llm: Callable[..., RagBiasLLM]) -> None:
+    assert make_llm(stop="gate").stop == ["gate"]
+
+
+@pytest.mark.parametrize("documents", [iter(["a", "b"]), (each for each in "ab"), {"a": 1, "b": 2}])
+def test_documents_that_only_one_call_could_read_are_refused(llm: RagBiasLLM, documents: Any) -> None:
+    with pytest.raises(TypeError, match=f"{type(documents).__name__}"):
+        llm.complete("a\n\nb\n\nWhich?", documents=documents)
+
+
+def test_history_with_a_malformed_call_is_refused(llm: RagBiasLLM) -> None:
+    broken = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_name="find", tool_kwargs="{bad")])
+    with pytest.raises(ArgumentError, match="'find' has arguments that are no JSON object"):
+        llm.chat([ChatMessage("hi"), broken, ChatMessage("and?")])

@@ -21,7 +21,7 @@ from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
 from ragbias.boundaries import current_documents, locate
-from ragbias.boundaries.context import document_texts
+from ragbias.boundaries.context import check_lasting, document_texts
 from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -135,6 +135,8 @@ class RagBiasModel(BaseModel):
         if self.lm is not None:
             if not isinstance(self.lm, DebiasedLM):
                 raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
+            if self._names_another_model():
+                return self._load_anew()
             if "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
                 raise ValueError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
             self.strip_numbering = self.lm.strip_numbering
@@ -143,14 +145,33 @@ class RagBiasModel(BaseModel):
         elif self.model is not None:
             self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, strip_numbering=self.strip_numbering)
         else:
-            self.lm = DebiasedLM.from_pretrained(
-                self.model_id, method=self.debias, strip_numbering=self.strip_numbering, **self.model_kwargs
-            )
-            return self
+            return self._load_anew()
         if "model_id" not in self.model_fields_set:
             self.model_id = self.lm.name or type(self.lm.model).__name__
         methods.get(self.debias, self.model_id)
         return self
+
+    def _load_anew(self) -> Self:
+        self.lm = DebiasedLM.from_pretrained(
+            self.model_id, method=self.debias, strip_numbering=self.strip_numbering, **self.model_kwargs
+        )
+        loading.sources[self.lm] = (self.model_id, self.model_kwargs)
+        return self
+
+    def _names_another_model(self) -> bool:
+        """Whether the lm was loaded here from another place, as where a chain's configuration sets ``model_id``.
+
+        Raises:
+            ValueError: the lm was loaded by the caller, so that it cannot be replaced.
+        """
+        if self.lm in loading.sources:
+            loaded = dict(zip(("model_id", "model_kwargs"), loading.sources[self.lm], strict=True))
+            return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
+        if "model_id" in self.model_fields_set and self.lm.name and self.model_id != self.lm.name:
+            raise ValueError(f"model_id={self.model_id!r}, but the lm given is {self.lm.name!r}; give one of them")
+        if self.model_kwargs:
+            raise ValueError("model_kwargs are for loading a model, but lm is given; leave them out")
+        return False
 
     @classmethod
     def from_model_id(
@@ -217,6 +238,7 @@ class RagBiasModel(BaseModel):
             "segmenter": repr(self.segmenter),
             "strip_numbering": self.strip_numbering,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
+            "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
         }
 
@@ -254,6 +276,7 @@ class RagBiasModel(BaseModel):
         settings = {name: given.get(name, getattr(self, name)) for name in SAMPLING}
         settings = {name: value for name, value in settings.items() if value is not None}
         settings["max_new_tokens"] = settings.pop("max_tokens")
+        check_lasting(documents)
         texts = None if documents is None else document_texts(documents)
         return Call(texts, methods.get(debias, self.model_id), {"stop": stop, "logprobs": logprobs, **settings})
 

@@ -14,7 +14,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from ragbias import DebiasedLM, tools
 from ragbias.errors import ArgumentError
 from ragbias.request import Request
-from ragbias.tool_use import AnswerFormat, begun_call, tool_choice, why_not_shown
+from ragbias.tool_use import AnswerFormat, begun_call, check_tools, tool_choice, why_not_shown
 from ragbias.tools import call_id
 
 
@@ -32,10 +32,11 @@ def answer_format(lm: DebiasedLM, tools: Sequence[Any] | None, choice: Any) -> A
 
     Raises:
         NotImplementedError: the chat template shows no tools, or ``choice`` cannot be forced in its format.
-        ValueError: ``choice`` names no tool.
+        ValueError: ``choice`` names no tool, or a tool is no function.
     """
     schemas = [convert_to_openai_tool(tool) for tool in tools or []]
     try:
+        check_tools(schemas)
         chosen = tool_choice(choice, schemas)
     except ArgumentError as error:
         raise ValueError(str(error)) from error

@@ -120,7 +120,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         **kwargs: Any,
     ) -> LLMResult:
         if len(messages) < 2:
-            return super().generate(messages, stop, callbacks, run_id=run_id, **kwargs)
+            return self._noted(super().generate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().generate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
         return self._merged(run_batched(self, runs, self.batch_size, self._answers))
@@ -137,7 +137,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         if getattr(callbacks, "parent_run_id", None) is None:
             reports.begin()  # here, as LangChain answers each conversation in a task, whose context is lost
         if len(messages) < 2:
-            return await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs)
+            return self._noted(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
         return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
@@ -165,6 +165,12 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
             run=[run for result in results for run in result.run or []],
         )
+
+    def _noted(self, result: LLMResult) -> LLMResult:
+        """Leave the report in the caller's context also where the cache knew the answer."""
+        if result.generations:
+            self._note_last([result.generations[0][0].message])  # type: ignore[union-attr]
+        return result
 
     def _note_last(self, results: Sequence[Any]) -> None:
         """Leave the report of a batch's last answer in the caller's context; each run noted it in its own."""

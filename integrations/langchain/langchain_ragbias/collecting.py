@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, ToolMessage
@@ -10,34 +12,39 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from ragbias.boundaries.context import document_texts
 
 MAX_DEPTH = 4  # of lists and dicts inside each other
-MAX_DOCUMENTS = 500  # a longer list is no retrieval but a corpus
+MAX_VISITED = 2000  # of them in one value
+SAMPLE = 16  # items of a list; if all are scalars, so are the others, as of an embedding
+LEAVES = (str, bytes, int, float, type(None))
 
 
-def document_lists(value: object, depth: int = MAX_DEPTH) -> Iterator[list[str]]:
-    """The texts of each list of documents in a chain's input or output, artifacts of tool messages included.
+def document_lists(value: object) -> Iterator[list[Document]]:
+    """Each list of documents in a chain's input or output, artifacts of tool messages included.
 
-    They know the documents' metadata, see ``ragbias.boundaries.KnownText``.
+    Every chain waits for this, so what is looked at is bounded, whatever the value.
     """
-    if isinstance(value, Document):
-        yield list(document_texts([value]))
-    elif isinstance(value, ToolMessage):
-        yield from document_lists(value.artifact, depth)
-    elif depth > 0 and isinstance(value, dict):
-        for item in value.values():
-            yield from document_lists(item, depth - 1)
-    elif depth > 0 and isinstance(value, (list, tuple)):
-        documents = [item for item in value if isinstance(item, Document)]
-        if 0 < len(documents) <= MAX_DOCUMENTS:
-            yield list(document_texts(documents))
-        for item in value:
-            if not isinstance(item, (Document, str)):
-                yield from document_lists(item, depth - 1)
+    waiting: deque[tuple[object, int]] = deque([(value, MAX_DEPTH)])
+    for _ in range(MAX_VISITED):
+        if not waiting:
+            return
+        value, depth = waiting.popleft()
+        if isinstance(value, Document):
+            yield [value]
+        elif isinstance(value, ToolMessage):
+            waiting.append((value.artifact, depth))
+        elif depth > 0 and isinstance(value, dict):
+            waiting.extend(_inner(value.values(), depth))
+        elif depth > 0 and isinstance(value, (list, tuple)) and not all(isinstance(e, LEAVES) for e in value[:SAMPLE]):
+            if any(isinstance(item, Document) for item in value[:MAX_VISITED]):
+                yield [item for item in value if isinstance(item, Document)]
+            waiting.extend(_inner(value, depth))
+
+
+def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
+    first = islice(values, MAX_VISITED)
+    return ((item, depth - 1) for item in first if not isinstance(item, (Document, *LEAVES)))
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[str]:
     """The texts of all documents that the tool messages of a conversation carry as artifacts."""
-    return [text for message in messages if isinstance(message, ToolMessage) for text in _flat(message)]
-
-
-def _flat(message: ToolMessage) -> list[str]:
-    return [text for texts in document_lists(message) for text in texts]
+    tools = (message for message in messages if isinstance(message, ToolMessage))
+    return [text for tool in tools for documents in document_lists(tool) for text in document_texts(documents)]

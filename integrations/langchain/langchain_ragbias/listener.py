@@ -22,8 +22,10 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_ragbias import reports
 from langchain_ragbias.collecting import document_lists
 from ragbias.boundaries import Registry
+from ragbias.boundaries.context import document_texts
 from ragbias.boundaries.known import merged
 
+MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
 MAX_TREES = 1024  # of runs that never end, because a stream was neither finished nor closed
 FAILURE_AGE = 60.0  # seconds for which a failure is reported to requests outside of any known run
 
@@ -124,7 +126,7 @@ class Listener(BaseCallbackHandler):
 
     @_guarded
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self._collect(run_id, list(documents))
+        self._note(run_id, documents)
         self._close(run_id)
 
     # chains and tools
@@ -198,12 +200,23 @@ class Listener(BaseCallbackHandler):
             self._roots.pop(run_id, None)
 
     def _collect(self, run_id: UUID, value: object) -> None:
-        for texts in document_lists(value):
-            self.registry.add(texts)
-            with self._lock:
-                tree = self._trees.get(self._roots.get(run_id, run_id))
-                if tree is not None:
-                    tree.note(texts)
+        for documents in document_lists(value):
+            if len(documents) <= MAX_DOCUMENTS:
+                self._note(run_id, documents)
+            else:
+                self.fail(
+                    run_id, None, f"{len(documents)} documents in one list were taken for a corpus, not retrieved"
+                )
+
+    def _note(self, run_id: UUID, documents: Iterable[object]) -> None:
+        texts = document_texts(documents)
+        if not texts:
+            return
+        self.registry.add(texts)
+        with self._lock:
+            tree = self._trees.get(self._roots.get(run_id, run_id))
+            if tree is not None:
+                tree.note(texts)
 
 
 listener = Listener()

@@ -15,6 +15,7 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
+from langchain_ragbias import reports
 from langchain_ragbias.base import RagBiasModel, begun
 from langchain_ragbias.listener import listener
 from ragbias import bridge
@@ -58,13 +59,20 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
     ) -> LLMResult:
         with _cached_by(kwargs):
-            return super().generate(prompts, stop, callbacks, **kwargs)
+            return self._noted(super().generate(prompts, stop, callbacks, **kwargs))
 
     async def agenerate(
         self, prompts: list[str], stop: list[str] | None = None, callbacks: Any = None, **kwargs: Any
     ) -> LLMResult:
         with _cached_by(kwargs):
-            return await super().agenerate(prompts, stop, callbacks, **kwargs)
+            return self._noted(await super().agenerate(prompts, stop, callbacks, **kwargs))
+
+    def _noted(self, result: LLMResult) -> LLMResult:
+        """Leave the report of the last answer in the caller's context, also of one that the cache knew."""
+        about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
+        if "ragbias" in about:
+            reports.note(self._owner, about["ragbias"])
+        return result
 
     def _generate(
         self,

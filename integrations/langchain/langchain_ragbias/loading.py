@@ -9,11 +9,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ragbias.lm import DebiasedLM
+
 SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 BACKENDS = ("default", "pipeline")
 
+sources: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
+"""What the models loaded here were loaded by: name and arguments."""
 _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
@@ -26,8 +30,10 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
     """Fields from ``pipeline_kwargs``.
 
     Raises:
-        ValueError: an argument has no counterpart here.
+        ValueError: an argument has no counterpart here, or they are no dict.
     """
+    if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
+        raise ValueError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
     given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
     if given.pop("return_full_text", False):
         raise ValueError("pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out")

@@ -39,6 +39,8 @@ def asking_for_json(messages: Sequence[BaseMessage], wanted: Any) -> list[BaseMe
         request = FITTING_JSON + json.dumps(inner.get("schema", inner), ensure_ascii=False)
     else:
         raise ValueError(f"response_format={wanted!r}; expected type 'json_object', or 'json_schema' with a schema")
+    if not messages:
+        raise ValueError("response_format needs a conversation, and there is no message")
     last = messages[-1]
     if isinstance(last, HumanMessage) and isinstance(last.content, str):
         return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{request}"})]

@@ -120,6 +120,11 @@ class RagBiasLLM(FunctionCallingLLM):
     def _none_of_them(cls, value: Any) -> Any:
         return [] if value is None else value
 
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_stop_string(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and ask it for what was not said."""
         super().model_post_init(context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.llms.ragbias import listener
 
 from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
-from ragbias.boundaries.context import document_texts
+from ragbias.boundaries.context import check_lasting, document_texts
 from ragbias.missing import MissingDocuments
 
 
@@ -54,8 +54,9 @@ def missing() -> MissingDocuments:
 
 
 def _texts_of(documents: Sequence[Any]) -> tuple[str, ...]:
-    """Texts as the LLM sees them; anything else than texts and nodes is refused by ``document_texts``."""
-    if isinstance(documents, str) or not isinstance(documents, Iterable):
+    """Texts as the LLM sees them; anything else than texts and nodes is refused by `document_texts`."""
+    check_lasting(documents)
+    if isinstance(documents, (str, Mapping)) or not isinstance(documents, Iterable):
         return document_texts(documents)
     return document_texts([_seen_by_the_llm(document) for document in documents])
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from llama_index.core.base.llms.types import (
-    AudioBlock,
+    CachePoint,
     ChatMessage,
-    DocumentBlock,
-    ImageBlock,
+    CitableBlock,
     MessageRole,
+    TextBlock,
+    ThinkingBlock,
     ToolCallBlock,
-    VideoBlock,
 )
 from llama_index.llms.ragbias import tool_calls
 
@@ -25,7 +25,7 @@ _ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 _OF_RESULTS = ("tool_call_id", "name")
-_NOT_TEXT = (AudioBlock, DocumentBlock, ImageBlock, VideoBlock)
+_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # which templates get in other ways, or not at all
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
@@ -42,7 +42,7 @@ def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     LlamaIndex puts the LLM's system prompt in front of a prompt's own system message, and chat templates take one.
 
     Raises:
-        RagBiasError: a message holds an image, sound, video or file.
+        RagBiasError: a message holds an image, sound, video, file, or anything else that is no text.
     """
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
@@ -62,7 +62,15 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
 
 
 def _text(message: ChatMessage) -> str:
-    for block in message.blocks:
-        if isinstance(block, _NOT_TEXT):
-            raise RagBiasError(f"RagBiasLLM reads text, but a {message.role.value} message holds a {block.block_type}")
-    return message.content or ""
+    return "\n".join(text for block in message.blocks for text in _texts(block, message.role))
+
+
+def _texts(block: Any, role: MessageRole) -> list[str]:
+    if isinstance(block, TextBlock):
+        return [block.text]
+    if isinstance(block, CitableBlock):  # its title and source are for citations, which no chat template knows
+        return [text for inner in block.content for text in _texts(inner, role)]
+    if isinstance(block, _NO_TEXT):
+        return []
+    kind = getattr(block, "block_type", type(block).__name__)
+    raise RagBiasError(f"RagBiasLLM reads text, but a {role.value} message holds a {kind} block; leave it out")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
 
-from ragbias.errors import RagBiasError
+from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.lm import DebiasedLM
-from ragbias.tool_use import AnswerFormat, Tool, begun_call, tool_choice
+from ragbias.tool_use import AnswerFormat, Tool, begun_call, check_tools, tool_choice
 from ragbias.tools import call_id
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def answer_format(lm: DebiasedLM, tools: Sequence[Tool], required: bool) -> Answ
 
     A call that is required is begun, if the template shows a format that is known.
     """
+    check_tools(tools)
     return AnswerFormat(tools, (begun_call(lm, tools) or "") if tools and required else "")
 
 
@@ -60,10 +61,19 @@ def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[Tool
 
 
 def as_dict(block: ToolCallBlock) -> dict[str, Any]:
-    """A call as chat templates read it; its arguments are an object, not a string."""
+    """A call as chat templates read it; its arguments are an object, not a string.
+
+    Raises:
+        ArgumentError: the arguments are a string that is no JSON object.
+    """
     arguments = block.tool_kwargs
     if isinstance(arguments, str):
-        arguments = json.loads(arguments or "{}")
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            arguments = None
+    if not isinstance(arguments, dict):
+        raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are no JSON object")
     function = {"name": block.tool_name, "arguments": arguments}
     return {"id": block.tool_call_id or call_id(), "type": "function", "function": function}
 
