@@ -16,9 +16,11 @@ class Row:
     Attributes:
         id: of the case; with ``task``, ``model`` and ``method`` it names the row.
         method: as typed, with its parameters, e.g. ``"attention-sorting(rounds=2)"``.
-        question: cases of one question, with equally many ``documents``, differ in the documents' order only.
+        question: cases of one question, with equally many ``documents`` and the same ``seed``, differ in the documents'
+            order only.
         documents: their number.
         gold_position: place of the gold document, counted from 0.
+        seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         score: 0 to 1.
         seconds: wall time of its batch, divided by the rows of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.

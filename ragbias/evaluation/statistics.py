@@ -218,7 +218,9 @@ def share(values: Mapping[str, float], resamples: int = RESAMPLES, seed: int = 0
 
 
 def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] | None = None) -> dict[str, float]:
-    """For each question asked in several orders: 1 if not all answers are the same, else 0; the mean over its seeds.
+    """For each question asked in several orders: 1 if not all answers are the same, else 0.
+
+    Where seeds drew other documents for the same question, the mean over these sets of documents.
 
     Args:
         rows: of one task, model and method.

@@ -125,7 +125,7 @@ class MultiDocumentQA(Task):
                     answers=example.answers,
                     gold_position=position,
                     order=order,
-                    seed=self.seed if seed else 0,
+                    seed=self.seed if pool else 0,
                 )
 
     def _document(self, number: int, passage: _Passage) -> str:
