@@ -10,6 +10,7 @@ from rich.table import Table
 
 from ragbias.cli.terminal import JsonPath, console, progress, write_json
 from ragbias.errors import RunError
+from ragbias.evaluation.folder import ROWS, SUMMARY
 
 
 def bench(
@@ -83,7 +84,7 @@ def bench(
         raise
     for result in summary["results"]:
         console.print(_table(result))
-    console.print(f"Written: {settings.out / 'rows.jsonl'}, {settings.out / 'summary.json'}")
+    console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 
 

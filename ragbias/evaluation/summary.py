@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ragbias.evaluation import statistics
+from ragbias.evaluation.folder import cost_key
 from ragbias.evaluation.rows import Row
 from ragbias.evaluation.statistics import FEWEST, Interval, Scores
 
@@ -31,7 +32,7 @@ def summarise(
 
     Args:
         rows: one for each answer.
-        cost: figures of each method by ``"model|task|documents"`` and method; taken over as they are.
+        cost: figures of each method by ``folder.cost_key`` and method; taken over as they are.
         noise: second answers in the same order, for the noise floor.
 
     Returns:
@@ -52,7 +53,7 @@ def summarise(
             for count, name in REFERENCE_LINES.items()
             if (model, task, count) in settings and count < documents
         }
-        costs = (cost or {}).get(f"{model}|{task}|{documents}", {})
+        costs = (cost or {}).get(cost_key(model, task, documents), {})
         again = repeated.get((model, task, documents), [])
         results.append(
             {

@@ -13,8 +13,9 @@ from ragbias.evaluation.bench.about import check_model, described
 from ragbias.evaluation.bench.cost import DECODED, measure_costs
 from ragbias.evaluation.bench.local import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
-from ragbias.evaluation.bench.settings import HARNESS, Settings
+from ragbias.evaluation.bench.settings import HARNESS_TASK, Settings
 from ragbias.evaluation.bench.store import Store
+from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.tasks.base import Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
@@ -45,9 +46,9 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
         store.rows.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
         _run_harness(settings, plan, store, bar)
-        costs = _costs(plan, store, models, bar) if settings.cost else store.read("cost.json")
+        costs = _costs(plan, store, models, bar) if settings.cost else read_costs(store.folder)
         summary = summarise(list(store.rows.rows.values()), costs, list(store.noise.rows.values()))
-        store.write("summary.json", summary)
+        store.write(SUMMARY, summary)
     return summary
 
 
@@ -77,13 +78,13 @@ def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator
 
 def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) -> None:
     """What lm-eval runs: all of a model, method and seed at once, so only whole parts are resumed."""
-    counts: dict[str, int] = store.read("harness.json") or {}
+    counts = read_counts(store.folder)
     for task in settings.tasks:
-        if task.name != HARNESS:
+        if task.name != HARNESS_TASK:
             continue
         from ragbias.evaluation.harness import harness_rows
 
-        names = task.options.get("tasks", [HARNESS])
+        names = task.options.get("tasks", [HARNESS_TASK])
         limit = task.options.get("limit", settings.limit)
         folder = task.options.get("include_path")
         parts = [
@@ -92,9 +93,9 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
             for seed in settings.seeds
             for each in methods.items()
         ]
-        progress = bar.add_task(HARNESS, total=len(parts))
+        progress = bar.add_task(HARNESS_TASK, total=len(parts))
         for model, seed, label, method in parts:
-            bar.update(progress, description=f"{model} {HARNESS}")
+            bar.update(progress, description=f"{model} {HARNESS_TASK}")
             part = f"{model}|{label}|{seed}"
             held = sum(
                 row.task in names and (row.model, row.method, row.seed) == (model, label, seed)
@@ -103,26 +104,26 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
             if counts.get(part) != held:
                 found = harness_rows(model, method, label, names, limit, seed, Path(folder) if folder else None)
                 counts[part] = len(found)
-                store.write("harness.json", counts)  # before the rows: if those are cut off, their number tells
+                store.write(HARNESS, counts)  # before the rows: if those are cut off, their number tells
                 store.rows.append(found)
             bar.update(progress, advance=1)
 
 
-def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> dict[str, Any]:
-    """By model, task and number of documents, joined by ``|``, and then by label."""
-    found: dict[str, Any] = store.read("cost.json") or {}
+def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
+    """By ``cost_key`` and label."""
+    found = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
     for model, task in parts:
         for documents, cases in _typical(task).items():
-            name = f"{model}|{task.name}|{documents}"
+            name = cost_key(model, task.name, documents)
             if name not in found:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
                 if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
                     costs = measure_costs(lm, prompts, plan.methods[model])
                     found[name] = {label: cost.as_dict() for label, cost in costs.items()}
-                    store.write("cost.json", found)
+                    store.write(COST, found)
         bar.update(progress, advance=1)
     return found
 

@@ -15,7 +15,7 @@ from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.base import Task
 
-HARNESS = "mmlu"  # the task that lm-eval runs
+HARNESS_TASK = "mmlu"  # the task that lm-eval runs
 
 
 def _listed(value: Any) -> Any:
@@ -44,9 +44,9 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSettings:
-        if self.name == HARNESS:
+        if self.name == HARNESS_TASK:
             if unknown := sorted(self.options.keys() - {"limit", "tasks", "include_path"}):
-                raise ValueError(f"unknown option {unknown[0]!r}; task {HARNESS!r} has: limit, tasks, include_path")
+                raise ValueError(f"unknown option {unknown[0]!r}; task {HARNESS_TASK!r} has: limit, tasks, include_path")
             if not isinstance(self.options.get("tasks", []), list):
                 raise ValueError(f"tasks={self.options['tasks']!r}; expected a list of lm-eval's names")
             return self

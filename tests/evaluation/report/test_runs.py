@@ -40,7 +40,7 @@ def report(monkeypatch, capsys):
 
 def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
     cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
-    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"seed": 3}')
+    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"decides": {"seed": 3}}')
     second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
     (second / "noise.jsonl").write_text(as_lines(rows_with(FLAT, 10)[:10]))
     runs = [read_run(first), read_run(second)]
@@ -49,7 +49,7 @@ def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
     assert result["methods"]["pine"]["difference"]["worst"][0] > 0
     assert all("cost" in method for method in result["methods"].values())
     assert result["methods"]["pine"]["noise_floor"][0] == 0 and result["methods"]["none"]["noise_floor"] is None
-    assert runs[0].settings == {"seed": 3} and runs[1].settings == {}
+    assert runs[0].settings == {"decides": {"seed": 3}} and runs[1].settings == {}
 
 
 def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
@@ -71,17 +71,23 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("rows.jsonl", '{"question": "what?"}\n', "does not hold rows of a bench"),
-        ("rows.jsonl", "no json\n", "does not hold rows of a bench"),
-        ("noise.jsonl", "[]\n", "does not hold rows of a bench"),
-        ("cost.json", "{", "is not JSON"),
-        ("settings.json", "[1]", "holds no JSON object"),
+        ("rows.jsonl", '{"question": "what?"}\n', ", line 1: 'id' is missing; .*; 'method_ran' is missing"),
+        ("rows.jsonl", "no json\n", ", line 1: Invalid JSON"),
+        ("noise.jsonl", "[]\n", ", line 1: Input should be an object"),
+        ("cost.json", "{", " is damaged, no JSON"),
+        ("cost.json", "[]", " is damaged: Input should be a valid dictionary"),
+        ("cost.json", '{"tiny|made-up|10": 5}', " is damaged: tiny|made-up|10: Input should be a valid dictionary"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": 5}}}', " is damaged: a.none.prefill_ratio: .* list, got 5"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*finite"),
+        ("settings.json", "[1]", " is damaged: Input should be a valid dictionary"),
+        ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
+        ("settings.json", "{}", " is damaged: 'decides' is missing"),
     ],
 )
 def test_files_of_another_format_are_named(tmp_path, name, content, words):
     path = folder(tmp_path / "run", PLAIN)
     (path / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name} {words}"):
+    with pytest.raises(DataError, match=f"{name}{words}"):
         read_run(path)
 
 
