@@ -46,7 +46,7 @@ class TaskSettings(BaseModel):
     def _fits(self) -> TaskSettings:
         if self.name == HARNESS_TASK:
             if unknown := sorted(self.options.keys() - {"limit", "tasks", "include_path"}):
-                raise ValueError(f"unknown option {unknown[0]!r}; task {HARNESS_TASK!r} has: limit, tasks, include_path")
+                raise ValueError(f"unknown option {unknown[0]!r}; {HARNESS_TASK!r} has: limit, tasks, include_path")
             if not isinstance(self.options.get("tasks", []), list):
                 raise ValueError(f"tasks={self.options['tasks']!r}; expected a list of lm-eval's names")
             return self

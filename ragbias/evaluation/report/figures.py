@@ -39,7 +39,7 @@ MARKERS = "osD^v<>P"
 LINE_NAMES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 COST_LABELS = {
     "prefill_ratio": "prefill time, in units of none",
-    "seconds_ratio": "time per answer in this run, in units of none",
+    "seconds_ratio": "time per answer, in units of none",
 }
 
 # by method and position (counted from 0): estimate, low, high; any of them may be None

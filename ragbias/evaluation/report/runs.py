@@ -9,6 +9,7 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.folder import NOISE, ROWS, Costs, read_about, read_costs
+from ragbias.evaluation.report.pairing import differences
 from ragbias.evaluation.rows import Row, read_rows
 from ragbias.evaluation.summary import summarise
 
@@ -42,25 +43,38 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} holds no {ROWS}; expected the --out folder of a bench")
     rows = read_rows(folder / ROWS)
     if not rows:
-        raise RunError(
-            f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped"
-        )
+        raise RunError(f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped")
     noise = read_rows(folder / NOISE) if (folder / NOISE).is_file() else []
     return Run(folder, rows, noise, read_costs(folder), read_about(folder))
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The aggregates of all runs together, as ``summarise`` gives them.
+    """The aggregates of all runs together, as ``summarise`` gives them; what their settings differ in is noted.
 
     Raises:
-        RunError: two runs hold the same method on the same model, task and number of documents; names both folders.
+        RunError: two runs hold the same method on the same model, task and number of documents, or they asked other
+            questions of the same task; names both folders.
     """
     refuse_clashes(runs)
     cost: Costs = {}
     for run in runs:
         for setting, methods in run.cost.items():
             cost[setting] = {**cost.get(setting, {}), **methods}
-    return summarise([row for run in runs for row in run.rows], cost, [row for run in runs for row in run.noise])
+    rows, noise = [row for run in runs for row in run.rows], [row for run in runs for row in run.noise]
+    summary = summarise(rows, cost, noise)
+    for result in summary["results"]:
+        result["notes"] += _differences(runs, (result["model"], result["task"], result["documents"]))
+    return summary
+
+
+def _differences(runs: Sequence[Run], setting: tuple[str, str, int]) -> list[str]:
+    """What the runs that hold a model, task and number of documents differ in, each from the first of them."""
+    first, *others = [run for run in runs if any((row.model, row.task, row.documents) == setting for row in run.rows)]
+    return [
+        note
+        for other in others
+        for note in differences((first.folder, first.settings), (other.folder, other.settings), setting[1])
+    ]
 
 
 def refuse_clashes(runs: Sequence[Run]) -> None:

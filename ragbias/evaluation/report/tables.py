@@ -40,7 +40,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """What cost means in a result: the timed prefill, or else the run's own time per answer, both in units of none."""
+    """What cost means in a result: the timed prefill, or else the time per answer, both in units of none."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"

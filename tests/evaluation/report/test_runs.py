@@ -1,6 +1,7 @@
 """Folders of runs, and the command that reports them."""
 
 import json
+import re
 import sys
 
 import pytest
@@ -58,6 +59,61 @@ def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
         summary_of(runs)
 
 
+DATA = [{"file": "a.jsonl", "sha256": "12"}]
+TASK = {"name": "made-up", "data": DATA, "orders": 2}
+
+
+def settings(task=None, **changes):
+    tasks = [{"name": "other", "indices": False}, {**TASK, **(task or {})}]
+    return json.dumps({"decides": {"methods": "none", "tasks": tasks, "dtype": "auto", "batch_size": 8, **changes}})
+
+
+def pair(tmp_path, first, second):
+    made = [
+        folder(tmp_path / name, accuracies, settings_json=text)
+        for name, accuracies, text in (("a", PLAIN, first), ("b", FLAT, second))
+    ]
+    return [read_run(each) for each in made]
+
+
+def test_runs_with_the_same_settings_pair_without_a_note(tmp_path):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(methods="pine", models=["tiny"])))["results"]
+    assert result["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "note"),
+    [
+        ({}, {"dtype": "bfloat16"}, "The runs differ in dtype: 'auto' in .*a, 'bfloat16' in .*b;"),
+        ({}, {"batch_size": 1}, "differ in batch_size: 8 in .*a, 1 in"),
+        ({"orders": 3}, {}, "differ in orders: 2 in .*a, 3 in .*b;"),
+        ({"data": [*DATA, {"file": "b.jsonl", "sha256": "34"}]}, {}, r"differ in data: \['a.jsonl \(12\)'\] in"),
+    ],
+)
+def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, changes, note):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(task, **changes)))["results"]
+    assert re.search(note, "\n".join(result["notes"])) and len(result["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"indices": False}, "a and .*b asked task 'made-up' with other prompts: indices is 'the default' in one"),
+        ({"seed": 3}, "with other prompts: seed"),
+        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "from other files of data"),
+    ],
+)
+def test_runs_that_asked_something_else_are_not_paired(tmp_path, task, words):
+    with pytest.raises(RunError, match=words):
+        summary_of(pair(tmp_path, settings(), settings(task)))
+
+
+def test_runs_without_settings_are_noted(tmp_path):
+    runs = [read_run(folder(tmp_path / "a", PLAIN)), read_run(folder(tmp_path / "b", FLAT))]
+    (result,) = summary_of(runs)["results"]
+    assert any("a and " in note and "not recorded" in note for note in result["notes"])
+
+
 def test_folders_that_are_no_runs_are_refused(tmp_path):
     with pytest.raises(RunError, match="missing is no folder"):
         read_run(tmp_path / "missing")
@@ -78,7 +134,7 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
         ("cost.json", "[]", " is damaged: Input should be a valid dictionary"),
         ("cost.json", '{"tiny|made-up|10": 5}', " is damaged: tiny|made-up|10: Input should be a valid dictionary"),
         ("cost.json", '{"a": {"none": {"prefill_ratio": 5}}}', " is damaged: a.none.prefill_ratio: .* list, got 5"),
-        ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*finite"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*fin"),
         ("settings.json", "[1]", " is damaged: Input should be a valid dictionary"),
         ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
         ("settings.json", "{}", " is damaged: 'decides' is missing"),
