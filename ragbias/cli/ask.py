@@ -22,13 +22,13 @@ def ask(
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.evaluation.ask import ask as answer
     from ragbias.evaluation.ask import read_chunks
-    from ragbias.lm import DebiasedLM
+    from ragbias.evaluation.loading import load_model
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     chunks = read_chunks(documents)
     with status("Loading the model, embedding the documents"):
-        lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")
+        lm = load_model(model, method)
         generation, used = answer(lm, question, chunks, k, max_new_tokens)
     console.print(generation.text.strip() or "(the model gave no answer)", markup=False)
     report = generation.report

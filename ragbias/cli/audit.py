@@ -84,10 +84,10 @@ def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Prog
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.lm import DebiasedLM
+    from ragbias.evaluation.loading import load_model
 
     if pipeline is None:
-        return from_questions(DebiasedLM.from_pretrained(model, method="none", dtype="auto"), asked), 0
+        return from_questions(load_model(model), asked), 0
     loaded = load_pipeline(pipeline)
     task = bar.add_task("running the pipeline", total=len(asked))
     return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))

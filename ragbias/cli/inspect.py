@@ -22,14 +22,14 @@ def inspect(
     """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
     from ragbias.evaluation.attention_plot import heat_maps
     from ragbias.evaluation.inspecting import inspect as look
+    from ragbias.evaluation.loading import load_model
     from ragbias.evaluation.method_list import parse_methods
     from ragbias.evaluation.questions import read_questions
-    from ragbias.lm import DebiasedLM
 
     asked = read_questions(questions)[:limit]
     chosen = parse_methods(methods, model)
     with status("Loading the model"):
-        lm = DebiasedLM.from_pretrained(model, method="none", dtype="auto")
+        lm = load_model(model)
     with progress() as bar:
         task = bar.add_task("", total=len(asked) * len(chosen))
         views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label))

@@ -16,6 +16,8 @@ from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.settings import HARNESS_TASK, Settings
 from ragbias.evaluation.bench.store import Store
 from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
+from ragbias.evaluation.folder import SETTINGS as FILE_OF_SETTINGS
+from ragbias.evaluation.loading import load_model
 from ragbias.evaluation.tasks.base import Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
@@ -41,6 +43,8 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
     plan = Plan.of(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
+    if not (settings.out / FILE_OF_SETTINGS).exists():
+        _try_models(settings, models)
     with Store(settings.out, described(settings)) as store:
         _answer(plan, store, settings, models, bar, len(keys) + len(noise_keys))
         store.rows.put_in_order(keys)
@@ -50,6 +54,15 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
         summary = summarise(list(store.rows.rows.values()), costs, list(store.noise.rows.values()))
         store.write(SUMMARY, summary)
     return summary
+
+
+def _try_models(settings: Settings, models: Models) -> None:
+    """Fail over a model that cannot be loaded before a folder is made; the first one stays loaded."""
+    for model in reversed(settings.models):
+        if settings.engine == "ray":
+            load_model(model, dtype=settings.dtype)  # to the CPU, for its workers need the GPU
+        else:
+            models.load(model)
 
 
 def _answer(plan: Plan, store: Store, settings: Settings, models: Models, bar: Progress, total: int) -> None:

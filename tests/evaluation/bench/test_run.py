@@ -1,11 +1,13 @@
 """Runs in this process: what they leave, and that a stopped one ends as if it had not been."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 from rich.progress import Progress
 
+from ragbias import tiny
 from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.bench.settings import checked
@@ -104,6 +106,25 @@ def test_a_model_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path, 
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match=r"no config\.json"):
         silently(settings(tmp_path / "run", models=str(tmp_path / "empty")))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda content: content[:1000]),
+        ("model.safetensors", lambda content: content[:-1000]),
+        ("tokenizer.json", lambda content: b'{"a":\n'),
+        ("config.json", lambda content: b"[]"),
+    ],
+)
+def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage, engine):
+    model = tmp_path / "model"
+    shutil.copytree(tiny.path(), model)
+    (model / name).write_bytes(damage((model / name).read_bytes()))
+    with pytest.raises(RunError, match=f"model '{model}'"):
+        silently(settings(tmp_path / "run", models=str(model), engine=engine))
     assert not (tmp_path / "run").exists()
 
 
