@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
@@ -13,7 +12,7 @@ from ragbias.evaluation.bench.about import check_model, described
 from ragbias.evaluation.bench.cost import DECODED, measure_costs
 from ragbias.evaluation.bench.local import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
-from ragbias.evaluation.bench.settings import HARNESS_TASK, Settings
+from ragbias.evaluation.bench.settings import HARNESS_TASK, HarnessOptions, Settings
 from ragbias.evaluation.bench.store import Store
 from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.folder import SETTINGS as FILE_OF_SETTINGS
@@ -97,9 +96,8 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
             continue
         from ragbias.evaluation.harness import harness_rows
 
-        names = task.options.get("tasks", [HARNESS_TASK])
-        limit = task.options.get("limit", settings.limit)
-        folder = task.options.get("include_path")
+        options = HarnessOptions.model_validate(task.options)
+        limit = options.limit or settings.limit
         parts = [
             (model, seed, *each)
             for model, methods in plan.methods.items()
@@ -111,11 +109,11 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
             bar.update(progress, description=f"{model} {HARNESS_TASK}")
             part = f"{model}|{label}|{seed}"
             held = sum(
-                row.task in names and (row.model, row.method, row.seed) == (model, label, seed)
+                row.task in options.tasks and (row.model, row.method, row.seed) == (model, label, seed)
                 for row in store.rows.rows.values()
             )
             if counts.get(part) != held:
-                found = harness_rows(model, method, label, names, limit, seed, Path(folder) if folder else None)
+                found = harness_rows(model, method, label, options.tasks, limit, seed, options.include_path)
                 counts[part] = len(found)
                 store.write(HARNESS, counts)  # before the rows: if those are cut off, their number tells
                 store.rows.append(found)
