@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, progress, status, writable, write_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +30,7 @@ def audit(
     orders: Annotated[int, typer.Option(min=2, help="Of the documents: as retrieved, reversed, shuffles.")] = 4,
     seed: Annotated[int, typer.Option(help="Draws the shuffles.")] = 0,
     json_path: JsonPath = None,
-    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=in_a_folder)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=writable)] = None,
 ) -> None:
     """Find out whether a pipeline's answers depend on the order of its documents, and what would help. Needs no labels.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, progress, write_json
+from ragbias.cli.terminal import JsonPath, console, folder, progress, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation.folder import ROWS, SUMMARY
 
@@ -36,7 +36,8 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Of the engine ray; each loads the model. Default: 2.")] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.")
+        Path | None,
+        typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.", callback=folder),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:

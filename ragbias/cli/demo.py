@@ -9,14 +9,16 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, folder, progress, status, write_json
 
 
 def demo(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
     questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
     seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
+        "demo-output"
+    ),
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, picture, progress, status, write_json
 
 
 def inspect(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer or gold if known.")],
-    out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=in_a_folder)],
+    out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)],
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
     methods: Annotated[str, typer.Option(help="Comma-separated, one heat map each.")] = "none,pine",
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first questions only.")] = None,

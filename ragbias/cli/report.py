@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, write_json
+from ragbias.cli.terminal import JsonPath, console, writable, write_json
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of benches (their --out).", metavar="DIR...")],
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=in_a_folder)] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=in_a_folder)] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=in_a_folder)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=writable)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Tables and figures of one or several benches, the method with the best worst position first.

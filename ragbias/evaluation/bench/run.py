@@ -13,7 +13,7 @@ from ragbias.evaluation.bench.cost import DECODED, measure_costs
 from ragbias.evaluation.bench.local import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.settings import HARNESS_TASK, HarnessOptions, Settings
-from ragbias.evaluation.bench.store import Store
+from ragbias.evaluation.bench.store import Store, refuse_other_contents
 from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.folder import SETTINGS as FILE_OF_SETTINGS
 from ragbias.evaluation.loading import load_model
@@ -37,6 +37,7 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
     """
     from ragbias.evaluation.summary import summarise
 
+    refuse_other_contents(settings.out)
     for model in settings.models:
         check_model(model)
     plan = Plan.of(settings)

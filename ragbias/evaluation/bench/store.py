@@ -61,12 +61,7 @@ class Store:
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"{folder} is a file; give a folder for the results")
-        if folder.is_dir() and not (folder / SETTINGS).exists():
-            others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
-            if others:
-                raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
+        refuse_other_contents(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:
@@ -101,6 +96,16 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._lock.close()
+
+
+def refuse_other_contents(folder: Path) -> None:
+    """Raise ``RunError`` where a folder for results is a file, or holds something else than a run."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; give a folder for the results")
+    if folder.is_dir() and not (folder / SETTINGS).exists():
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
+        if others:
+            raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
