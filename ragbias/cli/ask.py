@@ -30,8 +30,8 @@ def ask(
     with status("Loading the model, embedding the documents"):
         lm = load_model(model, method)
         generation, used = answer(lm, question, chunks, k, max_new_tokens)
-    console.print(generation.text.strip() or "(the model gave no answer)", markup=False)
+    console.print(generation.text.strip() or "(the model gave no answer)")
     report = generation.report
     about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
-    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim", markup=False)
+    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim")
     write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)

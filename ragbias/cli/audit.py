@@ -63,7 +63,7 @@ def audit(
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
     for each in table(found, costs):
         console.print(each)
-    console.print(f"\n{advice.text}", markup=False, highlight=False)
+    console.print(f"\n{advice.text}", highlight=False)
     settings = {
         "questions": str(questions),
         "asked": len(subjects),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from ragbias.cli.terminal import JsonPath, console, writable, write_json
 
@@ -33,7 +32,7 @@ def report(
         if result["task"] == JUDGE:
             console.print(tables.as_judge_table(result))
         for note in result["notes"]:
-            console.print(Text(f"- {note}"))
+            console.print(f"- {note}")
     console.print(
         "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends on "
         "the order of the documents; noise: the same when nothing is changed."
@@ -49,4 +48,4 @@ def report(
     write_json(summary, json_path)
     for path in (html, markdown, csv, json_path):
         if path is not None:
-            console.print(Text(f"Written: {path}"))
+            console.print(f"Written: {path}")

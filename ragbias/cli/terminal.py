@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 PICTURES = (".png", ".svg", ".pdf")
 
-console = Console()
+console = Console(markup=False, emoji=False)  # paths, names and answers are shown as they are
 
 
 def writable(path: Path | None) -> Path | None:
@@ -61,7 +61,11 @@ class _Lines(Progress):
 
 def progress() -> Progress:
     return _Lines(
-        TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        TextColumn("{task.description:20}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
     )
 
 

@@ -38,6 +38,13 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
 
 
+def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")
+    assert (code, errors) == (0, "")
+    assert "Written: o[bold]x[/rows.jsonl" in said
+
+
 def official(path, gold):
     """A file of lost-in-the-middle with one question, its gold document at this place."""
     texts = [{"title": name, "text": f"{name} is blue.", "isgold": False} for name in ("Ash", "Elm")]
