@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ragbias.errors import DataError
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
@@ -18,10 +19,15 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such path, or no text file in it.
+        DataError: a file is no text; names it.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
-    files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS) if path.is_dir() else [path]
+    files = (
+        sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+        if path.is_dir()
+        else [path]
+    )
     chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
     if not chunks:
         raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
@@ -32,7 +38,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
+        raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 
 
 def _chunks(text: str, size: int) -> Iterator[str]:
