@@ -13,6 +13,7 @@ from rich.table import Table
 from ragbias.calibration.calibrate import calibrate
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.calibration.settings import Settings
+from ragbias.evaluation.plotting import literal
 from ragbias.profiles import Profile
 
 COLUMNS = 4  # of the plot
@@ -94,6 +95,7 @@ def plot_channel(profile: Profile, path: Path) -> None:
         panel.tick_params(labelsize=7)
     for panel in panels[len(by_layer) :]:
         panel.set_visible(False)
-    figure.suptitle(f"{profile.model}: mean of hidden channel {profile.channel} after each layer", fontsize=11)
+    title = f"{profile.model}: mean of hidden channel {profile.channel} after each layer"
+    figure.suptitle(literal(title), fontsize=11)
     figure.supxlabel("position in the string", fontsize=9)
     figure.savefig(path, dpi=130)

@@ -34,7 +34,7 @@ def inspect(
         task = bar.add_task("", total=len(asked) * len(chosen))
         views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label))
     title = f"Attention of the prompt's last token: {model}, {len(asked)} questions"
-    heat_maps(views, title, out)
+    heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")
     write_json({label: view.as_dict() for label, view in views.items()}, json_path)

@@ -18,6 +18,7 @@ import transformers
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.loading import load_model
+from ragbias.evaluation.plotting import literal
 from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.evaluation.stock_prompt import stock_prompt
@@ -178,7 +179,7 @@ def save(outcome: dict[str, Any], folder: Path) -> None:
     title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
     panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
     figure = overlaid(panels)
-    figure.suptitle(title)
+    figure.suptitle(literal(title))
     figure.savefig(folder / "bias.png", dpi=120)
 
 
