@@ -11,7 +11,8 @@ from typing import Any
 
 from ragbias.calibration.settings import Plan
 from ragbias.errors import MethodError
-from ragbias.evaluation.positions import Example, evenly_spread, split
+from ragbias.evaluation.positions import Example, split
+from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import TokenisedPrompt, tokenise
 from ragbias.tiny import evaluate as tiny_evaluation

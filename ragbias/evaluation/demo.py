@@ -18,10 +18,12 @@ import transformers
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.loading import load_model
+from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.plotting import literal
-from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
+from ragbias.evaluation.positions import Curve, Example, MakeText, measure, split
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
 

@@ -13,7 +13,7 @@ from ragbias.binding import attach
 from ragbias.binding.call import AttentionCall
 from ragbias.calibration.attention import retrieving
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.audit.preference import source
+from ragbias.evaluation.attribution import source
 from ragbias.evaluation.questions import Question
 from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM

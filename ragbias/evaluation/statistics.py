@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import RunError
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.rows import Row
 
 RESAMPLES = 2000

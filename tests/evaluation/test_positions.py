@@ -11,9 +11,11 @@ import pytest
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.evaluation import demo
-from ragbias.evaluation.positions import Curve, Example, evenly_spread, measure, normalised
+from ragbias.evaluation.metrics import normalised
+from ragbias.evaluation.positions import Curve, Example, measure
 from ragbias.evaluation.speed import measure as measure_speed
 from ragbias.evaluation.speed import random_llama
+from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
 

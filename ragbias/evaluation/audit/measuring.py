@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ragbias.errors import RunError
+from ragbias.evaluation.attribution import source
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place, source
-from ragbias.evaluation.metrics import best_subspan_em
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place
+from ragbias.evaluation.metrics import best_subspan_em, normalised
 from ragbias.evaluation.statistics import FEWEST, Interval, share
 from ragbias.methods import Method
 from ragbias.report import Generation

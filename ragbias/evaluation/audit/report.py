@@ -15,7 +15,7 @@ from ragbias.evaluation.audit.measuring import Audit, Outcome
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.bench.cost import Cost, measure_costs
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.report.html import address
 from ragbias.evaluation.statistics import Interval
 from ragbias.methods import Method

@@ -20,8 +20,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from ragbias.evaluation.plotting import literal
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
+from ragbias.evaluation.summary import REFERENCE
 
-REFERENCE = "none"
 OVERLAID = 3  # bands that one panel can hold
 COLUMNS = 4  # of small multiples
 TITLE = 28  # characters that fit over one

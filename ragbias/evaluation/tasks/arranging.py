@@ -14,6 +14,13 @@ SEVERAL = {"documents": 1, "positions": 0}  # options that are several whole num
 ONE = {"orders": 1, "limit": 1}
 
 
+def evenly_spread(documents: int, count: int) -> list[int]:
+    """``count`` positions among ``documents``, first and last included, counted from 0; a single one is the middle."""
+    if count == 1:
+        return [documents // 2]
+    return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
+
+
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
     """``count`` different orders: the given one, then shuffles that are the same for the same key.
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from ragbias.errors import RunError
 from ragbias.evaluation.jsonl import Line, read_lines, sources
 from ragbias.evaluation.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.positions import evenly_spread
-from ragbias.evaluation.tasks.arranging import arranged, check_settings
+from ragbias.evaluation.tasks.arranging import arranged, check_settings, evenly_spread
 from ragbias.evaluation.tasks.base import Case, Task
 
 TEMPLATE = (
