@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from ragbias.cli.terminal import JsonPath, console, folder, progress, write_json
 from ragbias.errors import RunError
@@ -44,6 +43,7 @@ def bench(
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.settings import checked, read_settings
+    from ragbias.evaluation.report.tables import as_table
 
     given = {
         "models": ",".join(model) if model else None,
@@ -84,7 +84,7 @@ def bench(
         console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")
         raise
     for result in summary["results"]:
-        console.print(_table(result))
+        console.print(as_table(result))
     console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 
@@ -100,17 +100,3 @@ def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     if seed is not None and seeds is not None:
         raise RunError("--seed and --seeds are both given; give one of them")
     return _numbers("--seeds", seeds) if seed is None else [seed]
-
-
-def _table(result: dict[str, Any]) -> Table:
-    title = f"{result['model']}, {result['task']}, {result['documents']} documents"
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    for column in ("method", "mean", "worst", "gap", "flips"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for label, figures in result["methods"].items():
-        table.add_row(label, *(_estimate(figures[name]) for name in ("mean", "worst", "gap", "flip_rate")))
-    return table
-
-
-def _estimate(figure: list[float | None] | None) -> str:
-    return "-" if figure is None or figure[0] is None else f"{figure[0]:.2f}"

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 from ragbias.cli.terminal import JsonPath, console, picture, progress, status, write_json
+from ragbias.evaluation.plain_table import plain_table
 
 
 def inspect(
@@ -41,12 +42,10 @@ def inspect(
 
 
 def _table(views: dict[str, Any]) -> Table:
-    table = Table(title="Attention to all documents together, by layer", box=None, padding=(0, 1, 0, 0))
-    table.add_column("layer", justify="right")
-    for label, view in views.items():
-        table.add_column(label, justify="right")
-        if view.gold:
-            table.add_column("gold, another", justify="right")
+    headings = [
+        heading for label, view in views.items() for heading in (label, *(["gold, another"] if view.gold else []))
+    ]
+    table = plain_table("Attention to all documents together, by layer", "layer", *headings, wrap=True)
     for layer in range(len(next(iter(views.values())).attention)):
         cells = []
         for view in views.values():

@@ -16,6 +16,7 @@ from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.bench.cost import Cost, measure_costs
 from ragbias.evaluation.metrics import normalised
+from ragbias.evaluation.plain_table import plain_table
 from ragbias.evaluation.report.html import address
 from ragbias.evaluation.statistics import Interval
 from ragbias.methods import Method
@@ -106,10 +107,8 @@ def percent(interval: Interval) -> str:
 
 
 def _table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    made = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline", title_justify="left")
-    made.add_column("method", min_width=max(map(len, rows)))
-    for heading in headings:
-        made.add_column(heading, justify="right")
+    made = plain_table(title, "method", *headings, wrap=True)
+    made.columns[0].min_width = max(map(len, rows))
     for label, cells in rows.items():
         made.add_row(label, *cells)
     return made

@@ -29,7 +29,7 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     out = tmp_path / "run"
     code, said, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
     assert (code, errors) == (0, "")
-    assert "tiny, tiny, 3 documents" in said and "flips" in said and "pine" in said
+    assert "tiny, 3 documents, model tiny" in said and "flips" in said and "pine" in said
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads((out / "summary.json").read_text())
     before = (out / "rows.jsonl").read_bytes()
     file = tmp_path / "bench.yaml"
