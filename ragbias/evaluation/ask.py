@@ -7,11 +7,11 @@ from pathlib import Path
 
 from ragbias.errors import DataError
 from ragbias.evaluation.retrieval import Index, minilm
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
 
 ENDINGS = (".txt", ".md", ".rst")
-TEMPLATE = "Answer the question with the help of these documents.\n\n{context}\n\nQuestion: {question}\nAnswer:"
 
 
 def read_chunks(path: Path, size: int = 800) -> list[str]:
@@ -57,7 +57,5 @@ def ask(
 ) -> tuple[Generation, list[str]]:
     """The answer, and the chunks it was given, nearest first."""
     documents = Index(chunks, minilm()).search(question, min(k, len(chunks)))
-    prompt = TEMPLATE.format(context="\n\n".join(documents), question=question)
-    if lm.tokenizer.chat_template is not None:
-        prompt = lm.chat_text([{"role": "user", "content": prompt.removesuffix("\nAnswer:")}])
+    prompt = stock_prompt(lm, documents, question)
     return lm.generate(prompt, documents=documents, max_new_tokens=max_new_tokens), documents
