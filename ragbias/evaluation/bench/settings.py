@@ -27,7 +27,8 @@ from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.base import Task
 from ragbias.evaluation.validation import complaints
 
-HARNESS_TASK = "mmlu"  # the task that lm-eval runs
+HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+MMLU = "mmlu"  # short for lm-eval with this task
 
 
 def _listed(value: Any) -> Any:
@@ -59,7 +60,7 @@ class HarnessOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tasks: Names = (HARNESS_TASK,)
+    tasks: Names = (MMLU,)
     include_path: Path | None = None
     limit: Least1 | None = None
 
@@ -74,7 +75,12 @@ class TaskSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_a_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or value.get("name") != MMLU:
+            return value
+        if "tasks" in value:
+            raise ValueError(f"{MMLU} has no option tasks; name: {HARNESS_TASK} runs other tasks")
+        return {**value, "name": HARNESS_TASK, "tasks": [MMLU]}
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSettings:

@@ -76,7 +76,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         (("--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
         (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
         (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
-        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'mmlu' has none"),
+        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'lm-eval' has none"),
         ((*QUICK, "--methods", "none", "--positions", "0,x"), "--positions '0,x': expected whole numbers"),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),

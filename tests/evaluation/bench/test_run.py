@@ -147,7 +147,7 @@ def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
     (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "colours.yaml").write_text(LM_EVAL_TASK.format(data=tmp_path / "colours.jsonl"))
-    task = {"name": "mmlu", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
+    task = {"name": "lm-eval", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
     chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
     summary = silently(chosen)
     file = tmp_path / "run" / "rows.jsonl"

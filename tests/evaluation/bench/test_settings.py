@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.plan import Plan
-from ragbias.evaluation.bench.settings import checked, read_settings
+from ragbias.evaluation.bench.settings import HarnessOptions, checked, read_settings
 
 WHOLE = """
 models: tiny
@@ -49,11 +49,12 @@ def test_a_file_gives_settings_and_the_command_line_replaces_some(tmp_path):
         ("seeds: [1, 1]", "one of them stands twice"),
         ("tasks: [{name: tiny, documets: [5]}]", "tasks.0: tiny has no option documets"),
         ("tasks: [{name: trivia}]", "tasks.0: unknown task 'trivia'"),
-        ("tasks: [{name: mmlu, data: x}]", "tasks.0: mmlu: unknown key 'data'"),
-        ("tasks: [{name: mmlu, tasks: []}]", "tasks.0: mmlu: tasks: .*at least 1 item"),
-        ("tasks: [{name: mmlu, tasks: [5]}]", "tasks.0: mmlu: tasks.0: .*valid string, got 5"),
-        ("tasks: [{name: mmlu, limit: -1}]", "tasks.0: mmlu: limit: .*greater than or equal to 1, got -1"),
-        ("tasks: [{name: mmlu, include_path: [x]}]", "tasks.0: mmlu: include_path: .*path"),
+        ("tasks: [{name: lm-eval, data: x}]", "tasks.0: lm-eval: unknown key 'data'"),
+        ("tasks: [{name: mmlu, tasks: [arc]}]", "tasks.0: mmlu has no option tasks; name: lm-eval runs other tasks"),
+        ("tasks: [{name: lm-eval, tasks: []}]", "tasks.0: lm-eval: tasks: .*at least 1 item"),
+        ("tasks: [{name: lm-eval, tasks: [5]}]", "tasks.0: lm-eval: tasks.0: .*valid string, got 5"),
+        ("tasks: [{name: lm-eval, limit: -1}]", "tasks.0: lm-eval: limit: .*greater than or equal to 1, got -1"),
+        ("tasks: [{name: lm-eval, include_path: [x]}]", "tasks.0: lm-eval: include_path: .*path"),
         ("tasks: [{name: tiny, documents: ten}]", "tasks.0: tiny: documents='ten'; expected a list of whole numbers"),
         ("tasks: [{name: tiny, positions: {0: 1}}]", "tasks.0: tiny: positions={0: 1}; expected a list"),
         ("tasks: [{name: tiny, documents: [[3]]}]", "tasks.0: tiny: documents=.*different whole numbers"),
@@ -105,6 +106,14 @@ def test_what_is_missing_is_named():
         checked({"tasks": ["tiny"]}, "the command line")
 
 
+def test_mmlu_is_short_for_lm_eval_with_this_task():
+    short, whole, alone = checked(
+        {"methods": "none", "out": "x", "tasks": ["mmlu", {"name": "lm-eval", "tasks": ["mmlu"]}, "lm-eval"]}, "here"
+    ).tasks
+    assert short == whole and short.options == {"tasks": ["mmlu"]}
+    assert HarnessOptions.model_validate(alone.options) == HarnessOptions.model_validate(short.options)
+
+
 def plan(**changes):
     return Plan.of(checked({"methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here"))
 
@@ -132,5 +141,5 @@ def test_a_case_that_two_tasks_share_is_refused():
 
 
 def test_a_method_that_a_task_cannot_feed_is_refused():
-    with pytest.raises(RunError, match="method 'pine' needs documents and task 'mmlu' has none"):
+    with pytest.raises(RunError, match="method 'pine' needs documents and task 'lm-eval' has none"):
         plan(tasks=["tiny", "mmlu"], methods="none,pine")
