@@ -77,8 +77,8 @@ def logprob_by_place(
 ) -> dict[str, Interval] | None:
     """Log-probability (nats) of each question's first answer, as the document it was taken from is moved.
 
-    That document is put first, in the middle and last, the others stay as retrieved; given is the difference to the
-    mean of the three, averaged over questions.
+    That document is put first, in the middle and last, the others stay as retrieved. Each log-probability is taken
+    minus the mean of the three, and averaged over questions.
 
     Returns:
         None for a vote, which gives no probabilities, and for too few questions with a known source.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -34,7 +33,7 @@ def costs_of(subjects: Sequence[Subject], methods: Mapping[str, Method]) -> dict
 def as_dict(
     audit: Audit, costs: Mapping[str, Cost], advice: Recommendation, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures as plain data; intervals are ``{estimate, low, high}``."""
+    """All figures as plain data; intervals are ``[estimate, low, high]``, as in a bench."""
     return {
         "settings": settings,
         "verdict": advice.verdict.value,
@@ -45,7 +44,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": asdict(costs[label]),
+                "cost": costs[label].as_dict(),
                 "answers": audit.answers[label],
                 "answers_in_the_same_order": audit.repeats[label],
             }
