@@ -1,10 +1,6 @@
 """Where a command shall write is checked before it works: the models and questions named here do not exist."""
 
-import sys
-
 import pytest
-
-from ragbias.cli import main
 
 NOWHERE = ["--questions", "/nonexistent.jsonl", "--model", "/nonexistent/model"]
 COMMANDS = {
@@ -20,13 +16,11 @@ COMMANDS = {
 
 
 @pytest.fixture
-def refused(monkeypatch, capsys):
+def refused(cli):
     def said(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ragbias", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        assert ended.value.code == 2
-        return " ".join(capsys.readouterr().err.replace("│", " ").split())
+        code, _, errors = cli(*arguments)
+        assert code == 2
+        return " ".join(errors.replace("│", " ").split())
 
     return said
 

@@ -1,7 +1,6 @@
 """Attention by layer: against the eager model's weights, and under permutations of the documents."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from audit_questions import question_lines, write
 from matplotlib import rc_context
 
 from conftest import random_model
-from ragbias import DebiasedLM, Prompt, cli
+from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.attention_plot import heat_maps
@@ -175,14 +174,12 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
     assert (tmp_path / "a.svg").read_text().count(name) == 2
 
 
-def test_command_draws_and_writes(tmp_path, monkeypatch, capsys):
+def test_command_draws_and_writes(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(3, documents=6))
     out, figures = tmp_path / "a.png", tmp_path / "a.json"
     arguments = ["--questions", questions, "--out", out, "--limit", 2, "--json", figures]
-    monkeypatch.setattr(sys, "argv", ["ragbias", "inspect", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    code, _, _ = cli("inspect", *arguments)
+    assert code == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]

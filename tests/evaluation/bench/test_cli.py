@@ -1,25 +1,16 @@
 """``ragbias bench`` as typed."""
 
 import json
+from functools import partial
 
 import pytest
 
-from ragbias.cli import main
 from ragbias.evaluation.rows import read_rows
 
 
 @pytest.fixture
-def bench(monkeypatch, capsys):
-    """Run the command; gives exit code, output and errors."""
-
-    def typed(*arguments):
-        monkeypatch.setattr("sys.argv", ["ragbias", "bench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        return stopped.value.code or 0, said.out, said.err
-
-    return typed
+def bench(cli):
+    return partial(cli, "bench")
 
 
 QUICK = ("--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")

@@ -2,12 +2,11 @@
 
 import json
 import re
-import sys
+from functools import partial
 
 import pytest
 from bench_rows import rows_with, u_shape
 
-from ragbias.cli import main
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.report.runs import read_run, summary_of
 from ragbias.evaluation.rows import as_lines
@@ -27,16 +26,8 @@ def folder(path, accuracies, **files):
 
 
 @pytest.fixture
-def report(monkeypatch, capsys):
-    """Runs the command; gives the exit code and what went to stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ragbias", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return run
+def report(cli):
+    return partial(cli, "report")
 
 
 def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
