@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ragbias.binding import attach
 from ragbias.binding.call import AttentionCall
-from ragbias.calibration.attention import retrieving
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.attribution import source
 from ragbias.evaluation.questions import Question
@@ -113,6 +112,18 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     came = request.origin.tokens.documents
     places = [next(at for at, other in enumerate(inside) if other is document) for document in came]
     return torch.stack(watched.mass)[:, places]
+
+
+def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+    """The layers that retrieve: their attention to the gold document exceeds that to another one by at least half as
+    much as in the layer where it exceeds it most.
+
+    Args:
+        attention: per layer, the last token's attention to the gold document and to the average other one.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 @dataclass(frozen=True)
