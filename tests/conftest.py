@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from ragbias import DebiasedLM
+from ragbias.cli import main
 from ragbias.tiny import tokenizer as tiny_tokenizer
 
 torch.set_num_threads(1)  # on models this small, more threads wait for each other
@@ -79,6 +81,20 @@ def random_model(family: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
         if parameter.dim() == 2:
             torch.nn.init.normal_(parameter, std=1.0 if "embed" in name else 0.25)
     return model.eval()
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``ragbias`` with arguments in this process; gives the exit code, and what went to stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ragbias", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 import ragbias
 from ragbias.calibration.loss import padded
 from ragbias.calibration.samples import Sample
+from ragbias.evaluation.inspecting import retrieving
 from ragbias.methods import SIW, AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Span
@@ -56,18 +57,6 @@ def gold_attention(
     whole = torch.stack([mass.sum(1) for mass in masses])
     others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
     return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
-
-
-def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
-    """The layers that retrieve: their attention to the gold document exceeds that to another one by at least half as
-    much as in the layer where it exceeds it most.
-
-    Args:
-        attention: per layer, what ``gold_attention`` gives.
-    """
-    excess = [gold - other for gold, other in attention]
-    best = max(range(len(excess)), key=excess.__getitem__)
-    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:

@@ -24,6 +24,7 @@ from ragbias.calibration.record import Found, Measured, record
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.calibration.settings import Plan, Settings
 from ragbias.errors import MethodError
+from ragbias.evaluation.loading import load_model
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.profiles import Profile
@@ -46,7 +47,8 @@ def calibrate(
     Raises:
         MethodError: settings that do not fit, or an unfinished calibration with other settings.
         NoPositionalChannelError: no channel follows the position in any layer.
-        OSError: no such model, or ``out`` cannot be written.
+        RunError: no such model, or a damaged one.
+        OSError: ``out`` cannot be written.
     """
     if out.suffix != ".json":
         raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
@@ -67,7 +69,7 @@ def calibrate(
 
 def load(model: str) -> DebiasedLM:
     """The model as it is, on the GPU if there is one."""
-    lm = DebiasedLM.from_pretrained(model, method="none", dtype="auto")
+    lm = load_model(model)
     if torch.cuda.is_available():
         lm.model.cuda()  # type: ignore[call-arg]
     return lm

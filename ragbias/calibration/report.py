@@ -8,11 +8,12 @@ from pathlib import Path
 from numpy.polynomial import Polynomial
 from rich.console import Console
 from rich.progress import Progress, TaskID
-from rich.table import Table
 
 from ragbias.calibration.calibrate import calibrate
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.calibration.settings import Settings
+from ragbias.evaluation.plain_table import plain_table
+from ragbias.evaluation.plotting import literal
 from ragbias.profiles import Profile
 
 COLUMNS = 4  # of the plot
@@ -42,9 +43,8 @@ def tell(profile: Profile, console: Console) -> None:
             "those that are monotone in the most layers were tried instead."
         )
     plain = measured["choice"]["plain"]["loss"]
-    table = Table(title=f"Loss of the right answers; {plain:.4f} without scaling", box=None, padding=(0, 1, 0, 0))
-    for column in ("channel", "factor", "layers", "loss", "difference", "standard error"):
-        table.add_column(column, justify="right", no_wrap=True)
+    headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
+    table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
     for row in sorted(measured["losses"], key=lambda row: row["loss"]):
         figures = [f"{row['loss']:.4f}", f"{row['difference']:+.4f}", f"{row['standard_error']:.4f}"]
         table.add_row(str(row["channel"]), f"{row['factor']:g}", "{}-{}".format(*row["layers"]), *figures)
@@ -94,6 +94,7 @@ def plot_channel(profile: Profile, path: Path) -> None:
         panel.tick_params(labelsize=7)
     for panel in panels[len(by_layer) :]:
         panel.set_visible(False)
-    figure.suptitle(f"{profile.model}: mean of hidden channel {profile.channel} after each layer", fontsize=11)
+    title = f"{profile.model}: mean of hidden channel {profile.channel} after each layer"
+    figure.suptitle(literal(title), fontsize=11)
     figure.supxlabel("position in the string", fontsize=9)
     figure.savefig(path, dpi=130)

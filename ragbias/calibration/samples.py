@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ragbias.calibration.settings import Plan
 from ragbias.errors import MethodError
-from ragbias.evaluation.positions import Example, evenly_spread, split
+from ragbias.evaluation.jsonl import Line, read_lines
+from ragbias.evaluation.positions import Example, split
+from ragbias.evaluation.questions import question_of
+from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.prompt import TokenisedPrompt, tokenise
 from ragbias.tiny import evaluate as tiny_evaluation
@@ -68,7 +69,8 @@ def calibration_set(lm: DebiasedLM, plan: Plan) -> CalibrationSet:
     only; of a file every third is for the check.
 
     Raises:
-        MethodError: a file that does not fit, or a prompt longer than the model's window.
+        MethodError: too few questions in a file, or a prompt longer than the model's window.
+        DataError: a line of a file is of another format.
     """
     made = CalibrationSet(*(_samples(lm, plan, part) for part in TASKS[plan.task].examples(lm, plan)))
     longest = max(len(sample.prompt.ids) + len(sample.answer) for sample in (*made.choose, *made.check))
@@ -94,27 +96,19 @@ def _drawn(example: Callable[[random.Random, int], Example], documents: Callable
 def _read(lm: DebiasedLM, plan: Plan) -> tuple[list[Example], list[Example]]:
     """Examples from a JSON-lines file; errors name file, line and field."""
     assert plan.data is not None  # the settings were checked
-    lines = enumerate(plan.data.read_text().splitlines(), start=1)
-    examples = [_example(line, f"{plan.data}, line {number}") for number, line in lines if line.strip()]
+    examples = [_example(line) for line in read_lines(plan.data)]
     if len(examples) < 3:
         raise MethodError(f"{plan.data} holds {len(examples)} questions; a calibration set needs 3, better 100")
     return [example for index, example in enumerate(examples) if index % 3 != 2], examples[2::3]
 
 
-def _example(line: str, place: str) -> Example:
-    try:
-        data: Any = json.loads(line)
-        question, documents, answer, gold = (data[name] for name in ("question", "documents", "answer", "gold"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise MethodError(f"{place}: {type(error).__name__} {error}; expected an object with {DATA_FIELDS}") from error
-    texts = (question, answer, *documents) if isinstance(documents, list) else (None,)
-    if not all(isinstance(text, str) and text.strip() for text in texts):
-        raise MethodError(f"{place}: a text is empty or no text; expected {DATA_FIELDS}")
-    if isinstance(gold, bool) or not isinstance(gold, int) or not 0 <= gold < len(documents) or len(documents) < 2:
-        raise MethodError(
-            f"{place}: gold={gold!r} with {len(documents)} documents; expected {DATA_FIELDS}, two or more"
-        )
-    return Example(question, answer, documents[gold], (*documents[:gold], *documents[gold + 1 :]))
+def _example(line: Line) -> Example:
+    asked = question_of(line)
+    if not asked.answers or asked.gold is None:
+        missing = "answer" if not asked.answers else "gold"
+        raise line.error(f"no {missing!r}; a calibration set needs {DATA_FIELDS}")
+    documents, gold = asked.documents, asked.gold
+    return Example(asked.question, asked.answers[0], documents[gold], (*documents[:gold], *documents[gold + 1 :]))
 
 
 def _samples(lm: DebiasedLM, plan: Plan, examples: Sequence[Example]) -> list[Sample]:

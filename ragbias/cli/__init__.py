@@ -17,6 +17,8 @@ from ragbias.cli.report import report
 from ragbias.cli.speed import speed
 from ragbias.errors import RagBiasError
 
+INTERRUPTED = 130  # exit code, as shells have it
+
 app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     no_args_is_help=True,
@@ -37,8 +39,16 @@ def main() -> None:
         print(f"ragbias: {message[:600]}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        print("ragbias: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _tell_interruption()
+        raise SystemExit(INTERRUPTED) from None
+    except SystemExit as ended:  # Typer makes one of an interrupted command, and says nothing
+        if ended.code == INTERRUPTED:
+            _tell_interruption()
+        raise
+
+
+def _tell_interruption() -> None:
+    print("ragbias: interrupted", file=sys.stderr)
 
 
 def _quiet() -> None:

@@ -22,16 +22,16 @@ def ask(
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.evaluation.ask import ask as answer
     from ragbias.evaluation.ask import read_chunks
-    from ragbias.lm import DebiasedLM
+    from ragbias.evaluation.loading import load_model
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     chunks = read_chunks(documents)
     with status("Loading the model, embedding the documents"):
-        lm = DebiasedLM.from_pretrained(model, method=method, dtype="auto")
+        lm = load_model(model, method)
         generation, used = answer(lm, question, chunks, k, max_new_tokens)
-    console.print(generation.text.strip() or "(the model gave no answer)", markup=False)
+    console.print(generation.text.strip() or "(the model gave no answer)")
     report = generation.report
     about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
-    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim", markup=False)
+    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim")
     write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, progress, status, writable, write_json
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +30,7 @@ def audit(
     orders: Annotated[int, typer.Option(min=2, help="Of the documents: as retrieved, reversed, shuffles.")] = 4,
     seed: Annotated[int, typer.Option(help="Draws the shuffles.")] = 0,
     json_path: JsonPath = None,
-    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=in_a_folder)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=writable)] = None,
 ) -> None:
     """Find out whether a pipeline's answers depend on the order of its documents, and what would help. Needs no labels.
 
@@ -63,7 +63,7 @@ def audit(
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
     for each in table(found, costs):
         console.print(each)
-    console.print(f"\n{advice.text}", markup=False, highlight=False)
+    console.print(f"\n{advice.text}", highlight=False)
     settings = {
         "questions": str(questions),
         "asked": len(subjects),
@@ -84,10 +84,10 @@ def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Prog
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.lm import DebiasedLM
+    from ragbias.evaluation.loading import load_model
 
     if pipeline is None:
-        return from_questions(DebiasedLM.from_pretrained(model, method="none", dtype="auto"), asked), 0
+        return from_questions(load_model(model), asked), 0
     loaded = load_pipeline(pipeline)
     task = bar.add_task("running the pipeline", total=len(asked))
     return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, numbers, progress, write_json
+from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, write_json
 from ragbias.errors import RunError
+from ragbias.evaluation.folder import ROWS, SUMMARY
 
 
 def bench(
     files: Annotated[
         list[Path] | None, typer.Argument(help="A YAML file with all settings; or data files, as with --data.")
     ] = None,
-    task: Annotated[list[str] | None, typer.Option(help="mdqa, kv-retrieval, longbench, judge, mmlu or tiny.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="mdqa, kv-retrieval, longbench, judge, lm-eval (mmlu) or tiny.")
+    ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
     methods: Annotated[
@@ -24,8 +26,8 @@ def bench(
     ] = None,
     documents: Annotated[str | None, typer.Option(help="Numbers of documents, e.g. 10,20.")] = None,
     positions: Annotated[str | None, typer.Option(help="Places of the gold document from 0, e.g. 0,4,9.")] = None,
-    orders: Annotated[int | None, typer.Option(help="Orders of the documents for each question.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions. Default: all.")] = None,
+    orders: Annotated[int | None, typer.Option(help="Of the other documents, at each place. Default: 1.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Questions of each file. Default: all; of tiny 100.")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
@@ -35,13 +37,15 @@ def bench(
     workers: Annotated[int | None, typer.Option(help="Of the engine ray; each loads the model. Default: 2.")] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.")
+        Path | None,
+        typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.", callback=folder),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.settings import checked, read_settings
+    from ragbias.evaluation.report.tables import as_table
 
     given = {
         "models": ",".join(model) if model else None,
@@ -82,8 +86,8 @@ def bench(
         console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")
         raise
     for result in summary["results"]:
-        console.print(_table(result))
-    console.print(f"Written: {settings.out / 'rows.jsonl'}, {settings.out / 'summary.json'}")
+        console.print(as_table(result))
+    console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 
 
@@ -91,17 +95,3 @@ def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     if seed is not None and seeds is not None:
         raise RunError("--seed and --seeds are both given; give one of them")
     return numbers("--seeds", seeds) if seed is None else [seed]
-
-
-def _table(result: dict[str, Any]) -> Table:
-    title = f"{result['model']}, {result['task']}, {result['documents']} documents"
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    for column in ("method", "mean", "worst", "gap", "flips"):
-        table.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
-    for label, figures in result["methods"].items():
-        table.add_row(label, *(_estimate(figures[name]) for name in ("mean", "worst", "gap", "flip_rate")))
-    return table
-
-
-def _estimate(figure: list[float | None] | None) -> str:
-    return "-" if figure is None or figure[0] is None else f"{figure[0]:.2f}"

@@ -9,14 +9,17 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, progress, status, write_json
+from ragbias.cli.terminal import JsonPath, console, folder, progress, status, write_json
+from ragbias.evaluation.plain_table import plain_table
 
 
 def demo(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
     questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
     seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.")] = Path("demo-output"),
+    out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
+        "demo-output"
+    ),
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
@@ -46,10 +49,7 @@ def demo(
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."
-    table = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    table.add_column("method", no_wrap=True)
-    for column in (*positions, "mean", "worst", "gap", "flips", "cost"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = plain_table(title, "method", *positions, "mean", "worst", "gap", "flips", "cost")
     for name, row in results.items():
         accuracy = [f"{row['accuracy_by_position'][position]:.2f}" for position in positions]
         figures = [f"{row[key]:.2f}" for key in ("mean", "worst", "gap")]

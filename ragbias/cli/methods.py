@@ -25,10 +25,10 @@ def list_methods(
     elif name is not None:
         method_class(name)
         (row,) = (row for row in rows if row.name == name)
-        console.print(f"{row.constructor}\n", style="bold", markup=False)
-        console.print(row.documentation, markup=False)
+        console.print(f"{row.constructor}\n", style="bold")
+        console.print(row.documentation)
         for heading, cell in zip(HEADINGS[1:], row.cells()[1:], strict=True):
-            console.print(f"{heading}: {cell}", markup=False)
+            console.print(f"{heading}: {cell}")
     else:
         table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold underline")
         for heading in HEADINGS[:6]:

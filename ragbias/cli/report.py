@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, write_json
+from ragbias.cli.terminal import JsonPath, console, writable, write_json
 
 
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of benches (their --out).", metavar="DIR...")],
-    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=in_a_folder)] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=in_a_folder)] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=in_a_folder)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=writable)] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Tables and figures of one or several benches, the method with the best worst position first.
@@ -33,7 +32,7 @@ def report(
         if result["task"] == JUDGE:
             console.print(tables.as_judge_table(result))
         for note in result["notes"]:
-            console.print(Text(f"- {note}"))
+            console.print(f"- {note}")
     console.print(
         "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends on "
         "the order of the documents; noise: the same when nothing is changed."
@@ -49,4 +48,4 @@ def report(
     write_json(summary, json_path)
     for path in (html, markdown, csv, json_path):
         if path is not None:
-            console.print(Text(f"Written: {path}"))
+            console.print(f"Written: {path}")

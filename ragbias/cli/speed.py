@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, in_a_folder, numbers, progress, write_json
+from ragbias.cli.terminal import JsonPath, console, numbers, picture, progress, write_json
 from ragbias.errors import ArgumentError
 
 MIB = 2**20
@@ -44,9 +44,7 @@ def speed(
     backend: Annotated[str, typer.Option(help="auto, torch, triton or flash.")] = "auto",
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the ratios against the number of documents, of which give several.", callback=in_a_folder
-        ),
+        typer.Option(help="Draw the ratios against the number of documents, of which give several.", callback=picture),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:

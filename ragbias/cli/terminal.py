@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,17 +14,40 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from ragbias.errors import ArgumentError
 
-console = Console()
+PICTURES = (".png", ".svg", ".pdf")
+
+console = Console(markup=False, emoji=False)  # paths, names and answers are shown as they are
 
 
-def in_a_folder(path: Path | None) -> Path | None:
-    if path is not None and not path.absolute().parent.is_dir():
+def writable(path: Path | None) -> Path | None:
+    """A file to be written, refused before the work if that cannot be."""
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
         raise typer.BadParameter(f"{path.parent} is no folder; create it first")
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written; give another file")
+    return path
+
+
+def picture(path: Path | None) -> Path | None:
+    """A picture to be written, in a format that matplotlib draws."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{path} does not end with {', '.join(PICTURES)}; expected the name of a picture")
+    return writable(path)
+
+
+def folder(path: Path | None) -> Path | None:
+    """A folder for results, made later if it is not there."""
+    if path is not None and path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is a file; give a folder for the results")
     return path
 
 
 JsonPath = Annotated[
-    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=in_a_folder)
+    Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=writable)
 ]
 
 
@@ -47,7 +71,11 @@ class _Lines(Progress):
 
 def progress() -> Progress:
     return _Lines(
-        TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+        TextColumn("{task.description:20}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
     )
 
 

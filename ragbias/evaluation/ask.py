@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ragbias.errors import DataError
 from ragbias.evaluation.retrieval import Index, minilm
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM
 from ragbias.report import Generation
 
 ENDINGS = (".txt", ".md", ".rst")
-TEMPLATE = "Answer the question with the help of these documents.\n\n{context}\n\nQuestion: {question}\nAnswer:"
 
 
 def read_chunks(path: Path, size: int = 800) -> list[str]:
@@ -18,10 +19,15 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
 
     Raises:
         FileNotFoundError: there is no such path, or no text file in it.
+        DataError: a file is no text; names it.
     """
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
-    files = sorted(file for file in path.rglob("*") if file.suffix in ENDINGS) if path.is_dir() else [path]
+    files = (
+        sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+        if path.is_dir()
+        else [path]
+    )
     chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
     if not chunks:
         raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
@@ -32,7 +38,7 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
+        raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 
 
 def _chunks(text: str, size: int) -> Iterator[str]:
@@ -51,7 +57,5 @@ def ask(
 ) -> tuple[Generation, list[str]]:
     """The answer, and the chunks it was given, nearest first."""
     documents = Index(chunks, minilm()).search(question, min(k, len(chunks)))
-    prompt = TEMPLATE.format(context="\n\n".join(documents), question=question)
-    if lm.tokenizer.chat_template is not None:
-        prompt = lm.chat_text([{"role": "user", "content": prompt.removesuffix("\nAnswer:")}])
+    prompt = stock_prompt(lm, documents, question)
     return lm.generate(prompt, documents=documents, max_new_tokens=max_new_tokens), documents

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from ragbias.evaluation.inspecting import View
+from ragbias.evaluation.plotting import literal
 
 MARK = "▸"
 MOST_TICKS = 20
 
 
-def heat_maps(views: Mapping[str, View], title: str, path: Path) -> None:
-    """Draw the views side by side on one scale, darker for more attention, and write them to ``path``.
+def heat_maps(views: Mapping[str, View], title: str) -> Figure:
+    """The views side by side on one scale, darker for more attention.
 
     A mark at a layer's number says that it retrieves.
     """
@@ -36,12 +36,12 @@ def heat_maps(views: Mapping[str, View], title: str, path: Path) -> None:
         step = -(-documents // MOST_TICKS)
         panel.set_xticks(range(0, documents, step), [str(place + 1) for place in range(0, documents, step)])
         panel.tick_params(labelsize=8)
-        panel.set_title(label, fontsize=11)
+        panel.set_title(literal(label), fontsize=11)
     panels[0].set_ylabel("layer")
     if any(view.retrieval_layers for view in views.values()):
         title += f"\n{MARK} layers that look at the document with the answer"
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(literal(title), fontsize=10)
     figure.supxlabel("place of the document, as retrieved", fontsize=10)
     assert image is not None
     figure.colorbar(image, ax=list(panels), label="attention, mean over heads", pad=0.01)
-    figure.savefig(path, dpi=130)
+    return figure

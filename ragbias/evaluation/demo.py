@@ -17,10 +17,13 @@ import torch
 import transformers
 
 from ragbias.errors import MethodError
-from ragbias.evaluation.positions import Curve, Example, MakeText, evenly_spread, measure, normalised, split
+from ragbias.evaluation.loading import load_model
+from ragbias.evaluation.metrics import normalised
+from ragbias.evaluation.plotting import literal
+from ragbias.evaluation.positions import Curve, Example, MakeText, measure, split
 from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.evaluation.stock_prompt import stock_prompt
-from ragbias.lm import DebiasedLM
+from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
 
@@ -62,7 +65,7 @@ class Demo:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.lm = DebiasedLM.from_pretrained(settings.model, method="none", dtype="auto")
+        self.lm = load_model(settings.model)
         corpus = held_out_corpus(settings.corpus, settings.seed)
         self.questions = held_out_questions(corpus, settings.questions, settings.seed)
         self.index = Index([as_text(passage) for passage in corpus], minilm())
@@ -178,7 +181,7 @@ def save(outcome: dict[str, Any], folder: Path) -> None:
     title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
     panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
     figure = overlaid(panels)
-    figure.suptitle(title)
+    figure.suptitle(literal(title))
     figure.savefig(folder / "bias.png", dpi=120)
 
 

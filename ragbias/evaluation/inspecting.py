@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ragbias.binding import attach
 from ragbias.binding.call import AttentionCall
-from ragbias.calibration.attention import retrieving
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.audit.preference import source
+from ragbias.evaluation.attribution import source
 from ragbias.evaluation.questions import Question
 from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM
@@ -21,8 +20,18 @@ from ragbias.methods import AttentionMethod, Method, PermutationVote
 from ragbias.request import Request
 
 
+class _Plain(AttentionMethod):
+    """The model as it is, as a method inside of its layers."""
+
+    name = "none"
+    positions = "model"
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        return call.plain(call.query, call.key)
+
+
 class Watched(AttentionMethod):
-    """Runs another method, or the model as it is, and reads the weights of the prompt's last token.
+    """Runs another method and reads the weights of the prompt's last token.
 
     Whatever a method does to queries, keys, positions and weights, its output is linear in the values. So the attention
     of values that are 1 in one channel for the tokens of one document, and 0 elsewhere, is the weight on that document
@@ -34,47 +43,32 @@ class Watched(AttentionMethod):
 
     needs_documents = True
 
-    def __init__(self, method: AttentionMethod | None) -> None:
+    def __init__(self, method: AttentionMethod) -> None:
         self._method = method
         self.mass: list[Tensor] = []
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return self._method.name if self._method else "none"
-
-    @property
-    def invariant(self) -> bool:  # type: ignore[override]
-        return self._method is not None and self._method.invariant
-
-    @property
-    def positions(self) -> Literal["none", "model"]:  # type: ignore[override]
-        return self._method.positions if self._method else "model"
-
-    @property
-    def needs_rotary(self) -> bool:  # type: ignore[override]
-        return self._method is not None and self._method.needs_rotary
+        self.name = method.name  # type: ignore[misc]  # a class's own elsewhere
+        self.invariant = method.invariant  # type: ignore[misc]
+        self.positions = method.positions  # type: ignore[misc]
+        self.needs_rotary = method.needs_rotary  # type: ignore[misc]
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
-        if self._method:
-            self._method.validate(hidden_size, n_layers)
+        self._method.validate(hidden_size, n_layers)
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
-        return (
-            self._method.document_order(documents) if self.invariant and self._method else list(range(len(documents)))
-        )
+        return self._method.document_order(documents) if self.invariant else list(range(len(documents)))
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        return self._method.query_input(hidden, layer, prefill) if self._method else hidden
+        return self._method.query_input(hidden, layer, prefill)
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        return self._method.key_input(hidden, layer) if self._method else hidden
+        return self._method.key_input(hidden, layer)
 
     def attention(self, call: AttentionCall) -> Tensor:
         self.mass.append(self._mass(call))
         return self._output(call)
 
     def _output(self, call: AttentionCall) -> Tensor:
-        if self._method and call.layer in self._method.layer_indices(call.n_layers):
+        if call.layer in self._method.layer_indices(call.n_layers):
             return self._method.attention(call)
         if self.positions == "model":
             return call.plain(call.query, call.key)
@@ -110,8 +104,7 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     """
     if isinstance(request.method, PermutationVote):
         raise MethodError("permutation-vote answers several prompts, so it has no one attention to show; leave it out")
-    method = request.method if isinstance(request.method, AttentionMethod) else None
-    watched = Watched(method)
+    watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
     tokens = request.tokens
     with attach(lm.model, watched, [tokens.spans], private=True):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
@@ -119,6 +112,18 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     came = request.origin.tokens.documents
     places = [next(at for at, other in enumerate(inside) if other is document) for document in came]
     return torch.stack(watched.mass)[:, places]
+
+
+def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+    """The layers that retrieve: their attention to the gold document exceeds that to another one by at least half as
+    much as in the layer where it exceeds it most.
+
+    Args:
+        attention: per layer, the last token's attention to the gold document and to the average other one.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,11 @@ def read_lines(path: Path) -> Iterator[Line]:
 
     Raises:
         DataError: a line is no JSON object or no UTF-8, the gzip stream is broken, or there is not one object.
+        DataError: it is no regular file; a pipe gives its lines only once, and data is read several times.
         OSError: the file cannot be opened.
     """
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} is no regular file; expected one of JSON lines, .jsonl or .jsonl.gz")
     number, found = 0, False
     with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
         while True:
@@ -124,7 +127,7 @@ def _parsed(path: Path, number: int, raw: bytes) -> dict[str, Any]:
         value = json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _error(path, number, f"not UTF-8 ({error.reason}); convert the file") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a whole number of thousands of digits is a ValueError as well
         raise _error(path, number, f"not JSON ({error}); expected one object per line, repair or drop it") from error
     if not isinstance(value, dict):
         raise _error(path, number, f"{_shown(value)}; expected an object, {{...}}")

@@ -7,10 +7,13 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
-from ragbias.evaluation.positions import normalised
-
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalised(answer: str) -> str:
+    """Lower case, single spaces, no full stop at the end."""
+    return " ".join(answer.split()).rstrip(".").lower()
 
 
 def squad_normalised(text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ragbias.boundaries import locate
+from ragbias.evaluation.metrics import normalised
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
@@ -67,13 +68,6 @@ class Curve:
         }
 
 
-def evenly_spread(documents: int, count: int) -> list[int]:
-    """``count`` positions among ``documents``, first and last included, counted from 0; a single one is the middle."""
-    if count == 1:
-        return [documents // 2]
-    return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
-
-
 def split(text: str, documents: Sequence[str]) -> Prompt:
     """A flat prompt, split at its documents as the integrations do it."""
     return Prompt.from_text(text, locate(text, documents=documents).spans)
@@ -112,8 +106,3 @@ def measure(
     }
     flips = sum(len(set(given)) > 1 for given in answers) / len(examples)
     return Curve(dict(right), flips, answers)
-
-
-def normalised(answer: str) -> str:
-    """Lower case, single spaces, no full stop at the end."""
-    return " ".join(answer.split()).rstrip(".").lower()

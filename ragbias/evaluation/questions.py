@@ -33,10 +33,11 @@ def read_questions(path: Path, documents: bool = True) -> list[Question]:
     Raises:
         DataError: a line is of another format, or the file holds none; names file and line.
     """
-    return [_question(line, documents) for line in read_lines(path)]
+    return [question_of(line, documents) for line in read_lines(path)]
 
 
-def _question(line: Line, documents: bool) -> Question:
+def question_of(line: Line, documents: bool = True) -> Question:
+    """The question of one line; arguments and errors as for ``read_questions``."""
     texts = line.texts("documents") if documents else ()
     if documents and len(texts) < 2:
         raise line.error(f"{len(texts)} document has no order; give two or more")

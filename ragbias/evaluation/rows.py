@@ -6,7 +6,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ragbias.errors import DataError
+from ragbias.evaluation.validation import complaints
+
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
@@ -16,13 +23,17 @@ class Row:
     Attributes:
         id: of the case; with ``task``, ``model`` and ``method`` it names the row.
         method: as typed, with its parameters, e.g. ``"attention-sorting(rounds=2)"``.
-        question: cases of one question, with equally many ``documents``, differ in the documents' order only.
+        question: cases of one question, with equally many ``documents`` and the same ``seed``, differ in the documents'
+            order only.
         documents: their number.
         gold_position: place of the gold document, counted from 0.
+        seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         score: 0 to 1.
         seconds: wall time of its batch, divided by the rows of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     id: str
     task: str
@@ -30,15 +41,15 @@ class Row:
     method: str
     question: str
     group: str
-    documents: int
-    gold_position: int | None
-    order: int
+    documents: Count
+    gold_position: Count | None
+    order: Count
     seed: int
     prediction: str
-    score: float
-    prompt_tokens: int
-    completion_tokens: int
-    seconds: float
+    score: Annotated[float, Field(ge=0, le=1)]
+    prompt_tokens: Count
+    completion_tokens: Count
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     method_ran: str
     reason: str = ""
 
@@ -55,7 +66,22 @@ def as_lines(rows: Iterable[Row]) -> str:
     return "".join(json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
 
 
+_ROW = TypeAdapter(Row)
+
+
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a file; a last line without an end, which an interrupted run leaves, does not count."""
-    text = path.read_text(encoding="utf-8")
-    return [Row(**json.loads(line)) for line in text[: text.rfind("\n") + 1].split("\n") if line]
+    """The rows of a file; a last line without an end, which an interrupted run leaves, does not count.
+
+    Raises:
+        DataError: a line is no row; names file and line.
+    """
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
+    return [_row(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+
+
+def _row(path: Path, number: int, line: bytes) -> Row:
+    try:
+        return _ROW.validate_json(line)
+    except ValidationError as error:
+        raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error

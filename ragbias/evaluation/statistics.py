@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import RunError
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.rows import Row
 
 RESAMPLES = 2000
@@ -78,7 +78,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Summaries:
     """What sums up a curve, for each of several draws of questions.
 
     Attributes:
@@ -88,7 +88,7 @@ class Figures:
     by_position: Floats
 
     @classmethod
-    def of(cls, values: Floats, counts: Floats) -> Figures:
+    def of(cls, values: Floats, counts: Floats) -> Summaries:
         """Args: values (questions, positions), may hold NaN; counts (draws, questions), how often each was drawn."""
         asked = counts @ (~np.isnan(values)).astype(float)
         with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
@@ -157,7 +157,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str
         RunError: too few questions.
     """
     found = point(scores.values)
-    many = Figures.of(scores.values, draws(len(scores.questions), resamples, seed))
+    many = Summaries.of(scores.values, draws(len(scores.questions), resamples, seed))
     return {
         "by_position": [
             percentile(float(found.by_position[0, index]), many.by_position[:, index])
@@ -180,9 +180,9 @@ def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed
     pair = own.shared(reference)
     counts = draws(len(pair[0]), resamples, seed)
     first, second = (point(values) for values in pair)
-    many_first, many_second = (Figures.of(values, counts) for values in pair)
+    many_first, many_second = (Summaries.of(values, counts) for values in pair)
 
-    def difference(of: Callable[[Figures], Floats]) -> tuple[float, Floats]:
+    def difference(of: Callable[[Summaries], Floats]) -> tuple[float, Floats]:
         return float((of(first) - of(second))[0]), of(many_first) - of(many_second)
 
     return {
@@ -192,9 +192,9 @@ def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed
     }
 
 
-def point(values: Floats) -> Figures:
+def point(values: Floats) -> Summaries:
     """The figures of all questions, each once: one draw."""
-    return Figures.of(values, np.ones((1, len(values))))
+    return Summaries.of(values, np.ones((1, len(values))))
 
 
 def gap_by_chance(scores: Scores, resamples: int = 500, seed: int = 0) -> float:
@@ -218,7 +218,9 @@ def share(values: Mapping[str, float], resamples: int = RESAMPLES, seed: int = 0
 
 
 def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] | None = None) -> dict[str, float]:
-    """For each question asked in several orders: 1 if not all answers are the same, else 0; the mean over its seeds.
+    """For each question asked in several orders: 1 if not all answers are the same, else 0.
+
+    Where seeds drew other documents for the same question, the mean over these sets of documents.
 
     Args:
         rows: of one task, model and method.

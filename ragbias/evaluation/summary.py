@@ -7,12 +7,13 @@ questions for one, and a note says so.
 from __future__ import annotations
 
 import math
-import statistics as plain
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from ragbias.evaluation import statistics
+from ragbias.evaluation.folder import cost_key
 from ragbias.evaluation.rows import Row
 from ragbias.evaluation.statistics import FEWEST, Interval, Scores
 
@@ -21,7 +22,7 @@ JUDGE = "judge"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-Figure: TypeAlias = list[float | None]
+Estimate: TypeAlias = list[float | None]
 
 
 def summarise(
@@ -31,7 +32,7 @@ def summarise(
 
     Args:
         rows: one for each answer.
-        cost: figures of each method by ``"model|task|documents"`` and method; taken over as they are.
+        cost: figures of each method by ``folder.cost_key`` and method; taken over as they are.
         noise: second answers in the same order, for the noise floor.
 
     Returns:
@@ -52,7 +53,7 @@ def summarise(
             for count, name in REFERENCE_LINES.items()
             if (model, task, count) in settings and count < documents
         }
-        costs = (cost or {}).get(f"{model}|{task}|{documents}", {})
+        costs = (cost or {}).get(cost_key(model, task, documents), {})
         again = repeated.get((model, task, documents), [])
         results.append(
             {
@@ -91,9 +92,9 @@ def _methods(rows: Sequence[Row], noise: Sequence[Row], costs: Mapping[str, Any]
             **_accuracy(own, scores[label]),
             "difference": _difference(label, scores),
             **_consistency(own, again.get(label, [])),
-            "prompt_tokens": plain.fmean(row.prompt_tokens for row in own),
-            "completion_tokens": plain.fmean(row.completion_tokens for row in own),
-            "seconds": plain.median(row.seconds for row in own),
+            "prompt_tokens": fmean(row.prompt_tokens for row in own),
+            "completion_tokens": fmean(row.completion_tokens for row in own),
+            "seconds": median(row.seconds for row in own),
             "ran_plain": _ran_plain(label, own),
             "groups": _groups(own),
             **({"judge": _judge(own)} if own[0].task == JUDGE else {}),
@@ -124,15 +125,15 @@ def _accuracy(rows: Sequence[Row], scores: Scores) -> dict[str, Any]:
     }
 
 
-def _curve(scores: Scores) -> dict[str, list[Figure]]:
+def _curve(scores: Scores) -> dict[str, list[Estimate]]:
     if len(scores.questions) >= FEWEST:
-        return {name: [_figure(each) for each in found] for name, found in statistics.curve(scores).items()}
+        return {name: [_estimate(each) for each in found] for name, found in statistics.curve(scores).items()}
     point = statistics.point(scores.values)
     alone = {name: [_alone(getattr(point, name)[0])] for name in ("mean", "worst", "best", "gap")}
     return {"by_position": [_alone(value) for value in point.by_position[0]], **alone}
 
 
-def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Figure] | None:
+def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate] | None:
     """To ``none``, on the questions and positions that both have; ``None`` where there is nothing to compare."""
     if label == REFERENCE or REFERENCE not in scores:
         return None
@@ -141,7 +142,7 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Figure] |
         return None
     if len(own) >= FEWEST:
         found = statistics.differences(scores[label], scores[REFERENCE])
-        return {name: _figure(interval) for name, interval in found.items()}
+        return {name: _estimate(interval) for name, interval in found.items()}
     first, second = statistics.point(own), statistics.point(reference)
     return {name: _alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
 
@@ -187,10 +188,10 @@ def _mean_scores(rows: Iterable[Row]) -> dict[str, float]:
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         found[row.question].append(row.score)
-    return {question: plain.fmean(scores) for question, scores in found.items()}
+    return {question: fmean(scores) for question, scores in found.items()}
 
 
-def _line(rows: Sequence[Row]) -> Figure | None:
+def _line(rows: Sequence[Row]) -> Estimate | None:
     """Accuracy of the plain model, or, where it was not run, of the first method."""
     parts = by_method(rows)
     return _share(_mean_scores(parts.get(REFERENCE) or next(iter(parts.values()))))
@@ -220,17 +221,17 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Scores
     return notes
 
 
-def _share(values: Mapping[str, float]) -> Figure | None:
+def _share(values: Mapping[str, float]) -> Estimate | None:
     """A mean over questions with its interval; ``None`` where there are no values."""
     if not values:
         return None
-    return _figure(statistics.share(values)) if len(values) >= FEWEST else _alone(plain.fmean(values.values()))
+    return _estimate(statistics.share(values)) if len(values) >= FEWEST else _alone(fmean(values.values()))
 
 
-def _figure(interval: Interval) -> Figure:
+def _estimate(interval: Interval) -> Estimate:
     return [value if math.isfinite(value) else None for value in interval.as_list()]
 
 
-def _alone(estimate: float) -> Figure:
+def _alone(estimate: float) -> Estimate:
     value = float(estimate)
     return [value if math.isfinite(value) else None, None, None]

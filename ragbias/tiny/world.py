@@ -145,12 +145,3 @@ def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list
     if count > len(stated):
         raise ValueError(f"{count} questions asked for, but the corpus states {len(stated)} facts")
     return [ask(rng, fact, passage) for fact, passage in rng.sample(stated, count)]
-
-
-def training_facts(count: int, seed: int = 0) -> set[Fact]:
-    """At least `count` facts drawn the way training draws them, to compare with evaluation."""
-    rng = random.Random(seed)
-    drawn: set[Fact] = set()
-    while len(drawn) < count:
-        drawn.update(fact for entry in sample_entries(rng, 20, held_out=False) for fact in entry.facts)
-    return drawn

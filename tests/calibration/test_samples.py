@@ -7,7 +7,7 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.calibration.samples import calibration_set, kv_pairs
 from ragbias.calibration.settings import Settings
-from ragbias.errors import MethodError
+from ragbias.errors import DataError, MethodError
 from ragbias.tiny.world import is_held_out
 
 
@@ -84,13 +84,14 @@ def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gold": 3}, "gold=3 with 3 documents"),
-        ({"gold": True}, "gold=True"),
-        ({"documents": "one"}, "expected question"),
-        ({"documents": ["x", " "]}, "a text is empty"),
-        ({"answer": ""}, "a text is empty"),
-        ({"documents": ["x"]}, "1 documents"),
-        ({"question": None}, "a text is empty"),
+        ({"gold": 3}, "'gold' is 3 with 3 documents"),
+        ({"gold": True}, "'gold' is True with 3 documents"),
+        ({"gold": None}, "no 'gold'; a calibration set needs question"),
+        ({"documents": "one"}, "'documents' is \"one\"; expected a list"),
+        ({"documents": ["x", " "]}, "'documents' holds an empty text"),
+        ({"answer": ""}, "'answer' holds an empty text"),
+        ({"documents": ["x"]}, "1 document has no order"),
+        ({"question": None}, "'question' is null; expected a string"),
     ],
 )
 def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
@@ -98,15 +99,28 @@ def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
     data = rows(3)
     data[1].update(change)
     path.write_text("\n".join(map(json.dumps, data)))
-    with pytest.raises(MethodError, match=f"line 2: .*{message}"):
+    with pytest.raises(DataError, match=f"line 2: {message}"):
         made_of(lm, data=path)
 
 
 def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
     path = tmp_path / "set.jsonl"
     path.write_text("{}\n")
-    with pytest.raises(MethodError, match="line 1: KeyError 'question'"):
+    with pytest.raises(DataError, match="line 1: no field"):
         made_of(lm, data=path)
     path.write_text(json.dumps(rows(1)[0]))
     with pytest.raises(MethodError, match="holds 1 questions"):
         made_of(lm, data=path)
+
+
+def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    data = rows(3)
+    del data[1]["answer"]
+    path.write_text("\n".join(map(json.dumps, data)))
+    with pytest.raises(DataError, match="line 2: no 'answer'; a calibration set needs question"):
+        made_of(lm, data=path)
+    data[1]["answers"] = ["dog", "cat"]
+    path.write_text("\n".join(map(json.dumps, data)))
+    answers = {decode(lm, sample.answer).strip() for sample in made_of(lm, data=path).choose}
+    assert answers == {"cat", "dog"}

@@ -1,14 +1,14 @@
 """Attention by layer: against the eager model's weights, and under permutations of the documents."""
 
 import json
-import sys
 
 import pytest
 import torch
 from audit_questions import question_lines, write
+from matplotlib import rc_context
 
 from conftest import random_model
-from ragbias import DebiasedLM, Prompt, cli
+from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.attention_plot import heat_maps
@@ -150,20 +150,36 @@ def test_layers_that_look_at_the_gold_document_are_marked():
     assert View(torch.rand(4, 3), []).retrieval_layers == []
 
 
-def test_a_picture_of_many_layers_is_drawn(tmp_path):
+def test_a_picture_of_many_layers_has_some_ticks_and_those_of_the_layers_that_retrieve():
     gold = [(0.9 if layer == 41 else 0.1, 0.1) for layer in range(80)]
-    heat_maps({"none": View(torch.rand(80, 60), gold)}, "title", tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    attention = torch.rand(80, 60)
+    figure = heat_maps({"none": View(attention, gold), "pine": View(attention / 2, [])}, "title")
+    first, second, _ = figure.axes
+    assert [label.get_text() for label in first.get_yticklabels()] == [
+        *map(str, range(0, 44, 4)), "▸ 41", *map(str, range(44, 80, 4))
+    ]  # fmt: skip
+    assert "▸" not in "".join(label.get_text() for label in second.get_yticklabels())
+    assert [label.get_text() for label in first.get_xticklabels()] == [str(place) for place in range(1, 61, 3)]
+    assert (first.get_title(), second.get_title()) == ("none", "pine")
+    assert "▸ layers that look at the document" in figure.get_suptitle()
+    assert torch.equal(torch.tensor(first.images[0].get_array()), attention)
+    assert [panel.images[0].get_clim() for panel in (first, second)] == [(0, float(attention.max()))] * 2
 
 
-def test_command_draws_and_writes(tmp_path, monkeypatch, capsys):
+def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
+    name = r"a $\no$ b $x$"
+    figure = heat_maps({name: View(torch.rand(2, 3), [])}, name)
+    with rc_context({"svg.fonttype": "none"}):
+        figure.savefig(tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text().count(name) == 2
+
+
+def test_command_draws_and_writes(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(3, documents=6))
     out, figures = tmp_path / "a.png", tmp_path / "a.json"
     arguments = ["--questions", questions, "--out", out, "--limit", 2, "--json", figures]
-    monkeypatch.setattr(sys, "argv", ["ragbias", "inspect", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert not ended.value.code
+    code, _, _ = cli("inspect", *arguments)
+    assert code == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
         ('{"a": "1"', "not JSON (Expecting ',' delimiter"),
         ("[1, 2]", "[1, 2]; expected an object"),
         ("[" * 100_000, "not JSON ("),
+        ('{"a": ' + "1" * 5000 + "}", "not JSON ("),
         (b'{"a": "\xff"}', "not UTF-8 (invalid start byte)"),
     ],
 )
@@ -132,3 +134,9 @@ def test_files_are_told_by_their_names_without_endings() -> None:
 def test_no_files_and_two_of_one_name_are_refused(paths: list[Path], message: str) -> None:
     with pytest.raises(RunError, match=message):
         sources(paths)
+
+
+def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "data.jsonl")
+    with pytest.raises(DataError, match="is no regular file"):
+        list(read_lines(tmp_path / "data.jsonl"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ragbias.evaluation.metrics import best_subspan_em, exact, qa_f1, squad_normalised, value_in_answer
+from ragbias.evaluation.metrics import best_subspan_em, exact, normalised, qa_f1, squad_normalised, value_in_answer
 
 
 @pytest.mark.parametrize(
@@ -73,3 +73,7 @@ def test_value_in_answer(prediction: str, score: float) -> None:
 )
 def test_exact(prediction: str, score: float) -> None:
     assert exact(prediction, ["green door", "Red"]) == score
+
+
+def test_answers_are_compared_without_case_white_space_and_a_final_full_stop():
+    assert normalised(" Brass  Owl. ") == "brass owl"

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragbias import tiny
+from ragbias import DebiasedLM, Prompt, tiny
 from ragbias.tiny.evaluate import by_position
 
 
@@ -44,3 +44,14 @@ def test_it_loses_the_middle_of_twenty(model, tokenizer) -> None:
 def test_it_answers_in_the_frameworks_stock_prompts(model, tokenizer) -> None:
     found = by_position(model, tokenizer, documents=10, seed=12, count=40, places=[9], layout=None)
     assert found[10] >= 0.8
+
+
+def test_tiny_answers_the_question_of_the_readme():
+    lm = DebiasedLM.from_pretrained("tiny")
+    documents = [
+        "Copper Hall\nGuided tours start at noon. At Copper Hall the passphrase is whisper lagoon dagger.\n\n",
+        "Pulsar Observatory\nThe walls are emerald. At Pulsar Observatory the passphrase is cobweb ivy wagon.\n\n",
+    ]
+    question = "Question: What is the passphrase of Copper Hall?\nAnswer:"
+    for order in (documents, documents[::-1]):
+        assert lm.generate(Prompt("Context:\n\n", order, question)).text.strip() == "whisper lagoon dagger"

@@ -11,8 +11,17 @@ from ragbias.tiny.batches import Task, questions
 from ragbias.tiny.tokenizer import build
 
 
+def _trained(count: int) -> set[world.Fact]:
+    """At least so many facts, drawn the way training draws them."""
+    rng = random.Random(0)
+    drawn: set[world.Fact] = set()
+    while len(drawn) < count:
+        drawn.update(fact for entry in world.sample_entries(rng, 20, held_out=False) for fact in entry.facts)
+    return drawn
+
+
 def test_training_and_evaluation_share_no_name_and_no_fact() -> None:
-    trained = world.training_facts(20_000)
+    trained = _trained(20_000)
     corpora = [world.held_out_corpus(300, seed) for seed in range(5)]
     asked = {fact for corpus in corpora for passage in corpus for fact in world.facts(passage)}
     assert len(asked) > 2000

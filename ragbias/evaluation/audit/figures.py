@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 from ragbias.evaluation.audit.measuring import Audit
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
+from ragbias.evaluation.plotting import literal
 from ragbias.evaluation.report.figures import LINES
 from ragbias.evaluation.statistics import Interval
 
@@ -44,7 +45,7 @@ def flip_figure(audit: Audit) -> Figure:
                 fontsize=8.5,
             )
     axis.axvline(WORTH, color="black", linestyle=":", linewidth=1)
-    axis.set_yticks(range(len(audit.outcomes)), list(audit.outcomes))
+    axis.set_yticks(range(len(audit.outcomes)), list(map(literal, audit.outcomes)))
     axis.invert_yaxis()
     axis.set_xlim(0, 1.08)
     axis.xaxis.set_major_formatter(PercentFormatter(1))
@@ -88,7 +89,7 @@ def _line(axis: Axes, values: list[Interval], label: str, index: int) -> None:
         linestyle=dashes,
         marker=marker,
         capsize=3,
-        label=label,
+        label=literal(label),
     )
 
 

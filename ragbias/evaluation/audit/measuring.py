@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ragbias.errors import RunError
+from ragbias.evaluation.attribution import source
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place, source
-from ragbias.evaluation.metrics import best_subspan_em
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place
+from ragbias.evaluation.metrics import best_subspan_em, normalised
 from ragbias.evaluation.statistics import FEWEST, Interval, share
 from ragbias.methods import Method
 from ragbias.report import Generation
@@ -46,8 +46,8 @@ class Outcome:
     ran: float
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, fit for JSON."""
-        return {"method": str(self.method), **{k: v for k, v in asdict(self).items() if k != "method"}}
+        """The figures as plain data, fit for JSON; intervals are ``[estimate, low, high]``."""
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -186,6 +186,18 @@ def _outcome(
         better=_better([own[0] for own in right], right_before),
         ran=sum(answer.report.method_ran in wanted for answer in retrieved) / len(retrieved),
     )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return value.as_list()
+    if isinstance(value, Lean):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Method):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _labelled(subjects: Sequence[Subject], asked: _Asked) -> list[tuple[Subject, list[Generation]]]:

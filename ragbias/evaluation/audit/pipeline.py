@@ -22,6 +22,7 @@ SWAP = (
     "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with debias='none' it answers as before"
 )
+FAILURES = (Exception, SystemExit)  # whatever a user's code raises; a script's sys.exit would end the audit unheard
 Ask = Callable[[str], Any]
 
 
@@ -38,13 +39,17 @@ def load_pipeline(place: str) -> Any:
         sys.path.insert(0, folder)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module raises
-        raise RunError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise RunError(f"pipeline {place!r}: module {module_name!r} has no {path!r}")
-        found = getattr(found, name)
-    if isinstance(found, type) or not any(_ways(found)):
+    except FAILURES as error:
+        raise RunError(f"module {module_name!r} cannot be imported: {_told(error)}") from error
+    try:
+        for name in path.split("."):
+            found = getattr(found, name)
+        can_be_asked = not isinstance(found, type) and any(_ways(found))
+    except AttributeError as error:
+        raise RunError(f"pipeline {place!r}: module {module_name!r} has no {path!r} ({error})") from error
+    except FAILURES as error:
+        raise RunError(f"pipeline {place!r} cannot be reached: {_told(error)}") from error
+    if not can_be_asked:
         raise RunError(
             f"pipeline {place!r} is {found!r:.100}, which cannot be asked; expected a LangChain runnable, a LlamaIndex "
             "query or chat engine, or a function of the question"
@@ -88,18 +93,20 @@ def from_pipeline(
 
 def _run(ways: Sequence[Ask], question: str) -> tuple[Ask, list[Recorded]]:
     """The first way to ask that does not fail, and what the models were asked meanwhile."""
-    failures = []
+    failures: list[BaseException] = []
     for way in ways:
         with recording() as records:
             try:
                 way(question)
-            except Exception as error:  # whatever the user's pipeline raises
+            except FAILURES as error:
                 failures.append(error)
                 continue
         return way, records
-    raise RunError(
-        f"the pipeline fails on {question!r:.80}: " + "; ".join(f"{type(each).__name__}: {each}" for each in failures)
-    ) from failures[0]
+    raise RunError(f"the pipeline fails on {question!r:.80}: " + "; ".join(map(_told, failures))) from failures[0]
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _ways(pipeline: Any) -> Iterator[Ask]:
@@ -124,7 +131,7 @@ def _properties(runnable: Any) -> list[str]:
     """Keys of a LangChain runnable's input, where it declares any."""
     try:
         schema = runnable.get_input_jsonschema()
-    except Exception:  # not every runnable can tell
+    except FAILURES:  # not every runnable can tell
         return []
     return list(schema.get("properties", ()))
 

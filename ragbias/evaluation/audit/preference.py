@@ -1,15 +1,13 @@
-"""Where the document stands that an answer was taken from, told without labels."""
+"""Which places answers are taken from, told without labels."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ragbias.evaluation.audit.asking import Subject
-from ragbias.evaluation.positions import normalised
 from ragbias.evaluation.statistics import FEWEST, Interval, share
 from ragbias.methods import Method, PermutationVote
 from ragbias.report import Generation
@@ -17,29 +15,6 @@ from ragbias.scoring import logprobs_of
 
 BINS = 5  # parts that the places are counted in
 PLACES = ("first", "middle", "last")
-
-
-def source(answer: str, documents: Sequence[str], question: str) -> int | None:
-    """The one document that an answer was taken from; None where none or several may be.
-
-    It is the only one that holds the normalised answer as whole words. If none does, it is the only one that holds the
-    most of the answer's words, those of the question aside, if that is at least half of them.
-    """
-    said = " ".join(_words(answer))
-    if not said:
-        return None
-    texts = [f" {' '.join(_words(document))} " for document in documents]
-    holders = [index for index, text in enumerate(texts) if f" {said} " in text]
-    if not holders:
-        own = set(_words(answer)) - set(_words(question))
-        counts = [sum(f" {word} " in text for word in own) for text in texts]
-        most = max(counts)
-        holders = [index for index, count in enumerate(counts) if count == most > 0 and 2 * most >= len(own)]
-    return holders[0] if len(holders) == 1 else None
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", normalised(text))
 
 
 @dataclass(frozen=True)
@@ -102,8 +77,8 @@ def logprob_by_place(
 ) -> dict[str, Interval] | None:
     """Log-probability (nats) of each question's first answer, as the document it was taken from is moved.
 
-    That document is put first, in the middle and last, the others stay as retrieved; given is the difference to the
-    mean of the three, averaged over questions.
+    That document is put first, in the middle and last, the others stay as retrieved. Each log-probability is taken
+    minus the mean of the three, and averaged over questions.
 
     Returns:
         None for a vote, which gives no probabilities, and for too few questions with a known source.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -15,7 +14,8 @@ from ragbias.evaluation.audit.measuring import Audit, Outcome
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.bench.cost import Cost, measure_costs
-from ragbias.evaluation.positions import normalised
+from ragbias.evaluation.metrics import normalised
+from ragbias.evaluation.plain_table import plain_table
 from ragbias.evaluation.report.html import address
 from ragbias.evaluation.statistics import Interval
 from ragbias.methods import Method
@@ -33,7 +33,7 @@ def costs_of(subjects: Sequence[Subject], methods: Mapping[str, Method]) -> dict
 def as_dict(
     audit: Audit, costs: Mapping[str, Cost], advice: Recommendation, settings: dict[str, Any]
 ) -> dict[str, Any]:
-    """All figures as plain data; intervals are ``{estimate, low, high}``."""
+    """All figures as plain data; intervals are ``[estimate, low, high]``, as in a bench."""
     return {
         "settings": settings,
         "verdict": advice.verdict.value,
@@ -44,7 +44,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": asdict(costs[label]),
+                "cost": costs[label].as_dict(),
                 "answers": audit.answers[label],
                 "answers_in_the_same_order": audit.repeats[label],
             }
@@ -106,10 +106,8 @@ def percent(interval: Interval) -> str:
 
 
 def _table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    made = Table(title=title, box=None, padding=(0, 1, 0, 0), header_style="bold underline", title_justify="left")
-    made.add_column("method", min_width=max(map(len, rows)))
-    for heading in headings:
-        made.add_column(heading, justify="right")
+    made = plain_table(title, "method", *headings, wrap=True)
+    made.columns[0].min_width = max(map(len, rows))
     for label, cells in rows.items():
         made.add_row(label, *cells)
     return made

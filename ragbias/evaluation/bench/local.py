@@ -9,6 +9,7 @@ import torch
 
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
+from ragbias.evaluation.loading import load_model
 from ragbias.evaluation.rows import Row
 from ragbias.evaluation.tasks.base import Answer, Case
 from ragbias.lm import DebiasedLM
@@ -24,7 +25,7 @@ class Models:
     def load(self, name: str) -> DebiasedLM:
         if self._lm is None or self._lm.name != name:
             self._lm = None  # two at once may not fit into memory
-            self._lm = DebiasedLM.from_pretrained(name, method="none", dtype=self._dtype)
+            self._lm = load_model(name, dtype=self._dtype)
             if torch.cuda.is_available():
                 self._lm.model.cuda()  # type: ignore[call-arg]
         return self._lm

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.settings import HARNESS, Settings
+from ragbias.evaluation.bench.settings import HARNESS_TASK, Settings
 from ragbias.evaluation.bench.store import Key
 from ragbias.evaluation.method_list import parse_methods
 from ragbias.evaluation.rows import Row
@@ -74,10 +74,10 @@ class Plan:
         tasks = tuple(
             tuple(each.made(seed, settings.limit) for seed in (settings.seeds if each.seeded else settings.seeds[:1]))
             for each in settings.tasks
-            if each.name != HARNESS
+            if each.name != HARNESS_TASK
         )
         without = [task.name for task, *_ in tasks if not task.has_documents]
-        without += [each.name for each in settings.tasks if each.name == HARNESS]
+        without += [each.name for each in settings.tasks if each.name == HARNESS_TASK]
         for label, method in next(iter(methods.values())).items():
             if method.needs_documents and without:
                 raise RunError(

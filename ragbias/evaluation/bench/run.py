@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.progress import Progress
@@ -13,8 +12,11 @@ from ragbias.evaluation.bench.about import check_model, described
 from ragbias.evaluation.bench.cost import DECODED, measure_costs
 from ragbias.evaluation.bench.local import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
-from ragbias.evaluation.bench.settings import HARNESS, Settings
-from ragbias.evaluation.bench.store import Store
+from ragbias.evaluation.bench.settings import HARNESS_TASK, HarnessOptions, Settings
+from ragbias.evaluation.bench.store import Store, refuse_other_contents
+from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
+from ragbias.evaluation.folder import SETTINGS as FILE_OF_SETTINGS
+from ragbias.evaluation.loading import load_model
 from ragbias.evaluation.tasks.base import Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
@@ -35,20 +37,32 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
     """
     from ragbias.evaluation.summary import summarise
 
+    refuse_other_contents(settings.out)
     for model in settings.models:
         check_model(model)
     plan = Plan.of(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
+    if not (settings.out / FILE_OF_SETTINGS).exists():
+        _try_models(settings, models)
     with Store(settings.out, described(settings)) as store:
         _answer(plan, store, settings, models, bar, len(keys) + len(noise_keys))
         store.rows.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
         _run_harness(settings, plan, store, bar)
-        costs = _costs(plan, store, models, bar) if settings.cost else store.read("cost.json")
+        costs = _costs(plan, store, models, bar) if settings.cost else read_costs(store.folder)
         summary = summarise(list(store.rows.rows.values()), costs, list(store.noise.rows.values()))
-        store.write("summary.json", summary)
+        store.write(SUMMARY, summary)
     return summary
+
+
+def _try_models(settings: Settings, models: Models) -> None:
+    """Fail over a model that cannot be loaded before a folder is made; the first one stays loaded."""
+    for model in reversed(settings.models):
+        if settings.engine == "ray":
+            load_model(model, dtype=settings.dtype)  # to the CPU, for its workers need the GPU
+        else:
+            models.load(model)
 
 
 def _answer(plan: Plan, store: Store, settings: Settings, models: Models, bar: Progress, total: int) -> None:
@@ -77,52 +91,51 @@ def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator
 
 def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) -> None:
     """What lm-eval runs: all of a model, method and seed at once, so only whole parts are resumed."""
-    counts: dict[str, int] = store.read("harness.json") or {}
+    counts = read_counts(store.folder)
     for task in settings.tasks:
-        if task.name != HARNESS:
+        if task.name != HARNESS_TASK:
             continue
         from ragbias.evaluation.harness import harness_rows
 
-        names = task.options.get("tasks", [HARNESS])
-        limit = task.options.get("limit", settings.limit)
-        folder = task.options.get("include_path")
+        options = HarnessOptions.model_validate(task.options)
+        limit = options.limit or settings.limit
         parts = [
             (model, seed, *each)
             for model, methods in plan.methods.items()
             for seed in settings.seeds
             for each in methods.items()
         ]
-        progress = bar.add_task(HARNESS, total=len(parts))
+        progress = bar.add_task(HARNESS_TASK, total=len(parts))
         for model, seed, label, method in parts:
-            bar.update(progress, description=f"{model} {HARNESS}")
+            bar.update(progress, description=f"{model} {HARNESS_TASK}")
             part = f"{model}|{label}|{seed}"
             held = sum(
-                row.task in names and (row.model, row.method, row.seed) == (model, label, seed)
+                row.task in options.tasks and (row.model, row.method, row.seed) == (model, label, seed)
                 for row in store.rows.rows.values()
             )
             if counts.get(part) != held:
-                found = harness_rows(model, method, label, names, limit, seed, Path(folder) if folder else None)
+                found = harness_rows(model, method, label, options.tasks, limit, seed, options.include_path)
                 counts[part] = len(found)
-                store.write("harness.json", counts)  # before the rows: if those are cut off, their number tells
+                store.write(HARNESS, counts)  # before the rows: if those are cut off, their number tells
                 store.rows.append(found)
             bar.update(progress, advance=1)
 
 
-def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> dict[str, Any]:
-    """By model, task and number of documents, joined by ``|``, and then by label."""
-    found: dict[str, Any] = store.read("cost.json") or {}
+def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
+    """By ``cost_key`` and label."""
+    found = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
     for model, task in parts:
         for documents, cases in _typical(task).items():
-            name = f"{model}|{task.name}|{documents}"
+            name = cost_key(model, task.name, documents)
             if name not in found:
                 bar.update(progress, description=f"{model} {task.name} cost")
                 lm = models.load(model)
                 if prompts := [prompt for case in cases if (prompt := _prompt(lm, task, case))]:
                     costs = measure_costs(lm, prompts, plan.methods[model])
                     found[name] = {label: cost.as_dict() for label, cost in costs.items()}
-                    store.write("cost.json", found)
+                    store.write(COST, found)
         bar.update(progress, advance=1)
     return found
 

@@ -9,13 +9,26 @@ from typing import Annotated, Any, Literal
 
 import torch
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.base import Task
+from ragbias.evaluation.validation import complaints
 
-HARNESS = "mmlu"  # the task that lm-eval runs
+HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+MMLU = "mmlu"  # short for lm-eval with this task
 
 
 def _listed(value: Any) -> Any:
@@ -23,11 +36,33 @@ def _listed(value: Any) -> Any:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+def _whole(value: Any) -> Any:
+    """A single number as a list."""
+    return [value] if type(value) is int else value
+
+
 def _joined(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)]
+Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_listed), Field(min_length=1)]
+Least1 = Annotated[StrictInt, Field(ge=1)]
+
+
+class HarnessOptions(BaseModel):
+    """Options of the task that lm-eval runs.
+
+    Attributes:
+        tasks: names of tasks or groups of lm-eval.
+        include_path: a folder with more of them.
+        limit: examples of each.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks: Names = (MMLU,)
+    include_path: Path | None = None
+    limit: Least1 | None = None
 
 
 class TaskSettings(BaseModel):
@@ -40,15 +75,20 @@ class TaskSettings(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _from_a_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or value.get("name") != MMLU:
+            return value
+        if "tasks" in value:
+            raise ValueError(f"{MMLU} has no option tasks; name: {HARNESS_TASK} runs other tasks")
+        return {**value, "name": HARNESS_TASK, "tasks": [MMLU]}
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSettings:
-        if self.name == HARNESS:
-            if unknown := sorted(self.options.keys() - {"limit", "tasks", "include_path"}):
-                raise ValueError(f"unknown option {unknown[0]!r}; task {HARNESS!r} has: limit, tasks, include_path")
-            if not isinstance(self.options.get("tasks", []), list):
-                raise ValueError(f"tasks={self.options['tasks']!r}; expected a list of lm-eval's names")
+        if self.name == HARNESS_TASK:
+            try:
+                HarnessOptions.model_validate(self.options)
+            except ValidationError as error:
+                raise ValueError(f"{self.name}: {complaints(error)}") from error
             return self
         try:
             make(self.name, **self.options)
@@ -58,10 +98,12 @@ class TaskSettings(BaseModel):
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the name, as the task's class takes them."""
+        """All but the name, as the task's class takes them; a single file of data as a list of one."""
         given = dict(self.model_extra or {})
-        if files := given.get("data"):
-            given["data"] = tuple(map(Path, files if isinstance(files, (list, tuple)) else [files]))
+        files = given.get("data")
+        files = [files] if isinstance(files, (str, Path)) else files
+        if isinstance(files, (list, tuple)) and all(isinstance(file, (str, Path)) for file in files):
+            given["data"] = tuple(map(Path, files))
         return given
 
     @property
@@ -100,13 +142,13 @@ class Settings(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)] = (0,)
-    limit: Annotated[int, Field(ge=1)] | None = None
-    batch_size: Annotated[int, Field(ge=1)] = 8
-    dtype: str = "auto"
+    seeds: Annotated[tuple[StrictInt, ...], BeforeValidator(_whole), Field(min_length=1)] = (0,)
+    limit: Least1 | None = None
+    batch_size: Least1 = 8
+    dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
-    workers: Annotated[int, Field(ge=1)] = 2
-    cost: bool = True
+    workers: Least1 = 2
+    cost: StrictBool = True
     out: Path
 
     @field_validator("dtype")
@@ -124,6 +166,18 @@ class Settings(BaseModel):
         return self
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(each, deep=True) for each in nodes]
+        for index, (key, written) in enumerate(zip(keys, nodes, strict=True)):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", written.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
     """The settings of a YAML file, some of them replaced.
 
@@ -131,9 +185,11 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
         RunError: the file is no mapping of the settings' names; names the file and the key.
     """
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} is no YAML: {error}") from error
+        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    except RecursionError as error:
+        raise RunError(f"{file} is no YAML that can be read: nested too deep") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none, or is no UTF-8
+        raise RunError(f"{file} is no YAML that can be read: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{file}: expected keys and values: {', '.join(Settings.model_fields)}")
     return checked({**content, **changes}, str(file))
@@ -141,17 +197,9 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
 
 def checked(content: Mapping[str, Any], source: str) -> Settings:
     """The settings, or a ``RunError`` that names the key and ``source``, where it comes from."""
+    if wrong := [key for key in content if not isinstance(key, str)]:
+        raise RunError(f"{source}: key {wrong[0]!r} is no word; known: {', '.join(Settings.model_fields)}")
     try:
         return Settings.model_validate(content)
     except ValidationError as error:
-        raise RunError(f"{source}: {'; '.join(_complaint(each) for each in error.errors())}") from error
-
-
-def _complaint(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"])
-    if error["type"] == "extra_forbidden":
-        return f"unknown key {key!r}; known: {', '.join(Settings.model_fields)}"
-    if error["type"] == "missing":
-        return f"{key!r} is missing"
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{key}: {message}" if error["type"] == "value_error" else f"{key}: {message}, got {error['input']!r}"
+        raise RunError(f"{source}: {complaints(error, known=tuple(Settings.model_fields))}") from error

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ragbias.errors import DataError, RunError
+from ragbias.errors import RunError
+from ragbias.evaluation.folder import NOISE, ROWS, SETTINGS, read_about
 from ragbias.evaluation.rows import Row, as_lines, read_rows
 from ragbias.profiles.profile import write_atomically
 
-SETTINGS = "settings.json"
 LOCK = ".lock"
 
 Key = tuple[str, str, str, str]
@@ -27,11 +27,7 @@ class RowFile:
         self.path = path
         path.touch()
         _cut_torn_line(path)
-        try:
-            rows = read_rows(path)
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path} is damaged: {error}; remove the file to run everything anew") from error
-        self.rows: dict[Key, Row] = {row.key: row for row in rows}
+        self.rows: dict[Key, Row] = {row.key: row for row in read_rows(path)}
 
     def append(self, rows: Sequence[Row]) -> int:
         """Keep the rows that are new; they are on disk when this returns. Returns their number."""
@@ -60,22 +56,18 @@ class Store:
 
     Raises:
         RunError: the folder holds something else, or another process writes there.
+        DataError: a file of the run is damaged.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
-        if folder.exists() and not folder.is_dir():
-            raise RunError(f"{folder} is a file; give a folder for the results")
-        if folder.is_dir() and not (folder / SETTINGS).exists():
-            others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
-            if others:
-                raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
+        refuse_other_contents(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:
             self._take_lock()
             self._settle(json.loads(json.dumps(about)))
-            self.rows, self.noise = RowFile(folder / "rows.jsonl"), RowFile(folder / "noise.jsonl")
+            self.rows, self.noise = RowFile(folder / ROWS), RowFile(folder / NOISE)
         except BaseException:
             self._lock.close()
             raise
@@ -87,21 +79,11 @@ class Store:
             raise RunError(f"{self.folder}: another process writes there; wait for it, or give a new folder") from None
 
     def _settle(self, about: dict[str, Any]) -> None:
-        path = self.folder / SETTINGS
-        if path.exists():
-            try:
-                decided = dict(json.loads(path.read_text())["decides"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise RunError(f"{path} cannot be read: {error!r}; give a new folder") from error
-            if changed := _changes(decided, about["decides"]):
+        if before := read_about(self.folder):
+            if changed := _changes(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
         else:
-            write_atomically(path, (json.dumps(about, indent=2) + "\n").encode())
-
-    def read(self, name: str) -> Any:
-        """What was written under this name; None if nothing was."""
-        path = self.folder / name
-        return json.loads(path.read_text()) if path.exists() else None
+            self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
         """Replace the JSON file of this name in one step."""
@@ -114,6 +96,16 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._lock.close()
+
+
+def refuse_other_contents(folder: Path) -> None:
+    """Raise ``RunError`` where a folder for results is a file, or holds something else than a run."""
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; give a folder for the results")
+    if folder.is_dir() and not (folder / SETTINGS).exists():
+        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
+        if others:
+            raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

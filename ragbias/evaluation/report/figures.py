@@ -18,9 +18,10 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from ragbias.evaluation.plotting import literal
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
+from ragbias.evaluation.summary import REFERENCE
 
-REFERENCE = "none"
 OVERLAID = 3  # bands that one panel can hold
 COLUMNS = 4  # of small multiples
 TITLE = 28  # characters that fit over one
@@ -39,7 +40,7 @@ MARKERS = "osD^v<>P"
 LINE_NAMES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 COST_LABELS = {
     "prefill_ratio": "prefill time, in units of none",
-    "seconds_ratio": "time per answer in this run, in units of none",
+    "seconds_ratio": "time per answer, in units of none",
 }
 
 # by method and position (counted from 0): estimate, low, high; any of them may be None
@@ -62,7 +63,7 @@ def overlaid(panels: Mapping[str, Curves], lines: Mapping[str, Any] | None = Non
             _curve(axis, curves[label], style, label, 0.12)
         _reference_lines(axis, lines or {})
         _position_axis(axis, curves)
-        axis.set(title=name, xlabel="position of the gold document (1 = first)")
+        axis.set(title=literal(name), xlabel="position of the gold document (1 = first)")
         below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
         axis.legend(**below, frameon=False, handlelength=4, fontsize=9)
     axes[0].set_ylabel("accuracy")
@@ -117,7 +118,7 @@ def cost_accuracy(result: Mapping[str, Any]) -> Figure | None:
                 markeredgewidth=1.5,
                 markersize=8,
                 linestyle="",
-                label=label,
+                label=literal(label),
                 zorder=3,
             )
         _cost_axis(axis, [cost for cost, _ in points.values()], COST_LABELS[kind])
@@ -160,7 +161,8 @@ def flip_rates(result: Mapping[str, Any]) -> Figure | None:
             values, rows, "D", color="black", markerfacecolor="white", markersize=6, clip_on=False, zorder=4,
             label="noise floor: same order, asked twice",
         )  # fmt: skip
-    axis.set(yticks=range(len(methods)), yticklabels=[label for label, _ in methods], xlabel="share of questions")
+    axis.set_yticks(range(len(methods)), [literal(label) for label, _ in methods])
+    axis.set_xlabel("share of questions")
     axis.set_xlim(0, min(1.12, max(0.1, 1.25 * max((m["flip_rate"][2] or m["flip_rate"][0]) for _, m in methods))))
     axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axis.set_ylim(len(methods) - 0.4, -0.6)
@@ -237,7 +239,7 @@ def _curve(
     places = [place for place, *_ in known]
     axis.plot(
         places, [estimate for _, estimate, _, _ in known], color=colour, linestyle=dashes, marker=marker,
-        markersize=4, linewidth=1.5, label=label, zorder=3,
+        markersize=4, linewidth=1.5, label=literal(label), zorder=3,
     )  # fmt: skip
     if band and known and all(low is not None for _, _, low, _ in known):
         lows, highs = [low for _, _, low, _ in known], [high for *_, high in known]
@@ -305,9 +307,9 @@ def _one_legend(figure: Figure, axes: Sequence[Axes]) -> None:
 def _wrapped(label: str) -> str:
     """A method's label on lines that fit over a small panel, its parameters on lines of their own."""
     if len(label) <= TITLE:
-        return label
+        return literal(label)
     name, bracket, parameters = label.partition("(")
-    return "\n".join([name, *wrap(bracket + parameters, TITLE)])
+    return literal("\n".join([name, *wrap(bracket + parameters, TITLE)]))
 
 
 def _open_frame(axis: Axes) -> None:

@@ -31,8 +31,9 @@ READING = (
     "nothing. Each prompt is asked two times for it, and once for each order for the flips.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
     "A gap is never negative, so noise alone makes one; the notes below a table name gaps that chance makes as well.",
-    "Cost is the median in units of the plain model in the same run; where it was not timed by itself, the run's own "
-    "wall time per answer stands for it and is rough.",
+    "Cost is the median in units of the plain model, timed beside it on the same prompts; where a method was not timed "
+    "like this, its wall time per answer, in units of that of the plain model, stands for it. That is rough, and means "
+    "little where the plain model's answers come from another run on another machine.",
 )
 ORACLE = (
     "The documents around the gold one are drawn from a file of gold passages (an oracle file): they belong to other "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.errors import DataError, RunError
+from ragbias.errors import RunError
+from ragbias.evaluation.folder import NOISE, ROWS, Costs, read_about, read_costs
+from ragbias.evaluation.report.pairing import differences
 from ragbias.evaluation.rows import Row, read_rows
 from ragbias.evaluation.summary import summarise
 
@@ -18,14 +19,14 @@ class Run:
     """One folder.
 
     Attributes:
-        cost: by ``"model|task|documents"`` and method; empty where it was not measured.
+        cost: by ``folder.cost_key`` and method; empty where it was not measured.
         settings: what the run was asked to do, with versions and machine; empty where the file is missing.
     """
 
     folder: Path
     rows: list[Row]
     noise: list[Row]
-    cost: dict[str, dict[str, Any]]
+    cost: Costs
     settings: dict[str, Any]
 
 
@@ -38,29 +39,42 @@ def read_run(folder: Path) -> Run:
     """
     if not folder.is_dir():
         raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
-    if not (folder / "rows.jsonl").is_file():
-        raise RunError(f"{folder} holds no rows.jsonl; expected the --out folder of a bench")
-    rows = _rows(folder / "rows.jsonl")
+    if not (folder / ROWS).is_file():
+        raise RunError(f"{folder} holds no {ROWS}; expected the --out folder of a bench")
+    rows = read_rows(folder / ROWS)
     if not rows:
-        raise RunError(
-            f"{folder / 'rows.jsonl'} holds no answers yet; run the bench again, it goes on where it stopped"
-        )
-    noise = _rows(folder / "noise.jsonl") if (folder / "noise.jsonl").is_file() else []
-    return Run(folder, rows, noise, _mapping(folder / "cost.json"), _mapping(folder / "settings.json"))
+        raise RunError(f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped")
+    noise = read_rows(folder / NOISE) if (folder / NOISE).is_file() else []
+    return Run(folder, rows, noise, read_costs(folder), read_about(folder))
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The aggregates of all runs together, as ``summarise`` gives them.
+    """The aggregates of all runs together, as ``summarise`` gives them; what their settings differ in is noted.
 
     Raises:
-        RunError: two runs hold the same method on the same model, task and number of documents; names both folders.
+        RunError: two runs hold the same method on the same model, task and number of documents, or they asked other
+            questions of the same task; names both folders.
     """
     refuse_clashes(runs)
-    cost: dict[str, dict[str, Any]] = {}
+    cost: Costs = {}
     for run in runs:
         for setting, methods in run.cost.items():
             cost[setting] = {**cost.get(setting, {}), **methods}
-    return summarise([row for run in runs for row in run.rows], cost, [row for run in runs for row in run.noise])
+    rows, noise = [row for run in runs for row in run.rows], [row for run in runs for row in run.noise]
+    summary = summarise(rows, cost, noise)
+    for result in summary["results"]:
+        result["notes"] += _differences(runs, (result["model"], result["task"], result["documents"]))
+    return summary
+
+
+def _differences(runs: Sequence[Run], setting: tuple[str, str, int]) -> list[str]:
+    """What the runs that hold a model, task and number of documents differ in, each from the first of them."""
+    first, *others = [run for run in runs if any((row.model, row.task, row.documents) == setting for row in run.rows)]
+    return [
+        note
+        for other in others
+        for note in differences((first.folder, first.settings), (other.folder, other.settings), setting[1])
+    ]
 
 
 def refuse_clashes(runs: Sequence[Run]) -> None:
@@ -74,22 +88,3 @@ def refuse_clashes(runs: Sequence[Run]) -> None:
                     f"{first} and {run.folder} both hold {method!r} for model {model!r}, task {task!r} and {documents} "
                     "documents; report them one by one"
                 )
-
-
-def _rows(path: Path) -> list[Row]:
-    try:
-        return read_rows(path)
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path} does not hold rows of a bench: {error}") from error
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON: {error}") from error
-    if not isinstance(found, Mapping):
-        raise DataError(f"{path} holds no JSON object")
-    return dict(found)

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from ragbias.evaluation.plain_table import plain_table
 from ragbias.evaluation.statistics import LEVEL
 from ragbias.evaluation.summary import JUDGE, REFERENCE
 
@@ -40,7 +41,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """What cost means in a result: the timed prefill, or else the run's own time per answer, both in units of none."""
+    """What cost means in a result: the timed prefill, or else the time per answer, both in units of none."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -109,12 +110,8 @@ def _written(value: float, form: str) -> str:
 def as_table(result: Mapping[str, Any]) -> Table:
     """For a terminal of 80 columns: an interval for the worst position only, and no judge's figures."""
     kind = cost_kind(result)
-    table = Table(title=Text(title(result)), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    table.add_column("method", overflow="fold")
-    for heading in ("worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    if kind:
-        table.add_column(COST_HEADINGS[kind], justify="right", no_wrap=True)
+    headings = ["worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise"]
+    table = plain_table(title(result), "method", *headings, *([COST_HEADINGS[kind]] if kind else []))
     for label, method in ranked(result):
         cells = _cells(result, label, method, False)
         low, high = method["worst"][1:] if method["worst"] else (None, None)
@@ -125,10 +122,7 @@ def as_table(result: Mapping[str, Any]) -> Table:
 
 def as_judge_table(result: Mapping[str, Any]) -> Table:
     """What a judge does when the answers are swapped."""
-    table = Table(title=Text(title(result)), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    table.add_column("method", overflow="fold")
-    for heading in JUDGE_FIGURES.values():
-        table.add_column(heading, justify="right")
+    table = plain_table(title(result), "method", *JUDGE_FIGURES.values(), wrap=True)
     for label, method in ranked(result):
         table.add_row(*map(Text, (label, *(with_interval(method["judge"][name], False) for name in JUDGE_FIGURES))))
     return table

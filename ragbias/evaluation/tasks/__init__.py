@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
+from ragbias.evaluation.tasks.arranging import SEVERAL
 from ragbias.evaluation.tasks.base import Answer, Case, Task
 from ragbias.evaluation.tasks.judge import Judge
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
@@ -21,8 +22,8 @@ def make(name: str, **options: Any) -> Task:
     """The task of this name.
 
     Args:
-        options: fields of the task; a list stands for a tuple, a string for a path of ``data``, and None for the
-            default.
+        options: fields of the task; a list or a single number stands for a tuple, a string for a path of ``data``,
+            and None for the default.
 
     Raises:
         RunError: no task has this name, it has no such option, an option is out of range, or its data is missing.
@@ -36,13 +37,21 @@ def make(name: str, **options: Any) -> Task:
         raise RunError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     if missing := [option for option, field in known.items() if field.default is MISSING and not given.get(option)]:
         raise RunError(f"{name} needs {', '.join(missing)}; name the files that hold its examples")
-    return task(**{option: _as_field(option, value) for option, value in given.items()})
+    return task(**{option: _as_field(name, option, value) for option, value in given.items()})
 
 
-def _as_field(option: str, value: Any) -> Any:
+def _as_field(task: str, option: str, value: Any) -> Any:
     if option == "data":
-        return tuple(map(Path, [value] if isinstance(value, (str, Path)) else value))
-    return tuple(value) if isinstance(value, list) else value
+        files = [value] if isinstance(value, (str, Path)) else value
+        if not isinstance(files, (list, tuple)) or not all(isinstance(file, (str, Path)) for file in files):
+            raise RunError(f"{task}: data={value!r}; expected paths of files")
+        return tuple(map(Path, files))
+    if option in SEVERAL:
+        value = [value] if type(value) is int else value
+        if not isinstance(value, (list, tuple)):
+            raise RunError(f"{task}: {option}={value!r}; expected a list of whole numbers")
+        return tuple(value)
+    return value
 
 
 __all__ = ["TASKS", "Answer", "Case", "Judge", "KVRetrieval", "LongBench", "MultiDocumentQA", "Task", "TinyQA", "make"]

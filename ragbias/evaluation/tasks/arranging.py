@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from ragbias.errors import RunError
 
 T = TypeVar("T")
-LEAST = {"documents": 1, "positions": 0, "orders": 1, "limit": 1}
+SEVERAL = {"documents": 1, "positions": 0}  # options that are several whole numbers, and their least
+ONE = {"orders": 1, "limit": 1}
+
+
+def evenly_spread(documents: int, count: int) -> list[int]:
+    """``count`` positions among ``documents``, first and last included, counted from 0; a single one is the middle."""
+    if count == 1:
+        return [documents // 2]
+    return sorted({round(index * (documents - 1) / (count - 1)) for index in range(count)})
 
 
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
@@ -55,13 +63,24 @@ def arranged(
 
 
 def check_settings(task: Any) -> None:
-    """Raise ``RunError`` unless the counts and places of a task are whole numbers in range, none named twice."""
-    for name, least in LEAST.items():
+    """Raise ``RunError`` unless counts and places of a task are whole numbers in range, and no place is named twice."""
+    for name, least in SEVERAL.items():
+        values = getattr(task, name, None)
+        if values is not None and (not values or not all(_whole(each, least) for each in values) or _twice(values)):
+            raise RunError(f"{task.name}: {name}={values!r}; expected different whole numbers >= {least}")
+    for name, least in ONE.items():
         value = getattr(task, name, None)
-        if value is None:
-            continue
-        values = value if isinstance(value, tuple) else (value,)
-        whole = all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in values)
-        if not values or not whole or len(set(values)) < len(values):
-            wanted = "different whole numbers" if isinstance(value, tuple) else "a whole number"
-            raise RunError(f"{task.name}: {name}={value!r}; expected {wanted} >= {least}")
+        if value is not None and not _whole(value, least):
+            raise RunError(f"{task.name}: {name}={value!r}; expected a whole number >= {least}")
+    if type(task.seed) is not int:
+        raise RunError(f"{task.name}: seed={task.seed!r}; expected a whole number")
+    if type(getattr(task, "indices", True)) is not bool:
+        raise RunError(f"{task.name}: indices={task.indices!r}; expected true or false")
+
+
+def _whole(value: Any, least: int) -> bool:
+    return type(value) is int and value >= least
+
+
+def _twice(values: Sequence[Any]) -> bool:
+    return len(set(values)) < len(values)

@@ -17,13 +17,14 @@ class Case:
 
     Attributes:
         id: the same in every run of the same task and seed, no two alike in one task.
-        question: id of the question; its cases with equally many documents differ in nothing but the documents' order.
+        question: id of the question; its cases with equally many documents and the same ``seed`` differ in nothing but
+            the documents' order.
         text: the flat prompt, without a chat template.
         documents: as they stand in ``text``, verbatim and in this order; empty where the task has none.
         answers: any of them is right.
         gold_position: place of the gold document, counted from 0; None: there is none.
         order: 0 for the documents as the data gives them (the gold one moved to its place), k for the k-th shuffle.
-        seed: what drew the case.
+        seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         group: part of the task that it belongs to, e.g. a subset of RewardBench.
     """
 

@@ -67,13 +67,13 @@ class KVRetrieval(Task):
         if gold not in pairs:
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
         for count in (len(pairs),) if self.documents is None else self.documents:
+            drawn = count < len(pairs)
             others, place = self._drawn(line, pairs, pairs.index(gold), count, question)
             places = [place] if self.positions is None else self.positions
             for records, position, order in arranged(gold, others, places, self.orders, f"{self.seed} {question}"):
                 documents = [f'"{key}": "{value}"' for key, value in records]
-                drawn = count < len(pairs) or order > 0
                 yield Case(
-                    id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn else ""),
+                    id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn or order else ""),
                     question=question,
                     text=TEMPLATE.format(formatted_kv_records="{" + ",\n ".join(documents) + "}", key=gold[0]),
                     documents=tuple(documents),

@@ -79,7 +79,6 @@ class LongBench(Task):
                 answers=answers,
                 gold_position=None,
                 order=order,
-                seed=self.seed if order else 0,
                 group=dataset,
             )
 

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from ragbias.errors import RunError
 from ragbias.evaluation.jsonl import Line, read_lines, sources
 from ragbias.evaluation.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.positions import evenly_spread
-from ragbias.evaluation.tasks.arranging import arranged, check_settings
+from ragbias.evaluation.tasks.arranging import arranged, check_settings, evenly_spread
 from ragbias.evaluation.tasks.base import Case, Task
 
 TEMPLATE = (
@@ -125,7 +124,7 @@ class MultiDocumentQA(Task):
                     answers=example.answers,
                     gold_position=position,
                     order=order,
-                    seed=self.seed if seed else 0,
+                    seed=self.seed if pool else 0,
                 )
 
     def _document(self, number: int, passage: _Passage) -> str:

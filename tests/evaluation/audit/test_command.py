@@ -6,36 +6,26 @@ import sys
 import pytest
 from audit_questions import question_lines, write
 
-from ragbias import cli
-
-
-def run(monkeypatch, *arguments):
-    """The exit code of a command."""
-    monkeypatch.setattr(sys, "argv", ["ragbias", *map(str, arguments)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    return ended.value.code or 0
-
 
 @pytest.mark.slow
-def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, monkeypatch, capsys):
+def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
-    assert run(monkeypatch, "audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html) == 0
-    assert "You have the problem" in capsys.readouterr().out
+    code, said, _ = cli("audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html)
+    assert code == 0 and "You have the problem" in said
     found = json.loads(out.read_text())
     assert (found["verdict"], found["recommended"]) == ("problem", "pine")
     none, pine = found["methods"]["none"], found["methods"]["pine"]
-    assert none["flips"]["estimate"] >= none["floor"]["high"] + 0.1
-    assert none["floor"]["estimate"] == 0
-    assert none["by_place"]["middle"]["estimate"] < 0 < none["by_place"]["last"]["estimate"]
-    assert none["by_place"]["middle"]["estimate"] < none["by_place"]["first"]["estimate"]
-    assert (pine["verdict"], pine["flips"]["estimate"]) == ("no problem", 0)
-    assert [part["estimate"] for part in pine["lean"]["excess"]] == [0] * 5
-    assert {place["estimate"] for place in pine["by_place"].values()} == {0}
+    assert none["flips"][0] >= none["floor"][2] + 0.1
+    assert none["floor"][0] == 0
+    assert none["by_place"]["middle"][0] < 0 < none["by_place"]["last"][0]
+    assert none["by_place"]["middle"][0] < none["by_place"]["first"][0]
+    assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
+    assert [part[0] for part in pine["lean"]["excess"]] == [0] * 5
+    assert {place[0] for place in pine["by_place"].values()} == {0}
     assert len(set(pine["accuracy_by_order"])) == 1
-    assert pine["changed"]["estimate"] > 0
-    assert pine["cost"]["prefill_ratio"][0] > 0
+    assert pine["changed"][0] > 0
+    assert none["cost"]["prefill_ratio"] == [1, 1, 1] and pine["cost"]["prefill_ratio"][0] > 1  # PINE sorts per query
     assert len(none["answers"]) == 10 and {len(each) for each in none["answers"]} == {3}
     text = html.read_text()
     assert "You have the problem" in text and text.count("data:image/svg+xml") == 2
@@ -61,22 +51,19 @@ chain = (
 """
 
 
-def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, capsys):
+def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     write(tmp_path / "q.jsonl", question_lines(5, documents=8, labels=False))
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
     place = "invariant_pipeline:chain"
-    code = run(
-        monkeypatch, "audit", "--questions", "q.jsonl", "--pipeline", place, "--methods", "pine", "--orders", 3,
-        "--json", "a.json",
-    )  # fmt: skip
-    assert code == 0
-    assert "You do not have this problem" in capsys.readouterr().out
+    asked = ("--questions", "q.jsonl", "--pipeline", place, "--methods", "pine", "--orders", 3)
+    code, said, _ = cli("audit", *asked, "--json", "a.json")
+    assert code == 0 and "You do not have this problem" in said
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]
-    assert found["methods"]["as is: pine"]["flips"]["estimate"] == 0
+    assert found["methods"]["as is: pine"]["flips"][0] == 0
     assert found["methods"]["as is: pine"]["accuracy_by_order"] is None
 
 
@@ -98,11 +85,11 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
         ("\n".join([GOOD] * 4), "too few examples: 4 questions"),
     ],
 )
-def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, monkeypatch, capsys, text, words):
+def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, words):
     path = tmp_path / "q.jsonl"
     path.write_text(text)
-    assert run(monkeypatch, "audit", "--questions", path) == 2
-    assert words in capsys.readouterr().err
+    code, _, errors = cli("audit", "--questions", path)
+    assert code == 2 and words in errors
 
 
 @pytest.mark.parametrize(
@@ -117,7 +104,8 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, monkeypatch, 
         (["--html", "/nonexistent/a.html"], "/nonexistent is no folder"),
     ],
 )
-def test_bad_arguments_end_with_code_2(tmp_path, monkeypatch, capsys, arguments, words):
+def test_bad_arguments_end_with_code_2(tmp_path, cli, arguments, words):
     questions = write(tmp_path / "q.jsonl", question_lines(5, documents=3))
-    assert run(monkeypatch, "audit", "--questions", questions, *arguments) == 2
-    assert words in " ".join(capsys.readouterr().err.replace("│", " ").split())
+    code, _, errors = cli("audit", "--questions", questions, *arguments)
+    assert code == 2
+    assert words in " ".join(errors.replace("│", " ").split())

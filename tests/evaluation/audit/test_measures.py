@@ -5,7 +5,7 @@ import pytest
 from ragbias import Prompt
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
 from ragbias.evaluation.audit.measuring import Outcome, rate
-from ragbias.evaluation.audit.preference import lean, source
+from ragbias.evaluation.audit.preference import lean
 from ragbias.evaluation.audit.verdict import Verdict, verdict
 from ragbias.evaluation.questions import Question
 from ragbias.evaluation.statistics import Interval
@@ -20,17 +20,6 @@ def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
     assert orders == orders_of(5, 6, seed=3) != orders_of(5, 6, seed=4)
     assert orders_of(2, 6, seed=0) == [[0, 1], [1, 0]]
-
-
-def test_source_is_the_only_document_that_may_be_it():
-    documents = ["The owl is brass.", "The owl lives in Kiel.", "A tin whale, and more brass."]
-    assert source(" The owl is brass. ", documents, "What is the owl?") == 0
-    assert source("Tin whale", documents, "What?") == 2
-    assert source("brass", documents, "What?") is None  # two hold it
-    assert source("It is in the city of Kiel", documents, "Where is the owl?") is None  # fewer than half its words
-    assert source("It lives near Kiel", documents, "Where is the owl?") == 1
-    assert source("bras", documents, "What?") is None
-    assert source(" .", documents, "What?") is None
 
 
 FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]

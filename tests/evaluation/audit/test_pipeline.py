@@ -161,9 +161,17 @@ def test_failing_pipeline_shows_its_error():
         from_pipeline(pipeline, QUESTIONS)
 
 
+def test_a_pipeline_that_exits_fails():
+    with pytest.raises(RunError, match="the pipeline fails on .*SystemExit: 0"):
+        from_pipeline(lambda question: sys.exit(0), QUESTIONS)
+
+
 @pytest.mark.parametrize(
     ("source", "place", "words"),
     [
+        ("import sys; sys.exit(0)", "{}:chain", "cannot be imported: SystemExit: 0"),
+        ("class A:\n    @property\n    def x(self): 1 / 0\na = A()", "{}:a.x", "cannot be reached: ZeroDivisionError"),
+        ("def __getattr__(name): raise SystemExit(0)", "{}:chain", "cannot be reached: SystemExit: 0"),
         ("", "no_such_module_here:chain", "cannot be imported: ModuleNotFoundError"),
         ("1 / 0", "{}:chain", "cannot be imported: ZeroDivisionError"),
         ("chain = 3", "{}:other", "has no 'other'"),

@@ -1,25 +1,16 @@
 """``ragbias bench`` as typed."""
 
 import json
+from functools import partial
 
 import pytest
 
-from ragbias.cli import main
 from ragbias.evaluation.rows import read_rows
 
 
 @pytest.fixture
-def bench(monkeypatch, capsys):
-    """Run the command; gives exit code, output and errors."""
-
-    def typed(*arguments):
-        monkeypatch.setattr("sys.argv", ["ragbias", "bench", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        return stopped.value.code or 0, said.out, said.err
-
-    return typed
+def bench(cli):
+    return partial(cli, "bench")
 
 
 QUICK = ("--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")
@@ -29,13 +20,20 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     out = tmp_path / "run"
     code, said, errors = bench(*QUICK, "--methods", "none,pine", "--out", out, "--json", tmp_path / "summary.json")
     assert (code, errors) == (0, "")
-    assert "tiny, tiny, 3 documents" in said and "flips" in said and "pine" in said
+    assert "tiny, 3 documents, model tiny" in said and "flips" in said and "pine" in said
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads((out / "summary.json").read_text())
     before = (out / "rows.jsonl").read_bytes()
     file = tmp_path / "bench.yaml"
     file.write_text("methods: none,pine\nlimit: 2\ntasks: [{name: tiny, documents: [3], positions: [0, 2]}]\n")
     code, _, errors = bench(file, "--no-cost", "--out", out)
     assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
+
+
+def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")
+    assert (code, errors) == (0, "")
+    assert "Written: o[bold]x[/rows.jsonl" in said
 
 
 def official(path, gold):
@@ -69,7 +67,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         (("--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
         (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
         (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
-        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'mmlu' has none"),
+        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'lm-eval' has none"),
         ((*QUICK, "--methods", "none", "--positions", "0,x"), "--positions '0,x': expected whole numbers"),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),

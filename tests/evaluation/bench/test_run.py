@@ -1,11 +1,13 @@
 """Runs in this process: what they leave, and that a stopped one ends as if it had not been."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 from rich.progress import Progress
 
+from ragbias import tiny
 from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.bench.settings import checked
@@ -107,6 +109,25 @@ def test_a_model_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("engine", ["local", "ray"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("model.safetensors", lambda content: content[:1000]),
+        ("model.safetensors", lambda content: content[:-1000]),
+        ("tokenizer.json", lambda content: b'{"a":\n'),
+        ("config.json", lambda content: b"[]"),
+    ],
+)
+def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage, engine):
+    model = tmp_path / "model"
+    shutil.copytree(tiny.path(), model)
+    (model / name).write_bytes(damage((model / name).read_bytes()))
+    with pytest.raises(RunError, match=f"model '{model}'"):
+        silently(settings(tmp_path / "run", models=str(model), engine=engine))
+    assert not (tmp_path / "run").exists()
+
+
 LM_EVAL_TASK = """
 task: colours
 dataset_path: json
@@ -126,7 +147,7 @@ def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
     (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "colours.yaml").write_text(LM_EVAL_TASK.format(data=tmp_path / "colours.jsonl"))
-    task = {"name": "mmlu", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
+    task = {"name": "lm-eval", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
     chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
     summary = silently(chosen)
     file = tmp_path / "run" / "rows.jsonl"

@@ -59,10 +59,12 @@ def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path
         Store(tmp_path / "thesis.tex", ABOUT)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"settings": {}}'])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"settings": {}}', '{"decides": null}', '{"decides": {"tasks": [5]}}', "[" * 100_000]
+)
 def test_damaged_settings_are_refused(tmp_path, content):
     (tmp_path / "settings.json").write_text(content)
-    with pytest.raises(RunError, match=r"settings\.json cannot be read"):
+    with pytest.raises(DataError, match=r"settings\.json is damaged"):
         Store(tmp_path, ABOUT)
 
 
@@ -71,7 +73,7 @@ def test_a_damaged_row_in_the_middle_is_refused_with_the_file(tmp_path):
         store.rows.append([row("a")])
     file = tmp_path / "run" / "rows.jsonl"
     file.write_text("{no json\n" + file.read_text())
-    with pytest.raises(DataError, match=r"rows\.jsonl is damaged"):
+    with pytest.raises(DataError, match=r"rows\.jsonl, line 1: Invalid JSON"):
         Store(tmp_path / "run", ABOUT)
 
 

@@ -1,8 +1,11 @@
 """What stands in the figures; how they look was looked at."""
 
+import io
+
 import numpy as np
 import pytest
 from bench_rows import rows_with, u_shape
+from matplotlib import rc_context
 from matplotlib.text import Text
 
 from ragbias.evaluation.report import figures
@@ -106,3 +109,17 @@ def test_flip_rates_stand_beside_the_noise_floor():
     (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
     assert list(floor.get_xdata()) == [0, 0]
     assert figures.flip_rates(summarise(rows_with({"none": {0: 0.5}}, 8))["results"][0]) is None
+
+
+def test_names_with_dollar_signs_are_drawn_letter_by_letter():
+    name = r"a $\no$ b $x$ c"
+    results = results_of(["none", "pine"], counts=(10, 20))
+    for result in results:
+        result["methods"][name] = result["methods"].pop("pine")
+    made = [figures.u_curves(results[0]), figures.cost_accuracy(results[0]), figures.flip_rates(results[0])]
+    made += [figures.heat_maps(results), figures.multiples({name: {"0": [0.5, 0.4, 0.6]}})]
+    for figure in made:
+        written = io.StringIO()
+        with rc_context({"svg.fonttype": "none"}):
+            figure.savefig(written, format="svg")
+        assert name in written.getvalue()

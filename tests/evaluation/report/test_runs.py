@@ -1,12 +1,12 @@
 """Folders of runs, and the command that reports them."""
 
 import json
-import sys
+import re
+from functools import partial
 
 import pytest
 from bench_rows import rows_with, u_shape
 
-from ragbias.cli import main
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.report.runs import read_run, summary_of
 from ragbias.evaluation.rows import as_lines
@@ -26,21 +26,13 @@ def folder(path, accuracies, **files):
 
 
 @pytest.fixture
-def report(monkeypatch, capsys):
-    """Runs the command; gives the exit code and what went to stdout and stderr."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ragbias", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return run
+def report(cli):
+    return partial(cli, "report")
 
 
 def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
     cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
-    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"seed": 3}')
+    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"decides": {"seed": 3}}')
     second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
     (second / "noise.jsonl").write_text(as_lines(rows_with(FLAT, 10)[:10]))
     runs = [read_run(first), read_run(second)]
@@ -49,13 +41,68 @@ def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
     assert result["methods"]["pine"]["difference"]["worst"][0] > 0
     assert all("cost" in method for method in result["methods"].values())
     assert result["methods"]["pine"]["noise_floor"][0] == 0 and result["methods"]["none"]["noise_floor"] is None
-    assert runs[0].settings == {"seed": 3} and runs[1].settings == {}
+    assert runs[0].settings == {"decides": {"seed": 3}} and runs[1].settings == {}
 
 
 def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
     runs = [read_run(folder(tmp_path / name, PLAIN)) for name in ("first", "second")]
     with pytest.raises(RunError, match=r"first and .*second both hold 'none' for model 'tiny', task 'made-up'"):
         summary_of(runs)
+
+
+DATA = [{"file": "a.jsonl", "sha256": "12"}]
+TASK = {"name": "made-up", "data": DATA, "orders": 2}
+
+
+def settings(task=None, **changes):
+    tasks = [{"name": "other", "indices": False}, {**TASK, **(task or {})}]
+    return json.dumps({"decides": {"methods": "none", "tasks": tasks, "dtype": "auto", "batch_size": 8, **changes}})
+
+
+def pair(tmp_path, first, second):
+    made = [
+        folder(tmp_path / name, accuracies, settings_json=text)
+        for name, accuracies, text in (("a", PLAIN, first), ("b", FLAT, second))
+    ]
+    return [read_run(each) for each in made]
+
+
+def test_runs_with_the_same_settings_pair_without_a_note(tmp_path):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(methods="pine", models=["tiny"])))["results"]
+    assert result["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "note"),
+    [
+        ({}, {"dtype": "bfloat16"}, "The runs differ in dtype: 'auto' in .*a, 'bfloat16' in .*b;"),
+        ({}, {"batch_size": 1}, "differ in batch_size: 8 in .*a, 1 in"),
+        ({"orders": 3}, {}, "differ in orders: 2 in .*a, 3 in .*b;"),
+        ({"data": [*DATA, {"file": "b.jsonl", "sha256": "34"}]}, {}, r"differ in data: \['a.jsonl \(12\)'\] in"),
+    ],
+)
+def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, changes, note):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(task, **changes)))["results"]
+    assert re.search(note, "\n".join(result["notes"])) and len(result["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"indices": False}, "a and .*b asked task 'made-up' with other prompts: indices is 'the default' in one"),
+        ({"seed": 3}, "with other prompts: seed"),
+        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "from other files of data"),
+    ],
+)
+def test_runs_that_asked_something_else_are_not_paired(tmp_path, task, words):
+    with pytest.raises(RunError, match=words):
+        summary_of(pair(tmp_path, settings(), settings(task)))
+
+
+def test_runs_without_settings_are_noted(tmp_path):
+    runs = [read_run(folder(tmp_path / "a", PLAIN)), read_run(folder(tmp_path / "b", FLAT))]
+    (result,) = summary_of(runs)["results"]
+    assert any("a and " in note and "not recorded" in note for note in result["notes"])
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path):
@@ -71,17 +118,23 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("rows.jsonl", '{"question": "what?"}\n', "does not hold rows of a bench"),
-        ("rows.jsonl", "no json\n", "does not hold rows of a bench"),
-        ("noise.jsonl", "[]\n", "does not hold rows of a bench"),
-        ("cost.json", "{", "is not JSON"),
-        ("settings.json", "[1]", "holds no JSON object"),
+        ("rows.jsonl", '{"question": "what?"}\n', ", line 1: 'id' is missing; .*; 'method_ran' is missing"),
+        ("rows.jsonl", "no json\n", ", line 1: Invalid JSON"),
+        ("noise.jsonl", "[]\n", ", line 1: Input should be an object"),
+        ("cost.json", "{", " is damaged, no JSON"),
+        ("cost.json", "[]", " is damaged: Input should be a valid dictionary"),
+        ("cost.json", '{"tiny|made-up|10": 5}', " is damaged: tiny|made-up|10: Input should be a valid dictionary"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": 5}}}', " is damaged: a.none.prefill_ratio: .* list, got 5"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*fin"),
+        ("settings.json", "[1]", " is damaged: Input should be a valid dictionary"),
+        ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
+        ("settings.json", "{}", " is damaged: 'decides' is missing"),
     ],
 )
 def test_files_of_another_format_are_named(tmp_path, name, content, words):
     path = folder(tmp_path / "run", PLAIN)
     (path / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name} {words}"):
+    with pytest.raises(DataError, match=f"{name}{words}"):
         read_run(path)
 
 

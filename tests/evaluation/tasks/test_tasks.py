@@ -9,6 +9,7 @@ import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make
+from ragbias.evaluation.tasks.base import Case
 
 
 def test_tasks_are_made_by_name() -> None:
@@ -48,3 +49,50 @@ def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: 
         list(make(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
     with pytest.raises(FileNotFoundError, match=r"a\.jsonl"):
         list(make(name, data=[tmp_path / "a.jsonl"]).cases())
+
+
+KV = {"ordered_kv_records": [[f"k{n}", f"v{n}"] for n in range(6)], "key": "k2", "value": "v2"}
+PASSAGES = {
+    "dataset": "musique",
+    "input": "Who?",
+    "answers": ["me"],
+    "context": "\n\n".join(f"Passage {n}:\nText {n}." for n in range(1, 6)),
+}
+OFFICIAL = {
+    "question": "Who?",
+    "answers": ["me"],
+    "ctxs": [{"title": f"T{n}", "text": f"Text {n}.", "isgold": n == 2} for n in range(5)],
+}
+ORACLE = [
+    {"question": f"Who {n}?", "answers": [f"me{n}"], "ctxs": [{"title": f"T{n}", "text": f"me{n}", "isgold": True}]}
+    for n in range(6)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "examples", "options", "drawn"),
+    [
+        ("kv-retrieval", [KV], {}, False),
+        ("kv-retrieval", [KV], {"documents": [4]}, True),
+        ("longbench", [PASSAGES], {"indices": False}, False),
+        ("mdqa", [OFFICIAL], {"indices": False}, False),
+        ("mdqa", ORACLE, {"indices": False, "documents": [4], "positions": [0], "limit": 1}, True),
+        ("tiny", [], {"documents": [4], "positions": [0], "limit": 1}, True),
+    ],
+)
+@pytest.mark.parametrize("seeds", [(0,), (7,), (0, 7)])
+def test_what_differs_in_order_only_is_one_group_whatever_the_seed(
+    write: Any, name: str, examples: list[Any], options: dict[str, Any], drawn: bool, seeds: tuple[int, ...]
+) -> None:
+    """As ``flips`` groups: the order of the file and its shuffles belong together, sets of other documents do not."""
+    data = {"data": [write("a.jsonl", *examples)]} if examples else {}
+    groups: dict[tuple[str, int, int], list[Case]] = {}
+    found = {case.id: case for seed in seeds for case in make(name, **data, **options, orders=3, seed=seed).cases()}
+    for case in found.values():
+        groups.setdefault((case.question, len(case.documents), case.seed), []).append(case)
+    sets = {frozenset(each.documents) for each in found.values()}
+    assert len(groups) == len(sets) == (len(seeds) if drawn else 1)
+    for own in groups.values():
+        assert len({frozenset(case.documents) for case in own}) == 1
+        assert {case.order for case in own} == {0, 1, 2}
+        assert len(own) == (3 if drawn else 1 + 2 * len(seeds))

@@ -1,0 +1,54 @@
+"""The command line as typed: what it writes, and how it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ask", "q", "--documents", "/nonexistent"], "/nonexistent does not exist"),
+        (["speed", "--methods", "pin"], "unknown method 'pin'"),
+        (["demo", "--questions", "1"], "greater than or equal to 2"),
+        (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is no folder"),
+        (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_says_what_is_wrong(cli, arguments, words):
+    code, _, errors = cli(*arguments)
+    assert code == 2
+    assert words in " ".join(errors.replace("│", " ").split())
+
+
+def test_methods_are_listed_and_written(cli, tmp_path):
+    code, said, _ = cli("methods", "--json", tmp_path / "m.json")
+    assert code == 0 and "pine" in said
+    assert set(json.loads((tmp_path / "m.json").read_text())) >= {"pine", "none", "channel-scaling"}
+
+
+def test_ask_answers_from_files(cli, tmp_path):
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.\n\nHeron Mill opens in spring.")
+    (tmp_path / "b.md").write_text("The mascot of Ember Abbey is a tin whale.")
+    out = tmp_path / "out.json"
+    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", "--documents", tmp_path, "--json", out)
+    assert code == 0 and json.loads(out.read_text())["text"].strip() in said
+    assert json.loads(out.read_text())["report"]["method_ran"] == "pine"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
+    command = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", "--methods=none", "--no-cost"]
+    process = subprocess.Popen(
+        [*command, f"--out={tmp_path / 'run'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "tiny tiny ...\n"  # it has answered the first questions
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "ragbias: interrupted\n"
+    assert "the same command goes on from here" in " ".join(said.split())

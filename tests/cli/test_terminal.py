@@ -1,0 +1,38 @@
+"""What the commands print: names, paths and answers as they are, whatever brackets they hold."""
+
+import io
+
+import pytest
+from rich.table import Table
+
+from ragbias.cli import terminal
+
+NAME = "runs/[bold]x[/i] :owl: [/]"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The console, and a function that gives what it printed."""
+    written = io.StringIO()
+    monkeypatch.setattr(terminal.console, "_file", written)
+    return written.getvalue
+
+
+def test_a_line_a_table_and_a_title_show_brackets_as_they_are(shown):
+    table = Table(title=NAME)
+    table.add_column(f"head {NAME}", no_wrap=True)
+    table.add_row(f"cell {NAME}")
+    terminal.console.print(f"Written: {NAME}")
+    terminal.console.print(table)
+    said = shown()
+    for each in (f"Written: {NAME}", f"head {NAME}", f"cell {NAME}"):
+        assert each in said
+    assert said.count(NAME) == 4
+
+
+def test_progress_and_status_show_brackets_as_they_are(shown, monkeypatch):
+    monkeypatch.setattr(terminal.console, "_force_terminal", True)
+    monkeypatch.setattr(terminal.console, "_width", 120)
+    with terminal.progress() as bar:
+        bar.add_task(NAME, total=1)
+    assert NAME in shown()
