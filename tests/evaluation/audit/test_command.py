@@ -64,7 +64,8 @@ chain = (
 def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    write(tmp_path / "q.jsonl", question_lines(5, documents=8, labels=False))
+    lines = question_lines(5, documents=8)
+    write(tmp_path / "q.jsonl", [{name: line[name] for name in ("question", "documents")} for line in lines])
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
     place = "invariant_pipeline:chain"
     code = run(
@@ -72,7 +73,9 @@ def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, m
         "--json", "a.json",
     )  # fmt: skip
     assert code == 0
-    assert "You do not have this problem" in capsys.readouterr().out
+    told = " ".join(capsys.readouterr().out.split())
+    assert "With pine, which your pipeline runs already, you do not have this problem" in told
+    assert "Without pine it was not tried" in told and "nothing here worth paying for" not in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]
