@@ -33,7 +33,10 @@ def inspect(
     with progress() as bar:
         task = bar.add_task("", total=len(asked) * len(chosen))
         views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label))
-    title = f"Attention of the prompt's last token: {model}, {len(asked)} questions"
+    known = next(iter(views.values())).known
+    title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
+    if known < len(asked):
+        console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
     heat_maps(views, title, out)
     console.print(_table(views))
     console.print(f"Written: {out}")
@@ -41,19 +44,23 @@ def inspect(
 
 
 def _table(views: dict[str, Any]) -> Table:
-    table = Table(title="Attention to all documents together, by layer", box=None, padding=(0, 1, 0, 0))
+    table = Table(
+        title="Attention by layer: to all documents together, and to the gold one by its place",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("layer", justify="right")
     for label, view in views.items():
         table.add_column(label, justify="right")
         if view.gold:
-            table.add_column("gold, another", justify="right")
+            table.add_column("gold first, middle, last", justify="right")
     for layer in range(len(next(iter(views.values())).attention)):
         cells = []
         for view in views.values():
             cells.append(f"{float(view.attention[layer].sum()):.3f}")
             if view.gold:
-                gold, other = view.gold[layer]
+                to_gold = [layers[layer][0] for layers in view.gold_by_place.values()]
                 mark = "retrieves " if layer in view.retrieval_layers else ""
-                cells.append(f"{mark}{gold:.3f}, {other:.3f}")
+                cells.append(mark + "  ".join(f"{gold:.3f}" for gold in to_gold))
         table.add_row(str(layer), *cells)
     return table

@@ -11,7 +11,7 @@ from conftest import random_model
 from ragbias import DebiasedLM, Prompt, cli
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.attention_plot import heat_maps
+from ragbias.evaluation.attention_plot import gold_ratios, heat_maps
 from ragbias.evaluation.inspecting import View, attention_by_layer, gold_of, inspect
 from ragbias.evaluation.questions import Question
 from ragbias.methods import (
@@ -145,15 +145,59 @@ def test_gold_document_is_the_given_one_or_the_only_one_with_the_answer():
 
 
 def test_layers_that_look_at_the_gold_document_are_marked():
-    view = View(torch.rand(4, 3), [(0.1, 0.1), (0.6, 0.1), (0.4, 0.1), (0.2, 0.1)])
-    assert view.retrieval_layers == [1, 2]
-    assert View(torch.rand(4, 3), []).retrieval_layers == []
+    assert moved_view([0.1, 0.6, 0.4, 0.2]).retrieval_layers == [1, 2]
+    assert View(torch.rand(4, 3), None, 0).retrieval_layers == []
+
+
+def moved_view(gold, documents=3):
+    """Of layers that give the gold document so much wherever it stands, and every other one 0.1."""
+    moved = torch.full((3, len(gold), documents), 0.1)
+    for index, place in enumerate((0, (documents - 1) // 2, documents - 1)):
+        moved[index, :, place] = torch.tensor(gold)
+    return View(moved[0], moved, 7)
+
+
+def test_the_gold_documents_share_is_told_by_its_place():
+    view = moved_view([0.1, 0.6], documents=5)
+    assert list(view.gold_by_place) == ["first", "middle", "last"]
+    for layers in view.gold_by_place.values():
+        assert layers == [pytest.approx((0.1, 0.1)), pytest.approx((0.6, 0.1))]
+    assert gold_ratios(view) == pytest.approx([6, 6, 6])  # of layer 1 alone, which retrieves
+    view.moved[1, 1, 2] = 0.3
+    assert gold_ratios(view) == pytest.approx([6, 3, 6])
+
+
+def test_moving_the_gold_document_changes_nothing_for_an_invariant_method(lm):
+    documents = tuple(document.strip() for document in DOCUMENTS)
+    questions = [Question("Who sits?", documents, gold=gold) for gold in (3, 1)] + [Question("Who?", documents)]
+    views = inspect(lm, questions, {"none": NoMethod(), "pine": Pine()})
+    first, *others = views["pine"].gold_by_place.values()
+    torch.testing.assert_close(torch.tensor(others), torch.tensor([first] * 2))
+    plain = torch.tensor(list(views["none"].gold_by_place.values()))
+    assert (plain[0] - plain[2]).abs().max() > 1e-3
+    assert views["pine"].known == 2
 
 
 def test_a_picture_of_many_layers_is_drawn(tmp_path):
-    gold = [(0.9 if layer == 41 else 0.1, 0.1) for layer in range(80)]
-    heat_maps({"none": View(torch.rand(80, 60), gold)}, "title", tmp_path / "a.png")
+    view = moved_view([0.9 if layer == 41 else 0.1 for layer in range(80)], documents=60)
+    heat_maps({"none": view}, "title", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_frames_the_gold_document_and_hides_layers_that_look_at_no_document(tmp_path):
+    view = moved_view([0.6, 0.1], documents=5)
+    view.moved[:, 1] = 0
+    heat_maps({"none": view, "pine": view}, "title", tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    for words in (
+        "none: gold document first",
+        "pine: gold document last",
+        "What the gold document gets",
+        "none: 6, 6, 6",
+    ):
+        assert f"<!-- {words}" in text
+    heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title", tmp_path / "b.svg")
+    assert "<!-- none: as retrieved" in (tmp_path / "b.svg").read_text()
 
 
 def test_command_draws_and_writes(tmp_path, monkeypatch, capsys):
@@ -167,5 +211,7 @@ def test_command_draws_and_writes(tmp_path, monkeypatch, capsys):
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]
+    by_place = [each["gold"][1] for each in found["pine"]["gold_by_place"].values()]
+    assert by_place == pytest.approx([by_place[0]] * 3) and by_place[0] > 0.1
     assert len(found["pine"]["attention"]) == 4 and len(found["pine"]["attention"][0]) == 6
     assert found["none"]["retrieval_layers"] == [1]  # one layer of tiny looks documents up
