@@ -15,7 +15,7 @@ def inspect(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer or gold if known.")],
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=in_a_folder)],
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
-    methods: Annotated[str, typer.Option(help="Comma-separated, one heat map each.")] = "none,pine",
+    methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first questions only.")] = None,
     json_path: JsonPath = None,
 ) -> None:
