@@ -37,7 +37,7 @@ def inspect(
     title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
     if known < len(asked):
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
-    heat_maps(views, title, out)
+    heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")
     write_json({label: view.as_dict() for label, view in views.items()}, json_path)

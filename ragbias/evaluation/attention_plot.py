@@ -7,7 +7,6 @@ as legible as one that looks at nothing else. The one on the right is what the g
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -30,8 +29,8 @@ LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
 SHADES = LogNorm(LIGHTEST, DARKEST)
 
 
-def heat_maps(views: Mapping[str, View], title: str, path: Path) -> None:
-    """Draw the views below each other and write them to ``path``.
+def heat_maps(views: Mapping[str, View], title: str) -> Figure:
+    """The views below each other.
 
     Where the gold document is known, its place is framed, and a mark at a layer's number says that it retrieves. Where
     it is not, the documents are shown as they were retrieved.
@@ -74,7 +73,7 @@ def heat_maps(views: Mapping[str, View], title: str, path: Path) -> None:
         title += f"\n{MARK} layers that look at the document with the answer (gold); its place is framed"
     title += f"\nhatched: layers with less than {LEAST:.0%} of their attention on documents"
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=130)
+    return figure
 
 
 def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:

@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 from audit_questions import question_lines, write
+from matplotlib.axes import Axes
+from matplotlib.text import Text
 
 from conftest import random_model
 from ragbias import DebiasedLM, Prompt, cli
@@ -178,26 +180,38 @@ def test_moving_the_gold_document_changes_nothing_for_an_invariant_method(lm):
     assert views["pine"].known == 2
 
 
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text)]
+
+
 def test_a_picture_of_many_layers_is_drawn(tmp_path):
     view = moved_view([0.9 if layer == 41 else 0.1 for layer in range(80)], documents=60)
-    heat_maps({"none": view}, "title", tmp_path / "a.png")
+    figure = heat_maps({"none": view}, "title")
+    figure.savefig(tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "▸ 41" in texts(figure)
 
 
-def test_the_picture_frames_the_gold_document_and_hides_layers_that_look_at_no_document(tmp_path):
-    view = moved_view([0.6, 0.1], documents=5)
-    view.moved[:, 1] = 0
-    heat_maps({"none": view, "pine": view}, "title", tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text()
-    for words in (
-        "none: gold document first",
-        "pine: gold document last",
-        "What the gold document gets",
-        "none: 6, 6, 6",
-    ):
-        assert f"<!-- {words}" in text
-    heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title", tmp_path / "b.svg")
-    assert "<!-- none: as retrieved" in (tmp_path / "b.svg").read_text()
+def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that_look_at_no_document():
+    view = moved_view([0.6, 0.1, 0.1], documents=5)
+    view.moved[:, 2] = 0
+    figure = heat_maps({"none": view, "pine": view}, "title")
+    assert {"none: gold document first", "pine: gold document last"} <= set(texts(figure))
+    assert "none: 6, 6, 6 (layers ▸ 0)" in texts(figure)
+    middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none: gold document middle")
+    shares = middle.images[0].get_array()
+    assert shares[0].tolist() == pytest.approx([0.5, 0.5, 3, 0.5, 0.5])
+    assert shares[1].tolist() == pytest.approx([1] * 5)
+    assert shares.mask.tolist() == [[False] * 5] * 2 + [[True] * 5]
+    hatched, frame = middle.patches
+    assert (hatched.get_hatch(), hatched.get_y()) == ("////", 1.5)
+    assert (frame.get_x(), frame.get_width(), frame.get_height()) == (1.5, 1, 3)
+
+
+def test_without_a_known_gold_document_the_picture_is_as_retrieved():
+    figure = heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
+    assert "none: as retrieved" in texts(figure)
+    assert not any("gold" in text for text in texts(figure))
 
 
 def test_command_draws_and_writes(tmp_path, monkeypatch, capsys):

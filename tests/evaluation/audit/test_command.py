@@ -19,7 +19,7 @@ def run(monkeypatch, *arguments):
 
 @pytest.mark.slow
 def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, monkeypatch, capsys):
-    questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20))
+    questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20, seed=1))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
     assert run(monkeypatch, "audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html) == 0
     assert "You have the problem" in capsys.readouterr().out
