@@ -1,22 +1,50 @@
-"""Writes ``audit_questions.jsonl``: questions about the embedded model's world, for ``ragbias audit`` and ``inspect``.
+"""Writes questions about the embedded model's world, for ``ragbias audit`` and ``ragbias inspect``.
 
-The entities are held out from the model's training, the document with the answer stands at a random place.
+    python examples/audit_questions.py --out my_questions.jsonl --questions 100
+
+``audit_questions.jsonl`` is what it writes without options but ``--out``. The entities are held out from the model's
+training, the document with the answer stands at a random place.
 """
 
+from __future__ import annotations
+
+import argparse
 import json
 import random
+import sys
 from pathlib import Path
 
 from ragbias.tiny.evaluate import cases
 
-QUESTIONS, DOCUMENTS, SEED = 30, 20, 0
 
-rng = random.Random(SEED)
-lines = []
-for question, passages in cases(DOCUMENTS, QUESTIONS, SEED):
-    passages.insert(rng.randrange(DOCUMENTS), question.gold)
-    documents = [f"{passage.title}\n{passage.text}" for passage in passages]
-    lines.append({"question": question.question, "documents": documents, "answer": question.answer})
-path = Path(__file__).with_suffix(".jsonl")
-path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-print(f"Written: {path}")
+def question_lines(questions: int = 30, documents: int = 20, seed: int = 0) -> list[dict[str, object]]:
+    """One object for each question; ``gold`` is the place of the document with the answer, counted from 0."""
+    rng, lines = random.Random(seed), []
+    for question, passages in cases(documents, questions, seed):
+        place = rng.randrange(documents)
+        passages.insert(place, question.gold)
+        texts = [f"{passage.title}\n{passage.text}" for passage in passages]
+        lines.append({"question": question.question, "documents": texts, "answer": question.answer, "gold": place})
+    return lines
+
+
+def write(path: Path, lines: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write questions for ragbias audit and ragbias inspect.")
+    parser.add_argument("--out", type=Path, default=Path("questions.jsonl"), help="a new file (default: %(default)s)")
+    parser.add_argument("--questions", type=int, default=30)
+    parser.add_argument("--documents", type=int, default=20, help="for each question")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.out.exists():
+        sys.exit(f"{options.out} exists; give --out a new file")
+    lines = question_lines(options.questions, options.documents, options.seed)
+    print(f"Written: {write(options.out, lines)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -137,9 +137,16 @@ async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away(
     handle.remove()
 
 
-def test_audit_questions_are_what_the_script_writes(run: Run) -> None:
-    path = EXAMPLES / "audit_questions.jsonl"
-    committed = path.read_text()
-    assert "Written" in run("audit_questions.py")
-    assert path.read_text() == committed
+def test_audit_questions_are_what_the_script_writes(run: Run, tmp_path: Path) -> None:
+    committed, written = (EXAMPLES / "audit_questions.jsonl").read_text(), tmp_path / "q.jsonl"
+    assert f"Written: {written}" in run("audit_questions.py", "--out", str(written))
+    assert written.read_text() == committed
     assert len(committed.splitlines()) == 30
+
+
+def test_audit_questions_overwrite_nothing(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text("mine")
+    with pytest.raises(SystemExit, match="exists; give --out a new file"):
+        run("audit_questions.py", "--out", str(path))
+    assert path.read_text() == "mine"

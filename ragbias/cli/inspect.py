@@ -16,7 +16,7 @@ def inspect(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer or gold if known.")],
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)],
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
-    methods: Annotated[str, typer.Option(help="Comma-separated, one heat map each.")] = "none,pine",
+    methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
     limit: Annotated[int | None, typer.Option(min=1, help="Take the first questions only.")] = None,
     json_path: JsonPath = None,
 ) -> None:
@@ -34,7 +34,10 @@ def inspect(
     with progress() as bar:
         task = bar.add_task("", total=len(asked) * len(chosen))
         views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label))
-    title = f"Attention of the prompt's last token: {model}, {len(asked)} questions"
+    known = next(iter(views.values())).known
+    title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
+    if known < len(asked):
+        console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
     heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")
@@ -43,16 +46,19 @@ def inspect(
 
 def _table(views: dict[str, Any]) -> Table:
     headings = [
-        heading for label, view in views.items() for heading in (label, *(["gold, another"] if view.gold else []))
+        heading
+        for label, view in views.items()
+        for heading in (label, *(["gold first, middle, last"] if view.gold else []))
     ]
-    table = plain_table("Attention to all documents together, by layer", "layer", *headings, wrap=True)
+    title = "Attention by layer: to all documents together, and to the gold one by its place"
+    table = plain_table(title, "layer", *headings, wrap=True)
     for layer in range(len(next(iter(views.values())).attention)):
         cells = []
         for view in views.values():
             cells.append(f"{float(view.attention[layer].sum()):.3f}")
             if view.gold:
-                gold, other = view.gold[layer]
+                to_gold = [layers[layer][0] for layers in view.gold_by_place.values()]
                 mark = "retrieves " if layer in view.retrieval_layers else ""
-                cells.append(f"{mark}{gold:.3f}, {other:.3f}")
+                cells.append(mark + "  ".join(f"{gold:.3f}" for gold in to_gold))
         table.add_row(str(layer), *cells)
     return table

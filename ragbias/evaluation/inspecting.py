@@ -13,6 +13,7 @@ from ragbias.binding import attach
 from ragbias.binding.call import AttentionCall
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.attribution import source
+from ragbias.evaluation.audit.preference import PLACES, arrangements, places_of
 from ragbias.evaluation.questions import Question
 from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.lm import DebiasedLM
@@ -132,12 +133,33 @@ class View:
 
     Attributes:
         attention: ``[n_layers, n]``, to the document at each place of the retriever's order, averaged over heads.
-        gold: by layer, to the document that holds the answer and to the average other one, over the questions where it
-            is known; empty if it never is.
+        moved: ``[3, n_layers, n]``, the same with the gold document, the one that holds the answer, put first, in the
+            middle and last, the others left in their order; over the questions where it is known, None if it never is.
+        known: number of these questions.
     """
 
     attention: Tensor
-    gold: list[tuple[float, float]]
+    moved: Tensor | None
+    known: int
+
+    @property
+    def gold_by_place(self) -> dict[str, list[tuple[float, float]]]:
+        """By the gold document's place and by layer: attention to it and to the average other one."""
+        if self.moved is None:
+            return {}
+        found = {}
+        places = places_of(self.moved.shape[-1])
+        for name, place, mass in zip(PLACES, places, self.moved, strict=True):
+            gold = mass[:, place]
+            other = (mass.sum(1) - gold) / (mass.shape[1] - 1)
+            found[name] = list(zip(gold.tolist(), other.tolist(), strict=True))
+        return found
+
+    @property
+    def gold(self) -> list[tuple[float, float]]:
+        """By layer, attention to the gold document and to the average other one, averaged over the three places."""
+        by_place = torch.tensor(list(self.gold_by_place.values()))
+        return [(gold, other) for gold, other in by_place.mean(0).tolist()] if len(by_place) else []
 
     @property
     def retrieval_layers(self) -> list[int]:
@@ -150,6 +172,11 @@ class View:
             "attention": self.attention.tolist(),
             "gold": [gold for gold, _ in self.gold],
             "another": [other for _, other in self.gold],
+            "gold_by_place": {
+                place: {"gold": [gold for gold, _ in layers], "another": [other for _, other in layers]}
+                for place, layers in self.gold_by_place.items()
+            },
+            "questions_with_gold": self.known,
             "retrieval_layers": self.retrieval_layers,
         }
 
@@ -161,6 +188,8 @@ def inspect(
     progress: Callable[[str], None] = lambda label: None,
 ) -> dict[str, View]:
     """The view of each method, by label; the questions are asked in the stock prompt.
+
+    Each question is asked as it came and, if its gold document is known, with that at each of ``PLACES``.
 
     Raises:
         DataError: the questions have different numbers of documents.
@@ -177,23 +206,23 @@ def inspect(
         )
     views = {}
     for label, method in methods.items():
-        masses = []
+        masses, moved = [], []
         for question in questions:
-            text = stock_prompt(lm, question.documents, question.question)
-            masses.append(attention_by_layer(lm, lm.prepare(text, documents=question.documents, method=method)))
+            masses.append(_mass(lm, question.question, question.documents, method))
+            gold = gold_of(question)
+            if gold is not None:
+                orders = arrangements(gold, len(question.documents))
+                documents = [[question.documents[index] for index in order] for order in orders]
+                moved.append(torch.stack([_mass(lm, question.question, each, method) for each in documents]))
             progress(label)
-        views[label] = View(torch.stack(masses).mean(0), _gold(masses, questions))
+        means = torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None
+        views[label] = View(*means, known=len(moved))
     return views
 
 
-def _gold(masses: Sequence[Tensor], questions: Sequence[Question]) -> list[tuple[float, float]]:
-    found = []
-    for mass, question in zip(masses, questions, strict=True):
-        place = gold_of(question)
-        if place is not None:
-            gold = mass[:, place]
-            found.append(torch.stack([gold, (mass.sum(1) - gold) / (mass.shape[1] - 1)], dim=1))
-    return [(gold, other) for gold, other in torch.stack(found).mean(0).tolist()] if found else []
+def _mass(lm: DebiasedLM, question: str, documents: Sequence[str], method: Method) -> Tensor:
+    request = lm.prepare(stock_prompt(lm, documents, question), documents=documents, method=method)
+    return attention_by_layer(lm, request)
 
 
 def gold_of(question: Question) -> int | None:

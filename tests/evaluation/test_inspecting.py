@@ -6,12 +6,14 @@ import pytest
 import torch
 from audit_questions import question_lines, write
 from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.text import Text
 
 from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.attention_plot import heat_maps
+from ragbias.evaluation.attention_plot import gold_ratios, heat_maps
 from ragbias.evaluation.inspecting import View, attention_by_layer, gold_of, inspect
 from ragbias.evaluation.questions import Question
 from ragbias.methods import (
@@ -145,25 +147,71 @@ def test_gold_document_is_the_given_one_or_the_only_one_with_the_answer():
 
 
 def test_layers_that_look_at_the_gold_document_are_marked():
-    view = View(torch.rand(4, 3), [(0.1, 0.1), (0.6, 0.1), (0.4, 0.1), (0.2, 0.1)])
-    assert view.retrieval_layers == [1, 2]
-    assert View(torch.rand(4, 3), []).retrieval_layers == []
+    assert moved_view([0.1, 0.6, 0.4, 0.2]).retrieval_layers == [1, 2]
+    assert View(torch.rand(4, 3), None, 0).retrieval_layers == []
 
 
-def test_a_picture_of_many_layers_has_some_ticks_and_those_of_the_layers_that_retrieve():
-    gold = [(0.9 if layer == 41 else 0.1, 0.1) for layer in range(80)]
-    attention = torch.rand(80, 60)
-    figure = heat_maps({"none": View(attention, gold), "pine": View(attention / 2, [])}, "title")
-    first, second, _ = figure.axes
-    assert [label.get_text() for label in first.get_yticklabels()] == [
-        *map(str, range(0, 44, 4)), "▸ 41", *map(str, range(44, 80, 4))
-    ]  # fmt: skip
-    assert "▸" not in "".join(label.get_text() for label in second.get_yticklabels())
-    assert [label.get_text() for label in first.get_xticklabels()] == [str(place) for place in range(1, 61, 3)]
-    assert (first.get_title(), second.get_title()) == ("none", "pine")
-    assert "▸ layers that look at the document" in figure.get_suptitle()
-    assert torch.equal(torch.tensor(first.images[0].get_array()), attention)
-    assert [panel.images[0].get_clim() for panel in (first, second)] == [(0, float(attention.max()))] * 2
+def moved_view(gold, documents=3):
+    """Of layers that give the gold document so much wherever it stands, and every other one 0.1."""
+    moved = torch.full((3, len(gold), documents), 0.1)
+    for index, place in enumerate((0, (documents - 1) // 2, documents - 1)):
+        moved[index, :, place] = torch.tensor(gold)
+    return View(moved[0], moved, 7)
+
+
+def test_the_gold_documents_share_is_told_by_its_place():
+    view = moved_view([0.1, 0.6], documents=5)
+    assert list(view.gold_by_place) == ["first", "middle", "last"]
+    for layers in view.gold_by_place.values():
+        assert layers == [pytest.approx((0.1, 0.1)), pytest.approx((0.6, 0.1))]
+    assert gold_ratios(view) == pytest.approx([6, 6, 6])  # of layer 1 alone, which retrieves
+    view.moved[1, 1, 2] = 0.3
+    assert gold_ratios(view) == pytest.approx([6, 3, 6])
+
+
+def test_moving_the_gold_document_changes_nothing_for_an_invariant_method(lm):
+    documents = tuple(document.strip() for document in DOCUMENTS)
+    questions = [Question("Who sits?", documents, gold=gold) for gold in (3, 1)] + [Question("Who?", documents)]
+    views = inspect(lm, questions, {"none": NoMethod(), "pine": Pine()})
+    first, *others = views["pine"].gold_by_place.values()
+    torch.testing.assert_close(torch.tensor(others), torch.tensor([first] * 2))
+    plain = torch.tensor(list(views["none"].gold_by_place.values()))
+    assert (plain[0] - plain[2]).abs().max() > 1e-3
+    assert views["pine"].known == 2
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.findobj(Text)]
+
+
+def test_a_picture_of_many_layers_is_drawn(tmp_path):
+    view = moved_view([0.9 if layer == 41 else 0.1 for layer in range(80)], documents=60)
+    figure = heat_maps({"none": view}, "title")
+    figure.savefig(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "▸ 41" in texts(figure)
+
+
+def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that_look_at_no_document():
+    view = moved_view([0.6, 0.1, 0.1], documents=5)
+    view.moved[:, 2] = 0
+    figure = heat_maps({"none": view, "pine": view}, "title")
+    assert {"none: gold document first", "pine: gold document last"} <= set(texts(figure))
+    assert "none: 6, 6, 6 (layers ▸ 0)" in texts(figure)
+    middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none: gold document middle")
+    shares = middle.images[0].get_array()
+    assert shares[0].tolist() == pytest.approx([0.5, 0.5, 3, 0.5, 0.5])
+    assert shares[1].tolist() == pytest.approx([1] * 5)
+    assert shares.mask.tolist() == [[False] * 5] * 2 + [[True] * 5]
+    hatched, frame = middle.patches
+    assert (hatched.get_hatch(), hatched.get_y()) == ("////", 1.5)
+    assert (frame.get_x(), frame.get_width(), frame.get_height()) == (1.5, 1, 3)
+
+
+def test_without_a_known_gold_document_the_picture_is_as_retrieved():
+    figure = heat_maps({"none": View(torch.rand(2, 5), None, 0)}, "title")
+    assert "none: as retrieved" in texts(figure)
+    assert not any("gold" in text for text in texts(figure))
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
@@ -183,5 +231,7 @@ def test_command_draws_and_writes(tmp_path, cli):
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]
+    by_place = [each["gold"][1] for each in found["pine"]["gold_by_place"].values()]
+    assert by_place == pytest.approx([by_place[0]] * 3) and by_place[0] > 0.1
     assert len(found["pine"]["attention"]) == 4 and len(found["pine"]["attention"][0]) == 6
     assert found["none"]["retrieval_layers"] == [1]  # one layer of tiny looks documents up

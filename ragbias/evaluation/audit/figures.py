@@ -12,7 +12,7 @@ from ragbias.evaluation.audit.measuring import Audit
 from ragbias.evaluation.audit.preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
 from ragbias.evaluation.plotting import literal
-from ragbias.evaluation.report.figures import LINES
+from ragbias.evaluation.report.figures import Look, looks_of
 from ragbias.evaluation.statistics import Interval
 
 BARS: tuple[dict[str, Any], ...] = ({"color": "#444444"}, {"color": "white", "edgecolor": "#444444", "hatch": "////"})
@@ -58,36 +58,45 @@ def place_figure(audit: Audit) -> Figure:
     """How sure the answer is with its document moved, and from where answers are taken oftener than by chance."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     moved, taken = figure.subplots(1, 2)
+    looks = looks_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
         if outcome.by_place:
-            _line(moved, [outcome.by_place[place] for place in PLACES], label, index)
-        if outcome.lean:
-            _line(taken, outcome.lean.excess, label, index)
+            _line(moved, [outcome.by_place[place] for place in PLACES], label, looks[label], 0.05 * index)
+        if outcome.lean.excess:
+            _line(taken, outcome.lean.excess, label, looks[label], 0.05 * index)
     moved.set_xticks(range(len(PLACES)), PLACES)
     moved.set_xlabel("where the answer's document is put")
     moved.set_ylabel("log-probability of the answer,\ndifference to the mean")
-    parts = max((len(each.lean.excess) for each in audit.outcomes.values() if each.lean), default=0)
+    parts = max(len(each.lean.excess) for each in audit.outcomes.values())
     taken.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
     taken.set_xlabel("part of the places, from first to last")
     taken.set_ylabel("answers taken from there,\nbeyond what is expected")
     taken.yaxis.set_major_formatter(PercentFormatter(1))
+    named: dict[str, Any] = {}
     for axis in (moved, taken):
         axis.axhline(0, color="#999999", linewidth=0.8, zorder=0)
-    handles, labels = max((axis.get_legend_handles_labels() for axis in (moved, taken)), key=lambda each: len(each[0]))
-    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, handlelength=4, fontsize=9)
+        handles, labels = axis.get_legend_handles_labels()
+        named = dict(zip(labels, handles, strict=True)) | named
+        if not labels:
+            text = "too few answers whose\ndocument could be told"
+            axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center")
+            axis.set_yticks([])
+    figure.legend(
+        named.values(), named.keys(), loc="outside upper center", ncols=4, frameon=False, handlelength=4, fontsize=9
+    )
     return figure
 
 
-def _line(axis: Axes, values: list[Interval], label: str, index: int) -> None:
-    colour, dashes, marker = LINES[index % len(LINES)]
-    at = [place + 0.05 * index for place in range(len(values))]  # beside each other where they are equal
+def _line(axis: Axes, values: list[Interval], label: str, look: Look, aside: float) -> None:
+    at = [place + aside for place in range(len(values))]  # beside each other where they are equal
     axis.errorbar(
         at,
         [value.estimate for value in values],
         yerr=_whiskers(values),
-        color=colour,
-        linestyle=dashes,
-        marker=marker,
+        color=look.colour,
+        linestyle=look.dashes,
+        marker=look.marker,
+        markerfacecolor=look.filling,
         capsize=3,
         label=literal(label),
     )

@@ -26,7 +26,7 @@ class Outcome:
         flips: share of questions whose answer is not the same under all orders.
         floor: share of questions whose answer is not the same when asked as often in the retrieved order.
         excess: their difference, paired by question.
-        lean: None where too few answers could be told to come from one document.
+        lean: from which places answers are taken, see ``lean``.
         by_place: log-probability as the answer's document is moved, see ``logprob_by_place``.
         accuracy_by_order: share of right answers for each order, of the questions whose answer is known; None: of none.
         changed: share of questions that it answers otherwise than the first method, in the retrieved order.
@@ -38,7 +38,7 @@ class Outcome:
     flips: Interval
     floor: Interval
     excess: Interval
-    lean: Lean | None
+    lean: Lean
     by_place: dict[str, Interval] | None
     accuracy_by_order: list[float] | None
     changed: Interval

@@ -22,38 +22,40 @@ class Lean:
     """Which places the answers are taken from, against a model that takes them wherever they stand.
 
     Attributes:
-        attributed: share of answers whose document could be told.
-        questions: those with at least one such answer.
+        answers: number of answers that count: their document could be told, under two orders or more of the question.
+        asked: number of all answers.
+        questions: number of questions with answers that count.
         excess: for each part of the places, from the first to the last: share of answers taken from there, less the
-            share expected if the order did not matter; the parts sum to 0.
+            share expected if the order did not matter; the parts sum to 0. Empty for too few questions.
     """
 
-    attributed: float
+    answers: int
+    asked: int
     questions: int
     excess: list[Interval]
 
 
-def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]) -> Lean | None:
+def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]) -> Lean:
     """How much oftener answers come from each fifth of the places than they would if the order did not matter.
 
     For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the place
     of document ``s`` there. The share observed is that of ``k`` with ``p_k(s_k)`` in the part; the one expected is that
     of all pairs ``k, l`` with ``p_k(s_l)`` in the part, the same documents under any order. Where the order does not
-    matter the two are equal, whatever the retriever's ranking.
+    matter the two are equal, whatever the retriever's ranking. So they are for a question with one known source, which
+    tells nothing and is left out.
 
     Args:
         sources: by question and order, indices of documents as retrieved.
         orders: by question; ``orders[q][k][i]`` is the document at place ``i``.
-
-    Returns:
-        None for too few questions with a known source.
     """
     parts = min(BINS, *(len(each[0]) for each in orders))
     excess: dict[str, list[float]] = {}
+    answers = 0
     for index, (own, arranged) in enumerate(zip(sources, orders, strict=True)):
         known = [(order, document) for order, document in zip(arranged, own, strict=True) if document is not None]
-        if not known:
+        if len(known) < 2:
             continue
+        answers += len(known)
         row = np.zeros(parts)
         for order, document in known:
             part = [place * parts // len(order) for place in np.argsort(order)]  # of each document
@@ -61,11 +63,20 @@ def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequ
             for _, other in known:
                 row[part[other]] -= 1
         excess[str(index)] = (row / len(known) ** 2).tolist()  # whole numbers until here, so that 0 is exact
-    if len(excess) < FEWEST:
-        return None
-    count = sum(document is not None for own in sources for document in own)
-    intervals = [share({name: row[part] for name, row in excess.items()}) for part in range(parts)]
-    return Lean(count / sum(map(len, sources)), len(excess), intervals)
+    enough = len(excess) >= FEWEST
+    intervals = [share({name: row[part] for name, row in excess.items()}) for part in range(parts if enough else 0)]
+    return Lean(answers, sum(map(len, sources)), len(excess), intervals)
+
+
+def arrangements(document: int, count: int) -> list[list[int]]:
+    """Orders of ``count`` documents with one put at each of ``PLACES``, the others left in their order."""
+    others = [other for other in range(count) if other != document]
+    return [[*others[:place], document, *others[place:]] for place in places_of(count)]
+
+
+def places_of(count: int) -> tuple[int, int, int]:
+    """``PLACES`` among ``count`` documents, counted from 0."""
+    return 0, (count - 1) // 2, count - 1
 
 
 def logprob_by_place(
@@ -89,10 +100,9 @@ def logprob_by_place(
         if isinstance(method, PermutationVote) or document is None or not answer.token_ids:
             continue
         model, count = subject.asked.lm.model, len(subject.asked.request.origin.tokens.documents)
-        others = [other for other in range(count) if other != document]
         totals = []
-        for place in (0, (count - 1) // 2, count - 1):
-            request = subject.request([*others[:place], document, *others[place:]], method)
+        for order in arrangements(document, count):
+            request = subject.request(order, method)
             totals.append(sum(logprobs_of(model, request, answer.token_ids)))
         moved[str(index)] = [total - sum(totals) / 3 for total in totals]
     if len(moved) < FEWEST:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -17,7 +18,7 @@ from ragbias.evaluation.bench.cost import Cost, measure_costs
 from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.plain_table import plain_table
 from ragbias.evaluation.report.html import address
-from ragbias.evaluation.statistics import Interval
+from ragbias.evaluation.statistics import FEWEST, Interval
 from ragbias.methods import Method
 
 ROUNDS = 3  # in which costs are measured
@@ -61,8 +62,8 @@ def table(audit: Audit, costs: Mapping[str, Cost]) -> list[Table]:
     places = place_rows(audit)
     if places:
         title = "Places: log-probability of the answer with its document moved; answers from each part, beyond chance"
-        parts = max(len(each) for each in places.values()) - len(PLACES)
-        headings = [*PLACES, *(f"{part + 1}/{parts}" for part in range(parts))]
+        parts = max(len(each) for each in places.values()) - len(PLACES) - 1
+        headings = [*PLACES, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
         found.append(_table(title, headings, places))
     right = {label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order}
     if right:
@@ -86,14 +87,24 @@ def row(outcome: Outcome, cost: Cost) -> list[str]:
 
 
 def place_rows(audit: Audit) -> dict[str, list[str]]:
-    """What is known of preferred places, by label; nothing where no method has any of it."""
-    parts = max((len(each.lean.excess) for each in audit.outcomes.values() if each.lean), default=0)
+    """What is known of preferred places, by label: the places, the answers that the parts rest on, the parts."""
+    parts = max(len(each.lean.excess) for each in audit.outcomes.values())
     rows = {}
     for label, each in audit.outcomes.items():
-        moved = [f"{each.by_place[place].estimate:+.2f}" if each.by_place else "" for place in PLACES]
-        leans = [f"{part.estimate:+.1%}" for part in each.lean.excess] if each.lean else [""] * parts
-        rows[label] = [*moved, *leans]
-    return rows if any("".join(cells) for cells in rows.values()) else {}
+        moved = [f"{each.by_place[place].estimate:+.2f}" if each.by_place else "-" for place in PLACES]
+        leans = [f"{part.estimate:+.1%}" for part in each.lean.excess] or ["-"] * parts
+        few = "" if each.lean.excess else ": too few"
+        rows[label] = [*moved, f"{each.lean.answers} of {each.lean.asked}{few}", *leans]
+    return rows
+
+
+def rests_on(outcome: Outcome) -> str:
+    """What the figures of preferred places rest on, and which of them are missing."""
+    found = outcome.lean
+    told = f"the document of {found.answers} of {found.asked} answers could be told, in {found.questions} questions"
+    if not found.excess:
+        told += f"; that is too few for shares by part, which need {FEWEST} questions"
+    return told if outcome.by_place else f"{told}; no log-probabilities"
 
 
 def order_names(count: int) -> list[str]:
@@ -121,7 +132,8 @@ def as_html(
     questions: Sequence[str],
 ) -> str:
     """One file without links to others; ``questions`` are their texts."""
-    places = any(each.lean or each.by_place for each in audit.outcomes.values())
+    places = any(each.lean.excess or each.by_place for each in audit.outcomes.values())
+    flipped = examples(audit, questions)
     loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     return environment.get_template("audit.html.j2").render(
@@ -130,19 +142,39 @@ def as_html(
         rows={label: row(each, costs[label]) for label, each in audit.outcomes.items()},
         flips=address(flip_figure(audit), "flips"),
         places=address(place_figure(audit), "places") if places else None,
+        rests_on={label: rests_on(each) for label, each in audit.outcomes.items()},
         orders=order_names(audit.orders),
         accuracy={label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order},
-        examples=_flipped(audit, questions)[:EXAMPLES],
+        examples=flipped[:EXAMPLES],
+        flipped=len(flipped),
         threshold=f"{WORTH:.0%}",
         settings=settings,
     )
 
 
-def _flipped(audit: Audit, questions: Sequence[str]) -> list[tuple[str, dict[str, list[str]]]]:
-    """Questions that the pipeline as it is answers differently in different orders, with every method's answers."""
-    flipped = [
-        index
-        for index, given in enumerate(audit.answers[audit.as_it_is])
-        if len({normalised(answer) for answer in given}) > 1
-    ]
-    return [(questions[index], {label: given[index] for label, given in audit.answers.items()}) for index in flipped]
+@dataclass(frozen=True)
+class Example:
+    """A question that some method answers differently in different orders.
+
+    Attributes:
+        answers: every method's, by label, one for each order, and whether it is another one than in the first order.
+        flips: labels of the methods whose answers differ.
+    """
+
+    question: str
+    answers: dict[str, list[tuple[str, bool]]]
+    flips: list[str]
+
+
+def examples(audit: Audit, questions: Sequence[str]) -> list[Example]:
+    """All questions that any method answers differently in different orders, those of the pipeline as it is first."""
+    found = []
+    for index, question in enumerate(questions):
+        answers = {
+            label: [(answer, normalised(answer) != normalised(given[index][0])) for answer in given[index]]
+            for label, given in audit.answers.items()
+        }
+        flips = [label for label, given in answers.items() if any(other for _, other in given)]
+        if flips:
+            found.append(Example(question, answers, flips))
+    return sorted(found, key=lambda example: audit.as_it_is not in example.flips)

@@ -8,7 +8,7 @@ from enum import Enum
 
 from ragbias.evaluation.audit.measuring import Audit, Outcome
 from ragbias.evaluation.statistics import Interval
-from ragbias.methods import ReorderingMethod
+from ragbias.methods import NoMethod, ReorderingMethod
 
 WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem
 
@@ -39,11 +39,13 @@ class Recommendation:
 
     Attributes:
         method: label of the method to take; None: leave it as it is, or none of the tried ones helps.
+        headline: the verdict, and to which method of the pipeline's own it is due.
     """
 
     verdict: Verdict
     method: str | None
     text: str
+    headline: str
 
 
 def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommendation:
@@ -61,9 +63,10 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
     now = audit.outcomes[label]
     found = verdict(now)
     if found is Verdict.NO_PROBLEM:
-        return Recommendation(found, None, _no_problem(label, now))
+        due = "" if isinstance(now.method, NoMethod) else f" with {now.method.name}"
+        return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + due)
     if found is Verdict.TOO_FEW:
-        return Recommendation(found, None, _too_few(audit, now))
+        return Recommendation(found, None, _too_few(audit, now), found.value)
     told = (
         f"You have the problem: {_percent(now.flips)} of your questions get another answer when only the order of the "
         f"documents changes; asking again in the same order changes {now.floor.estimate:.0%}."
@@ -71,9 +74,11 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
     helpful = {name: other for name, other in audit.outcomes.items() if name != label and _helps(other, now)}
     if not helpful:
         tried = ", ".join(name for name in audit.outcomes if name != label) or "none"
-        return Recommendation(found, None, f"{told} None of the methods tried helps enough (tried: {tried}).")
+        text = f"{told} None of the methods tried helps enough (tried: {tried})."
+        return Recommendation(found, None, text, found.value)
     best = min(helpful, key=lambda name: (-_accuracy(helpful[name]), _rank(helpful[name]), time_ratios.get(name, 1.0)))
-    return Recommendation(found, best, f"{told} {_advice(best, helpful[best], time_ratios.get(best))}")
+    text = f"{told} {_advice(best, helpful[best], time_ratios.get(best))}"
+    return Recommendation(found, best, text, found.value)
 
 
 def _helps(outcome: Outcome, now: Outcome) -> bool:
@@ -91,15 +96,45 @@ def _rank(outcome: Outcome) -> tuple[float, bool]:
     return outcome.flips.estimate, isinstance(outcome.method, ReorderingMethod)
 
 
-def _no_problem(label: str, now: Outcome) -> str:
+def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
+    """Whether the model does not care for the order, or the pipeline's own method sees to it."""
+    if isinstance(now.method, NoMethod):
+        return f"You do not have this problem: {_at_most(now)}. There is nothing here worth paying for."
+    name = now.method.name
     if now.method.invariant and now.ran == 1:
-        why = f"{label} gives the same answer for every order of the documents, and it ran on every question"
+        why = "every order of the documents gives the same answer, and it ran on every question"
     else:
-        why = (
-            f"beyond what asking again changes, at most {max(0.0, now.excess.high):.0%} of the answers depend on the "
-            "order of the documents"
+        why = _at_most(now)
+    told = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
+    plain = next((each for each in audit.outcomes.values() if isinstance(each.method, NoMethod)), None)
+    return f"{told} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
+
+
+def _at_most(outcome: Outcome) -> str:
+    return (
+        f"beyond what asking again changes, at most {max(0.0, outcome.excess.high):.0%} of the answers depend on the "
+        "order of the documents"
+    )
+
+
+def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
+    """What the pipeline would be without its method ``name``; ``plain`` is the model alone, None if not tried."""
+    if plain is None:
+        return (
+            f"Without {name} it was not tried, so this does not say that you could drop it; to know, add none to "
+            "--methods."
         )
-    return f"You do not have this problem: {why}. There is nothing here worth paying for."
+    flips = (
+        f"{_percent(plain.flips)} of your questions get another answer when only the order changes (asking again in "
+        f"the same order: {plain.floor.estimate:.0%})"
+    )
+    found = verdict(plain)
+    if found is Verdict.PROBLEM:
+        return f"Without it {flips}, so keep it."
+    if found is Verdict.TOO_FEW:
+        return f"Without it {flips}; that is from too few examples to tell whether you need it. Give more questions."
+    costs = "" if ratio is None else f", and it takes {ratio:.2f} times as long to the first token"
+    return f"Without it you would not have the problem either: {_at_most(plain)}. You do not need it for this{costs}."
 
 
 def _too_few(audit: Audit, now: Outcome) -> str:

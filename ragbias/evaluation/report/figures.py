@@ -6,7 +6,8 @@ Methods are told apart by line style, marker and filling, and are named beside w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from textwrap import wrap
 from typing import Any
@@ -25,18 +26,17 @@ from ragbias.evaluation.summary import REFERENCE
 OVERLAID = 3  # bands that one panel can hold
 COLUMNS = 4  # of small multiples
 TITLE = 28  # characters that fit over one
-PLAIN, OWN = "#8c8c8c", "#08519c"  # of the plain model and of a panel's method
 # the colours that Okabe and Ito found safe for the colour-blind; lines differ in dashes and markers as well
-LINES = (
-    ("#000000", "-", "o"),
-    ("#d55e00", "--", "s"),
-    ("#0072b2", "-.", "^"),
-    ("#009e73", ":", "D"),
-    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1)), "v"),
-    ("#56b4e9", (0, (1, 1)), "P"),
+LINES: tuple[tuple[str, Any], ...] = (
+    ("#000000", "-"),
+    ("#d55e00", "--"),
+    ("#0072b2", "-."),
+    ("#009e73", ":"),
+    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1))),
+    ("#56b4e9", (0, (1, 1))),
 )
 SHADES = "cividis"  # grows lighter throughout
-MARKERS = "osD^v<>P"
+MARKERS = "os^DvP<>"
 LINE_NAMES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 COST_LABELS = {
     "prefill_ratio": "prefill time, in units of none",
@@ -47,20 +47,50 @@ COST_LABELS = {
 Curves = Mapping[str, Mapping[str, Sequence[Any]]]
 
 
-def u_curves(result: Mapping[str, Any]) -> Figure:
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn."""
+
+    colour: str
+    dashes: Any
+    marker: str
+    filling: str
+
+
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """One look for each label, the first 16 told apart by marker and filling alone.
+
+    Figures that are read beside each other take one assignment, made of the labels of all of them.
+    """
+    looks = {}
+    for index, label in enumerate(dict.fromkeys(labels)):
+        colour, dashes = LINES[index % len(LINES)]
+        filling = "white" if index // len(MARKERS) % 2 else colour
+        looks[label] = Look(colour, dashes, MARKERS[index % len(MARKERS)], filling)
+    return looks
+
+
+def u_curves(result: Mapping[str, Any], looks: Mapping[str, Look]) -> Figure:
     """Accuracy by the gold document's position, with bootstrap bands; a panel for each method where there are many."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     lines = result["reference_lines"]
-    return overlaid({"": curves}, lines) if len(curves) <= OVERLAID else multiples(curves, lines)
+    if len(curves) <= OVERLAID:
+        return overlaid({"": curves}, lines, looks)
+    return multiples(curves, looks, lines)
 
 
-def overlaid(panels: Mapping[str, Curves], lines: Mapping[str, Any] | None = None) -> Figure:
-    """All methods, six at most, in one panel; one panel for each entry, named by its key."""
+def overlaid(
+    panels: Mapping[str, Curves], lines: Mapping[str, Any] | None = None, looks: Mapping[str, Look] | None = None
+) -> Figure:
+    """All methods, six at most, in one panel; one panel for each entry, named by its key.
+
+    Args:
+        looks: by label; None: each panel's methods in their order, for labels that differ between the panels.
+    """
     figure = Figure(figsize=(5.6 * len(panels) + 1.4, 4.4), layout="constrained")
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (name, curves) in zip(axes, panels.items(), strict=True):
-        for label, style in zip(curves, LINES[: len(curves)], strict=True):
-            _curve(axis, curves[label], style, label, 0.12)
+        _curves(axis, curves, looks or looks_of(curves), {label: label for label in curves}, 0.12)
         _reference_lines(axis, lines or {})
         _position_axis(axis, curves)
         axis.set(title=literal(name), xlabel="position of the gold document (1 = first)")
@@ -70,13 +100,13 @@ def overlaid(panels: Mapping[str, Curves], lines: Mapping[str, Any] | None = Non
     return figure
 
 
-def multiples(curves: Curves, lines: Mapping[str, Any] | None = None) -> Figure:
-    """A panel for each method, the plain model's curve in each, dashed and grey."""
+def multiples(curves: Curves, looks: Mapping[str, Look], lines: Mapping[str, Any] | None = None) -> Figure:
+    """A panel for each method, the plain model's curve in each."""
     figure, axes = _panels(len(curves), 2.0, sharey=True)
     for axis, (label, points) in zip(axes, curves.items(), strict=False):
-        if label != REFERENCE and REFERENCE in curves:
-            _curve(axis, curves[REFERENCE], (PLAIN, "--", ""), "none (plain model)", 0)
-        _curve(axis, points, (OWN, "-", "o"), "the panel's method, 95% interval", 0.25)
+        shown = {REFERENCE: curves[REFERENCE]} if REFERENCE in curves else {}
+        names = {REFERENCE: "none (plain model)"}  # the others are named above their panels
+        _curves(axis, {**shown, label: points}, looks, names, 0.2)
         _reference_lines(axis, lines or {})
         _position_axis(axis, curves)
         axis.set_title(_wrapped(label), fontsize=9)
@@ -86,7 +116,7 @@ def multiples(curves: Curves, lines: Mapping[str, Any] | None = None) -> Figure:
     return figure
 
 
-def cost_accuracy(result: Mapping[str, Any]) -> Figure | None:
+def cost_accuracy(result: Mapping[str, Any], looks: Mapping[str, Look]) -> Figure | None:
     """Mean and worst accuracy against cost, the methods on the Pareto front joined; ``None`` without any cost."""
     kind = cost_kind(result)
     if kind is None:
@@ -104,21 +134,20 @@ def cost_accuracy(result: Mapping[str, Any]) -> Figure | None:
         points = {label: (float(costs[label][0] or 0), float(method[measure][0])) for label, method in ranked(result)}
         _front(axis, points)
         for label, (cost, accuracy) in points.items():
-            index = list(costs).index(label)  # the same in the figures of all numbers of documents
+            look = looks[label]
             _, *spread = costs[label]
             if len(spread) == 2 and spread[0] is not None:
                 axis.plot(spread, [accuracy] * 2, color="#999999", linewidth=1, zorder=1)
-            filled = "white" if index // len(MARKERS) % 2 else LINES[index % len(LINES)][0]
             axis.plot(
                 cost,
                 accuracy,
-                marker=MARKERS[index % len(MARKERS)],
-                color=LINES[index % len(LINES)][0],
-                markerfacecolor=filled,
+                marker=look.marker,
+                color=look.colour,
+                markerfacecolor=look.filling,
                 markeredgewidth=1.5,
                 markersize=8,
                 linestyle="",
-                label=literal(label),
+                label=None if label is None else literal(label),
                 zorder=3,
             )
         _cost_axis(axis, [cost for cost, _ in points.values()], COST_LABELS[kind])
@@ -230,22 +259,30 @@ def _depths(
             axis.text(column + 0.5, (top + bottom) / 2, text, ha="center", va="center", fontsize=6.5, color=shade)
 
 
+def _curves(axis: Axes, curves: Curves, looks: Mapping[str, Look], names: Mapping[str, str], band: float) -> None:
+    """Lines with markers over their intervals; one that equals lines drawn over it is as much wider as to be seen."""
+    estimates = [{position: point[0] for position, point in points.items()} for points in curves.values()]
+    for index, (label, points) in enumerate(curves.items()):
+        over = estimates[index + 1 :].count(estimates[index])
+        _curve(axis, points, looks[label], names.get(label), over, band)
+
+
 def _curve(
-    axis: Axes, points: Mapping[str, Sequence[Any]], style: tuple[str, Any, str], label: str, band: float
+    axis: Axes, points: Mapping[str, Sequence[Any]], look: Look, label: str | None, over: int, band: float
 ) -> None:
-    """A line with markers and, if ``band`` is its opacity, the intervals behind it."""
-    colour, dashes, marker = style
+    """A line under ``over`` equal ones, and its intervals with opacity ``band``."""
     known = sorted((int(position) + 1, *point) for position, point in points.items() if point[0] is not None)
     places = [place for place, *_ in known]
     axis.plot(
-        places, [estimate for _, estimate, _, _ in known], color=colour, linestyle=dashes, marker=marker,
-        markersize=4, linewidth=1.5, label=literal(label), zorder=3,
+        places, [estimate for _, estimate, _, _ in known], color=look.colour, linestyle=look.dashes, marker=look.marker,
+        markerfacecolor=look.filling, markersize=4 + 4 * over, linewidth=1.5 + 2.5 * over, label=None if label is None else literal(label),
+        zorder=3,
     )  # fmt: skip
-    if band and known and all(low is not None for _, _, low, _ in known):
+    if known and all(low is not None for _, _, low, _ in known):
         lows, highs = [low for _, _, low, _ in known], [high for *_, high in known]
-        axis.fill_between(places, lows, highs, color=colour, alpha=band, linewidth=0)
+        axis.fill_between(places, lows, highs, color=look.colour, alpha=band, linewidth=0)
         for edge in (lows, highs):
-            axis.plot(places, edge, color=colour, linestyle=dashes, linewidth=0.5, alpha=0.7)
+            axis.plot(places, edge, color=look.colour, linestyle=look.dashes, linewidth=0.5, alpha=0.7)
 
 
 def _reference_lines(axis: Axes, lines: Mapping[str, Any]) -> None:

@@ -57,8 +57,9 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     environment = Environment(
         loader=PackageLoader("ragbias.evaluation.report", "."), autoescape=True, undefined=StrictUndefined
     )
+    looks = figures.looks_of(label for result in summary["results"] for label in result["methods"])
     parts = [
-        {"title": f"{task}, model {model}", **_part(list(results))}
+        {"title": f"{task}, model {model}", **_part(list(results), looks)}
         for (model, task), results in groupby(summary["results"], key=lambda result: (result["model"], result["task"]))
     ]
     return environment.get_template("template.html.j2").render(
@@ -81,14 +82,14 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     )
 
 
-def _part(results: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _part(results: list[Mapping[str, Any]], looks: Mapping[str, figures.Look]) -> dict[str, Any]:
     return {
-        "results": [_result(result) for result in results],
+        "results": [_result(result, looks) for result in results],
         "figures": _shown({"heat_maps": figures.heat_maps(results)}),
     }
 
 
-def _result(result: Mapping[str, Any]) -> dict[str, Any]:
+def _result(result: Mapping[str, Any], looks: Mapping[str, figures.Look]) -> dict[str, Any]:
     return {
         "title": tables.title(result),
         "headings": tables.headings(result),
@@ -96,8 +97,8 @@ def _result(result: Mapping[str, Any]) -> dict[str, Any]:
         "notes": [*_chance(result), *_reference_lines(result), *result["notes"]],
         "figures": _shown(
             {
-                "u_curves": figures.u_curves(result) if len(result["positions"]) > 1 else None,
-                "cost_accuracy": figures.cost_accuracy(result),
+                "u_curves": figures.u_curves(result, looks) if len(result["positions"]) > 1 else None,
+                "cost_accuracy": figures.cost_accuracy(result, looks),
                 "flip_rates": figures.flip_rates(result),
             }
         ),

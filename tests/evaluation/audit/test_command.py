@@ -9,7 +9,7 @@ from audit_questions import question_lines, write
 
 @pytest.mark.slow
 def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
-    questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20))
+    questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20, seed=1))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
     code, said, _ = cli("audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html)
     assert code == 0 and "You have the problem" in said
@@ -54,12 +54,16 @@ chain = (
 def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    write(tmp_path / "q.jsonl", question_lines(5, documents=8, labels=False))
+    lines = question_lines(5, documents=8)
+    write(tmp_path / "q.jsonl", [{name: line[name] for name in ("question", "documents")} for line in lines])
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
     place = "invariant_pipeline:chain"
     asked = ("--questions", "q.jsonl", "--pipeline", place, "--methods", "pine", "--orders", 3)
     code, said, _ = cli("audit", *asked, "--json", "a.json")
-    assert code == 0 and "You do not have this problem" in said
+    assert code == 0
+    told = " ".join(said.split())
+    assert "With pine, which your pipeline runs already, you do not have this problem" in told
+    assert "Without pine it was not tried" in told and "nothing here worth paying for" not in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]

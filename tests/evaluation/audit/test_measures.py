@@ -5,7 +5,7 @@ import pytest
 from ragbias import Prompt
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
 from ragbias.evaluation.audit.measuring import Outcome, rate
-from ragbias.evaluation.audit.preference import lean
+from ragbias.evaluation.audit.preference import Lean, arrangements, lean
 from ragbias.evaluation.audit.verdict import Verdict, verdict
 from ragbias.evaluation.questions import Question
 from ragbias.evaluation.statistics import Interval
@@ -28,24 +28,37 @@ FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
 def test_answers_from_the_same_document_in_every_order_lean_nowhere():
     found = lean([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
     assert [part.estimate for part in found.excess] == [0] * 5
-    assert (found.attributed, found.questions) == (1, 6)
+    assert (found.answers, found.asked, found.questions) == (12, 12, 6)
 
 
 def test_answers_from_whatever_stands_first_lean_to_the_first_place():
     found = lean([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
     # taken from the first place both times; of the four pairs of order and document two are at the first, two the last
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
-    assert (found.attributed, found.questions) == (10 / 12, 5)
+    assert (found.answers, found.asked, found.questions) == (10, 12, 5)
 
 
 def test_lean_needs_enough_questions_with_a_known_source():
-    assert lean([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13) is None
+    found = lean([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
+    assert (found.answers, found.questions, found.excess) == (8, 4, [])
+
+
+def test_a_single_known_source_of_a_question_does_not_count_as_no_preference():
+    alone = [[0, None]] * 20
+    assert lean(alone, [[FORWARD, BACKWARD]] * 20) == Lean(0, 40, 0, [])
+    found = lean([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
+    assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
+    assert (found.answers, found.asked, found.questions) == (10, 50, 5)
+
+
+def test_a_document_is_put_first_in_the_middle_and_last():
+    assert arrangements(1, 5) == [[1, 0, 2, 3, 4], [0, 2, 1, 3, 4], [0, 2, 3, 4, 1]]
 
 
 def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None, ran: float = 1.0) -> Outcome:
     rates = rate(flips), rate([floor] * len(flips)), rate([flip - floor for flip in flips], least=-1)
     zero = Interval(0, 0, 0)
-    return Outcome(method or NoMethod(), *rates, None, None, None, zero, None, ran)
+    return Outcome(method or NoMethod(), *rates, Lean(0, 0, 0, []), None, None, zero, None, ran)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ def results_of(labels, counts=(10,), questions=12, cost=None, noise=()):
     return summarise(rows, cost, noise or rows)["results"]
 
 
+def looks_of(result):
+    return figures.looks_of(result["methods"])
+
+
 def texts(figure):
     return [text.get_text() for text in figure.findobj(Text)]
 
@@ -38,11 +42,11 @@ def overlapping(figure, wanted):
 
 def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve():
     (few,) = results_of(["none", "pine"])
-    (panel,) = figures.u_curves(few).axes
-    assert {"none", "pine"} <= set(texts(figures.u_curves(few)))
+    (panel,) = figures.u_curves(few, looks_of(few)).axes
+    assert {"none", "pine"} <= set(texts(figures.u_curves(few, looks_of(few))))
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
-    figure = figures.u_curves(many)
+    figure = figures.u_curves(many, looks_of(many))
     assert len(figure.axes) == 16
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
@@ -52,7 +56,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
 
 def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
     (result,) = results_of(["none", "pine"])
-    drawn = {line.get_label(): line for line in figures.u_curves(result).axes[0].lines}
+    drawn = {line.get_label(): line for line in figures.u_curves(result, looks_of(result)).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
     assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
@@ -60,20 +64,48 @@ def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
 
 def test_methods_are_told_apart_without_colour():
     (result,) = results_of(["none", *LABELS])
-    figure = figures.cost_accuracy(result)
+    figure = figures.cost_accuracy(result, looks_of(result))
     looks = {
         (line.get_marker(), line.get_markerfacecolor() == "white")
         for line in figure.axes[0].lines
         if line.get_label() in result["methods"]
     }
     assert len(looks) == 16
-    assert len({(str(dashes), marker) for _, dashes, marker in figures.LINES}) == len(figures.LINES)
+    looks = list(looks_of(result).values())
+    assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
+
+
+def test_a_method_looks_the_same_in_all_figures_of_a_report():
+    results = results_of(["none", "pine", *LABELS[:3]]) + results_of(["pine", "none", LABELS[2]])
+    looks = figures.looks_of(label for result in results for label in result["methods"])
+    titles = {figures._wrapped(label): label for label in looks}
+    drawn = {label: {"curves": set(), "costs": set()} for label in looks}
+    for result in results:
+        for kind, figure in (
+            ("curves", figures.u_curves(result, looks)),
+            ("costs", figures.cost_accuracy(result, looks)),
+        ):
+            for axis in figure.axes:
+                for line in axis.lines:
+                    name = {"none (plain model)": "none"}.get(line.get_label(), line.get_label())
+                    label = name if name in looks else titles.get(axis.get_title())
+                    if line.get_marker() != "None" and label:
+                        drawn[label][kind].add((line.get_color(), line.get_marker()))
+    for label, look in looks.items():
+        assert drawn[label] == {"curves": {(look.colour, look.marker)}, "costs": {(look.colour, look.marker)}}
+
+
+def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
+    curve, other = {"0": [0.5, None, None], "9": [0.7, None, None]}, {"0": [0.5, None, None], "9": [0.6, None, None]}
+    (axis,) = figures.overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
+    sizes = {line.get_label(): (line.get_linewidth(), line.get_markersize()) for line in axis.lines}
+    assert sizes["under"] > sizes["over"] == sizes["alone"]
 
 
 @pytest.mark.parametrize("name", ["u_curves", "cost_accuracy", "flip_rates"])
 def test_names_of_16_methods_do_not_overlap(name):
     (result,) = results_of(["none", *LABELS])
-    figure = getattr(figures, name)(result)
+    figure = getattr(figures, name)(*([result] if name == "flip_rates" else [result, looks_of(result)]))
     wanted = {figures._wrapped(label) if name == "u_curves" else label for label in result["methods"]}
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
