@@ -216,7 +216,7 @@ def test_without_a_known_gold_document_the_picture_is_as_retrieved():
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
     name = r"a $\no$ b $x$"
-    figure = heat_maps({name: View(torch.rand(2, 3), [])}, name)
+    figure = heat_maps({name: View(torch.rand(2, 3), None, 0)}, name)
     with rc_context({"svg.fonttype": "none"}):
         figure.savefig(tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().count(name) == 2

@@ -275,8 +275,8 @@ def _curve(
     places = [place for place, *_ in known]
     axis.plot(
         places, [estimate for _, estimate, _, _ in known], color=look.colour, linestyle=look.dashes, marker=look.marker,
-        markerfacecolor=look.filling, markersize=4 + 4 * over, linewidth=1.5 + 2.5 * over, label=None if label is None else literal(label),
-        zorder=3,
+        markerfacecolor=look.filling, markersize=4 + 4 * over, linewidth=1.5 + 2.5 * over, zorder=3,
+        label=None if label is None else literal(label),
     )  # fmt: skip
     if known and all(low is not None for _, _, low, _ in known):
         lows, highs = [low for _, _, low, _ in known], [high for *_, high in known]
