@@ -148,8 +148,9 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     results = results_of(["none", "pine"], counts=(10, 20))
     for result in results:
         result["methods"][name] = result["methods"].pop("pine")
-    made = [figures.u_curves(results[0]), figures.cost_accuracy(results[0]), figures.flip_rates(results[0])]
-    made += [figures.heat_maps(results), figures.multiples({name: {"0": [0.5, 0.4, 0.6]}})]
+    first, looks = results[0], looks_of(results[0])
+    made = [figures.u_curves(first, looks), figures.cost_accuracy(first, looks), figures.flip_rates(first)]
+    made += [figures.heat_maps(results), figures.multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
     for figure in made:
         written = io.StringIO()
         with rc_context({"svg.fonttype": "none"}):
