@@ -84,7 +84,8 @@ def test_chat_engine_example_finds_the_documents_on_every_turn(run: Run, notes: 
 def test_agent_example_answers_from_what_it_looks_up(run: Run, notes: list[str]) -> None:
     output = run("agent.py")
     assert output.count("agent: look_up({'query': ") == output.count("pine on 5 documents") == 4
-    output = run("agent.py", "--documents", *notes, "--question", QUESTION)
+    folder = str(Path(notes[0]).parent)
+    output = run("agent.py", "--documents", folder, "--question", QUESTION)
     assert "tool: 2 documents" in output
     assert "pine on 2 documents" in output
 
