@@ -67,11 +67,11 @@ def measure_costs(
     Args:
         prompts: with room for ``DECODED`` tokens and one more in the model's window.
         methods: ``none`` runs beside them, whether it is among them or not.
-        rounds: counted ones; a round before them warms up. Memory is measured in rounds of its own, without times.
+        rounds: counted ones; a round before them warms up. Memory, which does not vary, is measured in a round of its own.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
-    peaks = interleaved(methods, chosen, lambda prompt, method: (_peak(lm, prompt, method),))
+    peaks = interleaved(methods, chosen[:1], lambda prompt, method: (_peak(lm, prompt, method),))
     found: dict[str, Cost] = {}
     for label in methods:
         spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
