@@ -98,12 +98,11 @@ class EncodedKeys:
         """
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)
-        if self._buffer is None:
-            self._buffer = new.contiguous()
+        if self._buffer is None or total > self._buffer.shape[-2]:
+            kept = [] if self._buffer is None else [self._buffer[..., : self._count, :]]
+            spare = new.new_empty(*new.shape[:-2], max(self.SPARE, total // 8), new.shape[-1])
+            self._buffer = torch.cat((*kept, new, spare), dim=-2)
         else:
-            if total > self._buffer.shape[-2]:
-                spare = new.new_empty(*new.shape[:-2], max(self.SPARE, total // 8), new.shape[-1])
-                self._buffer = torch.cat((self._buffer[..., : self._count, :], new, spare), dim=-2)
             self._buffer[..., self._count : total, :] = new
         self._count = total
         return self._buffer[..., :total, :]

@@ -33,6 +33,7 @@ def test_a_message_has_usage_and_report(chat):
         "n_expected",
         "n_found",
         "reason",
+        "backend",
     }
 
 
