@@ -67,7 +67,7 @@ def measure_costs(
     Args:
         prompts: with room for ``DECODED`` tokens and one more in the model's window.
         methods: ``none`` runs beside them, whether it is among them or not.
-        rounds: counted ones; a round before them warms up. Memory, which does not vary, is measured in a round of its own.
+        rounds: counted ones; a round before them warms up. Memory does not vary and is measured in one more.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
