@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ import torch
 import transformers
 
 from ragbias.errors import MethodError
+from ragbias.evaluation.interleaved import figures, interleaved, now
 from ragbias.evaluation.loading import load_model
 from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.plotting import literal
@@ -25,6 +24,7 @@ from ragbias.evaluation.retrieval import Index, minilm
 from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks.arranging import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
+from ragbias.prompt import Prompt
 from ragbias.tiny.world import Passage, Question, held_out_corpus, held_out_questions
 
 
@@ -134,17 +134,15 @@ def prefill_ratios(
 ) -> dict[str, float]:
     """Median time to the first token in units of ``none``, all methods interleaved on the same prompts."""
     prompts = [split(demo.make_text(e.arranged(0), e.question), e.arranged(0)) for e in examples[:rounds]]
-    times: dict[str, list[float]] = {method.name: [] for method in methods}
-    for prompt in [prompts[0], *prompts]:  # the first one warms up
-        for method in methods:
-            begin = time.perf_counter()
-            demo.lm.generate(prompt, method=method, max_new_tokens=1)
-            times[method.name].append(time.perf_counter() - begin)
-    base = times[NoMethod.name][1:]
-    return {
-        name: statistics.median(own / plain for own, plain in zip(taken[1:], base, strict=True))
-        for name, taken in times.items()
-    }
+
+    def seconds(prompt: Prompt, method: Method) -> tuple[float]:
+        begin = now(demo.lm.model.device)
+        demo.lm.generate(prompt, method=method, max_new_tokens=1)
+        return (now(demo.lm.model.device) - begin,)
+
+    by_name = {method.name: method for method in methods}
+    taken = interleaved(by_name, [prompts[0], *prompts], seconds)
+    return {name: figures(taken, name, 0, first=1)[1][0] for name in by_name}  # the first round warms up
 
 
 def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:

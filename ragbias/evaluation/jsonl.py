@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -149,6 +150,13 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
             raise RunError(f"data files {named[name]} and {path} are both named {name!r}; drop or rename one of them")
         named[name] = path
     return named
+
+
+def numbered_lines(paths: Sequence[Path], limit: int | None = None) -> Iterator[tuple[str, Line]]:
+    """The first ``limit`` lines of each file, each with its question's id: the file's name and the line's number."""
+    for source, path in sources(paths).items():
+        for line in islice(read_lines(path), limit):
+            yield f"{source}/{line.number}", line
 
 
 def _error(path: Path, number: int, reason: str) -> DataError:

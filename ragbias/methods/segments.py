@@ -117,8 +117,10 @@ class SegmentMethod(AttentionMethod):
         """As ``_tail``, where no place depends on the query: every key is encoded at its place, once."""
 
         def at_places(new: Tensor, first: int) -> Tensor:
+            if "starts" not in row.memory:  # the same for all tokens
+                row.memory["starts"] = self._starts(row, row.query[:, -1:])[0, 0]
             segment, offset = _segment_and_offset(row, first, new.shape[1])
-            return row.scoring.encoding(new, self._starts(row, row.query[:, -1:])[0, 0, segment] + offset)
+            return row.scoring.encoding(new, row.memory["starts"][segment] + offset)
 
         total, bias = row.key.shape[1], self.document_bias(row)
         edges = [0, row.prefix, row.documents_end, total] if bias else [0, total]

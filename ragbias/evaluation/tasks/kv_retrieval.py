@@ -9,11 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from ragbias.errors import RunError
-from ragbias.evaluation.jsonl import Line, read_lines, sources
+from ragbias.evaluation.jsonl import Line, numbered_lines
 from ragbias.evaluation.metrics import value_in_answer
 from ragbias.evaluation.tasks.arranging import arranged, check_settings
 from ragbias.evaluation.tasks.base import Case, Task
@@ -55,9 +54,8 @@ class KVRetrieval(Task):
         check_settings(self)
 
     def cases(self) -> Iterator[Case]:
-        for source, path in sources(self.data).items():
-            for line in islice(read_lines(path), self.limit):
-                yield from self._cases_of(line, f"{source}/{line.number}")
+        for question, line in numbered_lines(self.data, self.limit):
+            yield from self._cases_of(line, question)
 
     def score(self, case: Case, prediction: str) -> float:
         return value_in_answer(prediction, case.answers[0])

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
-from ragbias.evaluation.jsonl import Line, read_lines, sources
+from ragbias.evaluation.jsonl import Line, numbered_lines
 from ragbias.evaluation.metrics import qa_f1
 from ragbias.evaluation.tasks.arranging import check_settings, orders_of
 from ragbias.evaluation.tasks.base import Case, Task
@@ -56,9 +55,8 @@ class LongBench(Task):
         check_settings(self)
 
     def cases(self) -> Iterator[Case]:
-        for source, path in sources(self.data).items():
-            for line in islice(read_lines(path), self.limit):
-                yield from self._cases_of(line, f"{source}/{line.number}")
+        for question, line in numbered_lines(self.data, self.limit):
+            yield from self._cases_of(line, question)
 
     def score(self, case: Case, prediction: str) -> float:
         return qa_f1(prediction, case.answers)
