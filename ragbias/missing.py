@@ -12,7 +12,10 @@ from ragbias.report import Report
 from ragbias.request import Request, obstacle_in
 
 OnMissing = Literal["warn", "raise", "ignore"]
-CERTAIN = ("documents", "artifact", "run")  # sources that concern this prompt; all others are guesses
+CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
+OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
+OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
+OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
 class MissingDocumentsWarning(UserWarning):
@@ -24,8 +27,8 @@ class MissingDocuments:
     """Warns once for each call site, or raises, where a request misses documents.
 
     Args:
-        complete: sources of which every document has to stand in the prompt.
-        remedy: what the user can do about it, as a sentence.
+        complete: sources of which every document has to stand in the prompt, beside those that the user gives.
+        remedy: what the user can do where nothing was given, as a sentence.
         frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
 
@@ -54,10 +57,11 @@ class MissingDocuments:
         all_found = report.source != "none" and report.n_found == report.n_expected
         plain = bool(obstacle_in(request.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
-        lost = (report.source in self.complete and not all_found) or (explicit and report.source not in CERTAIN)
+        complete = self.complete | {"documents", "segmenter"}
+        lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return
-        message = f"{_explanation(report, plain)}. {self.remedy}"
+        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         level, site = _call_site(self.frameworks)
@@ -65,13 +69,25 @@ class MissingDocuments:
             self._warned.add((site, report.source))
             warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
 
+    def _remedy(self, report: Report, explicit: bool) -> str:
+        if report.source == "segmenter":
+            remedy = OTHER_SEGMENTER
+        elif report.source != "none" and not report.n_found:
+            remedy = OTHER_TEMPLATE
+        elif explicit:
+            remedy = OTHER_TEXTS
+        else:
+            remedy = self.remedy
+        return f"{remedy}; on_missing='ignore' silences this."
+
 
 def _explanation(report: Report, plain: bool) -> str:
-    expected = f"{report.n_found} of {report.n_expected} expected ones stand"
-    count = expected if report.n_expected else "none are known to stand"
+    count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
     reason = f" ({report.reason})" if report.reason else ""
-    return f"{report.method_requested} needs the retrieved documents, and {count} in the prompt, so {ran}{reason}"
+    return (
+        f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
+    )
 
 
 def _call_site(frameworks: frozenset[str]) -> tuple[int, tuple[str, int] | None]:

@@ -18,7 +18,7 @@ SPANS = ((9, 18), (19, 29), (30, 42))
 
 @pytest.fixture
 def policy() -> MissingDocuments:
-    return MissingDocuments(frozenset({"documents"}), "Pass documents=.", frozenset())
+    return MissingDocuments(frozenset(), "Retrieve inside the chain", frozenset())
 
 
 def found(source, expected, count):
@@ -38,6 +38,8 @@ def found(source, expected, count):
         (found("run", 1, 1), False, None),
         (found("documents", 0, 0), False, None),
         (found("run", 3, 3), False, None),
+        (found("segmenter", 3, 2), False, DocumentNotFoundError),
+        (found("segmenter", 3, 3), True, None),
     ],
 )
 def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit, error):
@@ -46,8 +48,24 @@ def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit
     if error is None:
         policy.check(request, "raise", explicit=explicit)
     else:
-        with pytest.raises(error, match=r"pine needs the retrieved documents.*Pass documents=\."):
+        with pytest.raises(error, match=r"pine needs the retrieved documents.*; on_missing='ignore' silences this\."):
             policy.check(request, "raise", explicit=explicit)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "explicit", "advice"),
+    [
+        (found("none", 3, 0), False, "Retrieve inside the chain"),
+        (found("none", 3, 0), True, "Pass documents= as they stand in the prompt"),
+        (found("documents", 3, 2), True, "Pass documents= as they stand in the prompt"),
+        (found("run", 3, 0), False, "Change the template"),
+        (found("segmenter", 3, 2), False, "Let the segmenter find all documents"),
+    ],
+)
+def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, explicit, advice):
+    request = lm.prepare(TEXT, boundaries=boundaries)
+    with pytest.raises((DocumentNotFoundError, NoDocumentsError), match=rf"in the prompt, so .*\. {advice}"):
+        policy.check(request, "raise", explicit=explicit)
 
 
 def test_documents_without_a_question_behind_them_are_missed(lm, policy):

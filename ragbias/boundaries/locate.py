@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 from ragbias.boundaries import headers, registered, segmenting
 from ragbias.boundaries.context import current_documents, document_texts
@@ -37,7 +38,8 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry and headers, the number found; where
+        n_expected: number of documents that this source named; for the registry and headers, the number found; for a
+            segmenter, the number found in one message, or more where another source knows of more in the prompt; where
             nothing was found, the number that the first source named.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
     """
@@ -51,6 +53,9 @@ class Boundaries:
     def n_found(self) -> int:
         """Number of documents found."""
         return len(self.spans)
+
+
+_Search: TypeAlias = tuple[Boundaries, int]  # what a source led to, and how many of its documents stand in the prompt
 
 
 def locate(
@@ -97,7 +102,7 @@ def locate(
         documents = current_documents()
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
-    finders: dict[str, Callable[[], Boundaries]] = {}
+    finders: dict[str, Callable[[], _Search]] = {}
     for source, named in {"documents": documents, "artifact": artifacts, "run": run}.items():
         if texts := document_texts(named) if named is not None else ():
             finders[source] = partial(_named, text, texts, source)
@@ -108,13 +113,17 @@ def locate(
     misses: list[str] = []
     expected = 0
     refused: Boundaries | None = None  # they stand there, but cannot be told apart; then only the user knows more
+    standing_there = 0
     for source, find in finders.items():
         if refused is not None and source != "segmenter":
             continue
-        found = find()
+        found, count = find()
         if found.spans:
+            if source == "segmenter":
+                found = _of_at_least(found, max(standing_there, len(documents or ())))
             return _finished(text, found, misses, include_headers)
-        refused = found if found.source != "none" else refused
+        if found.source != "none":
+            refused, standing_there = found, count
         expected = expected or found.n_expected
         misses += [found.reason] if found.reason else []
     if refused is not None:
@@ -127,30 +136,41 @@ def locate(
     return Boundaries((), "none", expected, "; ".join(misses) or "no documents were given, and none retrieved lately")
 
 
-def _segmented(text: str, segmenter: Segmenter) -> Boundaries:
+def _segmented(text: str, segmenter: Segmenter) -> _Search:
     given = segmenting.find(text, segmenter)
     if texts := [each for each in given if isinstance(each, str)]:
-        found = _named(text, texts, "segmenter")
+        found, count = _named(text, texts, "segmenter")
     else:
         spans = [each for each in given if not isinstance(each, str)]
         together = segmenting.in_one_message(text, spans)
         apart = len(spans) - len(together)
         reason = f"{apart} stand in another message and were left as plain text" if apart else ""
-        found = Boundaries(tuple(together), "segmenter", len(spans), reason)
-    return found if found.spans else Boundaries((), "none", found.n_expected, "the segmenter found no documents")
+        found, count = Boundaries(tuple(together), "segmenter", len(together), reason), len(spans)
+    if not found.spans:
+        found = Boundaries((), "none", found.n_expected, "the segmenter found no documents")
+    return found, count
 
 
-def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
+def _of_at_least(found: Boundaries, expected: int) -> Boundaries:
+    """What the segmenter found, where it is known how many documents there are."""
+    if found.n_found >= expected:
+        return found
+    reasons = filter(None, (found.reason, f"the segmenter found {found.n_found} of {expected}"))
+    return replace(found, n_expected=max(expected, found.n_expected), reason="; ".join(reasons))
+
+
+def _named(text: str, named: Sequence[str], source: str) -> _Search:
     hits = place(text, named, places(text, named))
     together = standing(text, hits, fields_of(named), lenient=source in ("documents", "segmenter"))
     if together.rest:
-        return Boundaries((), source, len(named), _apart(together.rest, len(together.hits) + together.rest))
+        placed = len(together.hits) + together.rest
+        return Boundaries((), source, len(named), _apart(together.rest, placed)), placed
     missing = Counter(named) - Counter(hit.document for hit in hits)
     cut = at_edges(text, together.hits, list(missing.elements())) if source != "segmenter" else []
     run = sorted([*together.spans, *map(span_of, cut)])
     if not run:
         reason = f"none of the {len(named)} documents {NAMES[source]} stands verbatim in the prompt"
-        return Boundaries((), "none", len(named), reason)
+        return Boundaries((), "none", len(named), reason), 0
     reasons = []
     lost = missing.total() - len(cut)
     if lost:
@@ -160,16 +180,16 @@ def _named(text: str, named: Sequence[str], source: str) -> Boundaries:
         reasons.append(f"{apart} stand apart from the others and were left as plain text")
     if cut:
         reasons.append(f"{len(cut)} cut off at the edge of the context")
-    return Boundaries(tuple(run), source, len(named), "; ".join(reasons))
+    return Boundaries(tuple(run), source, len(named), "; ".join(reasons)), len(hits)
 
 
-def _remembered(text: str, registry: Registry) -> Boundaries:
+def _remembered(text: str, registry: Registry) -> _Search:
     together = registered.find(text, registry)
     if together.rest:
         placed = len(together.hits) + together.rest
-        return Boundaries((), "registry", placed, _apart(together.rest, placed))
+        return Boundaries((), "registry", placed, _apart(together.rest, placed)), placed
     count = len(together.spans)
-    return Boundaries(tuple(together.spans), "registry" if count else "none", count, "")
+    return Boundaries(tuple(together.spans), "registry" if count else "none", count, ""), count
 
 
 def _apart(rest: int, placed: int) -> str:

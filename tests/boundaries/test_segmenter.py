@@ -76,11 +76,11 @@ def test_what_was_retrieved_comes_first():
     assert locate(TEXT, run=[A, B], segmenter="\n---\n").source == "run"
 
 
-def test_documents_in_another_message_are_left():
+def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
     text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
     found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
-    assert (found.n_expected, found.n_found) == (3, 2)
-    assert "another message" in found.reason
+    assert (found.n_expected, found.n_found) == (2, 2)
+    assert "1 stand in another message" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -154,3 +154,18 @@ def test_accepted_spans_are_exactly_the_sensible_ones(spans):
     else:
         assert sensible
         assert list(found.spans) == spans
+
+
+NOTED = f"Notes: {A} (of Monday) then {B} and besides {C}\n\nWho?"  # what stands between belongs to nobody knows which
+
+
+@pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
+def test_a_segmenter_that_misses_documents_which_stand_in_the_prompt_is_found_out(source):
+    known = {source: [A, B, C]}
+    assert locate(NOTED, **known).n_found == 0
+    spans = [(NOTED.index(each), NOTED.index(each) + len(each)) for each in (A, B, C)]
+    found = locate(NOTED, **known, segmenter=lambda text: spans[:2])
+    assert (found.source, found.n_expected, found.n_found) == ("segmenter", 3, 2)
+    assert "the segmenter found 2 of 3" in found.reason
+    everything = locate(NOTED, **known, segmenter=lambda text: spans)
+    assert (everything.n_expected, everything.n_found) == (3, 3)

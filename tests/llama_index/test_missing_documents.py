@@ -92,5 +92,5 @@ def test_raise_accepts_one_document_and_an_empty_list(
     llm = make_llm(on_missing="raise")
     index.as_query_engine(llm=llm, similarity_top_k=1).query(QUESTION)
     assert llm.complete(QUESTION, documents=[]).additional_kwargs["ragbias"]["method_ran"] == "none"
-    with pytest.raises(NoDocumentsError, match="none are known"):
+    with pytest.raises(NoDocumentsError, match="located none"):
         llm.complete(QUESTION)

@@ -189,7 +189,7 @@ def row(name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-@pytest.mark.filterwarnings("ignore:.*expected ones stand:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*expected ones in the prompt:UserWarning")
 @pytest.mark.parametrize("is_chat_model", [True, False], ids=["chat", "completion"])
 @pytest.mark.parametrize(("name", "form"), CASES)
 async def test_retrieved_documents_are_found_and_no_others(

@@ -54,8 +54,8 @@ class Call:
 
 def _missing_documents() -> MissingDocuments:
     return MissingDocuments(
-        complete=frozenset({"documents"}),  # of what a run retrieved, the chain may drop a part
-        remedy="Pass documents=, or retrieve inside the chain; on_missing='ignore' silences this.",
+        complete=frozenset(),  # of what a run retrieved, the chain may drop a part
+        remedy="Pass documents=, or retrieve inside the chain",
         frameworks=FRAMEWORKS,
     )
 
