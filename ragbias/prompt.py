@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries import numbering
-from ragbias.boundaries.gaps import split
+from ragbias.boundaries.separators import split
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from ragbias.boundaries import headers, registered, segmenting
+from ragbias.boundaries import from_registry, headers, segmenting
 from ragbias.boundaries.context import current_documents, document_texts
-from ragbias.boundaries.gaps import with_headers
-from ragbias.boundaries.known import fields_of
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.occurrences import span_of
 from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry
 from ragbias.boundaries.segmenting import Segmenter
-from ragbias.boundaries.standing import standing
+from ragbias.boundaries.selection import standing
+from ragbias.boundaries.separators import with_headers
 from ragbias.boundaries.truncated import at_edges
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -184,7 +184,7 @@ def _named(text: str, named: Sequence[str], source: str) -> _Search:
 
 
 def _remembered(text: str, registry: Registry) -> _Search:
-    together = registered.find(text, registry)
+    together = from_registry.find(text, registry)
     if together.rest:
         placed = len(together.hits) + together.rest
         return Boundaries((), "registry", placed, _apart(together.rest, placed)), placed

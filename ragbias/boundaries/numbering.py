@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ragbias.boundaries.gaps import split
 from ragbias.boundaries.headers import HEADER
+from ragbias.boundaries.separators import split
 from ragbias.boundaries.spans import Span
 from ragbias.errors import AmbiguousSegmentsError
 

@@ -23,7 +23,7 @@ from langchain_ragbias import reports
 from langchain_ragbias.collecting import document_lists
 from ragbias.boundaries import Registry
 from ragbias.boundaries.context import document_texts
-from ragbias.boundaries.known import merged
+from ragbias.boundaries.known_text import merged
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
 MAX_TREES = 1024  # of runs that never end, because a stream was neither finished nor closed

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.known import fields_of
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.occurrences import Hit, is_block, span_of
 from ragbias.boundaries.placement import place, places
 from ragbias.boundaries.registry import Registry, Retrieval
+from ragbias.boundaries.selection import MIN_CHARACTERS, Standing, bare, standing
 from ragbias.boundaries.spans import covered
-from ragbias.boundaries.standing import MIN_CHARACTERS, Standing, bare, standing
 
 NONE = Standing([], [])
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.blocks import blocks
-from ragbias.boundaries.gaps import split
 from ragbias.boundaries.headers import QUESTION
+from ragbias.boundaries.metadata_blocks import blocks
 from ragbias.boundaries.occurrences import MESSAGE_BORDER, Hit, is_bounded, span_of
 from ragbias.boundaries.runs import split_runs
+from ragbias.boundaries.separators import split
 from ragbias.boundaries.spans import Span, fullest
 from ragbias.errors import AmbiguousSegmentsError
 
