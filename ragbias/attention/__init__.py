@@ -2,16 +2,8 @@
 
 from ragbias.attention.encoding import Alibi, Encoding, Rotary, rotate
 from ragbias.attention.keys import Bounds, EncodedKeys, Group, Scoring, Segments
-from ragbias.attention.primitive import (
-    attend,
-    attend_groups,
-    document_mass,
-    grouped_scores,
-    merge,
-    placed_scores,
-    segment_mass,
-    weigh,
-)
+from ragbias.attention.mass import document_mass, segment_mass
+from ragbias.attention.primitive import attend, attend_groups, grouped_scores, merge, placed_scores, weigh
 
 __all__ = [
     "Alibi",

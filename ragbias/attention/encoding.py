@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ragbias.attention.scratch import Scratch
+
 
 class Encoding:
     """No position at all, or one that queries and keys carry already; the base of the others."""
@@ -20,16 +22,26 @@ class Encoding:
         """Queries or keys ``[..., d]`` at ``positions`` behind the start of a segment."""
         return x
 
-    def moved(self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor) -> Tensor:
+    def paired(self, x: Tensor) -> Tensor:
+        """Encoded queries or keys ``[..., d]`` with their dimensions in the order that ``moved`` works in.
+
+        Scores stay the same where queries and keys are both in that order.
+        """
+        return x
+
+    def moved(
+        self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor, scratch: Scratch | None = None
+    ) -> Tensor:
         """The keys of segments, encoded at their offsets, moved on to the places of the segments.
 
         Args:
-            key: ``[G, K, d]``.
+            key: ``[G, K, d]``, ``paired``.
             segments: ``n`` spans of keys.
             starts: int64 ``[H or 1, n]``, non-negative.
+            scratch: where the result may be written to.
 
         Returns:
-            ``[H or G, K', d]``, segment behind segment; ``G`` heads where all heads share the starts.
+            ``[H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts.
         """
         return torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
 
@@ -71,19 +83,28 @@ class Rotary(Encoding):
         cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
         return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
 
-    def moved(self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor) -> Tensor:
+    def paired(self, x: Tensor) -> Tensor:
+        if self.interleaved:
+            return x
+        size = 2 * self.frequencies.shape[-1]
+        pairs = x[..., :size].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        return pairs if size == x.shape[-1] else torch.cat((pairs, x[..., size:]), dim=-1)
+
+    def moved(
+        self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor, scratch: Scratch | None = None
+    ) -> Tensor:
         groups, _, dim = key.shape
-        cos, sin = self._looked_up(starts)  # [H or 1, n, r/2]; the scaling is in the keys already
+        turns = torch.complex(*self._looked_up(starts))  # [H or 1, n, r/2]; the scaling is in the keys already
         heads = groups if len(starts) == 1 else len(starts)
-        placed = key.new_empty(groups, heads // groups, sum(end - begin for begin, end in segments), dim)
-        cos, sin = (part.view(-1, heads // groups, *part.shape[1:]) for part in (cos, sin))
+        turns = turns.view(-1, heads // groups, *turns.shape[1:])
+        shape = groups, heads // groups, sum(end - begin for begin, end in segments), dim
+        placed = (scratch or Scratch()).take(shape, key)
         at = 0
         for first, count, length in _equal_runs(segments):  # each turned in one go
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(2, (count, length))
             target = placed[:, :, at : at + size].unflatten(2, (count, length))
-            turns = slice(first, first + count)
-            _rotate_into(target, source, cos[:, :, turns, None], sin[:, :, turns, None], self.interleaved)
+            _turn_into(target, source, turns[:, :, first : first + count, None])
             at += size
         return placed.flatten(0, 1)
 
@@ -122,16 +143,17 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
     return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
 
 
-def _rotate_into(target: Tensor, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> None:
-    """As ``rotate``, broadcast into ``target``; float32 with few temporary copies, which cost more than the sums."""
+def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
+    """Turn the pairs of ``x`` ``[..., d]``, side by side, by complex ``turns`` ``[..., r/2]``, into ``target``.
+
+    One product of complex numbers is several times as fast as the same sums taken half by half.
+    """
+    size = 2 * turns.shape[-1]
     if x.dtype != torch.float32 or x.requires_grad:
-        target.copy_(rotate(x, cos, sin, interleaved))
+        target.copy_(rotate(x, turns.real, turns.imag, interleaved=True))
         return
-    half, size = cos.shape[-1], 2 * cos.shape[-1]
-    lefts, rights = (slice(0, size, 2), slice(1, size, 2)) if interleaved else (slice(0, half), slice(half, size))
-    left, right, to_left, to_right = x[..., lefts], x[..., rights], target[..., lefts], target[..., rights]
-    to_left.copy_(left * cos).addcmul_(right, sin, value=-1)
-    to_right.copy_(right * cos).addcmul_(left, sin)
+    pairs, turned = (torch.view_as_complex(part[..., :size].unflatten(-1, (-1, 2))) for part in (x, target))
+    torch.mul(pairs, turns, out=turned)
     target[..., size:] = x[..., size:]
 
 

@@ -108,6 +108,7 @@ def _attended(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of segments and their starts."""
+    encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
     placed = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
     heads = max(len(placed), len(values))  # where either has query heads already, both must

@@ -7,14 +7,17 @@ scores. Same results as the reference in ``primitive.py``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.keys import Bounds, Scoring, Segments, causal_bounds, listed, within
+from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
+from ragbias.attention.scratch import Scratch
 
 BLOCK = 256  # queries whose mask exists at one time
+MOVED = 2**21  # numbers of keys in each thread that are moved at one time; they should fit into a cache
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -38,47 +41,122 @@ def attend(
     bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
     """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]`` or None."""
-    heads, queries, dim = query.shape
+    encoded = scoring.encoding(query, positions)
+    if starts is not None:
+        encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
+    return _attend(encoded, key, value, starts, segments, scoring, bias, causal, bounds)
+
+
+def attend_groups(
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
+) -> tuple[Tensor, Tensor]:
+    """As ``primitive.attend_groups``."""
+    spans = [group.queries for group in groups]
+    positions = torch.cat(
+        [group.position + torch.arange(end - begin) for group, (begin, end) in zip(groups, spans, strict=True)]
+    )
+    encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
+    key = scoring.encoding.paired(key)
+    counts = [end - begin for begin, end in spans]
+    scratch = Scratch()
+    parts = [
+        _attend(own, key, value, group.starts, group.segments, scoring, None, True, None, scratch)
+        for own, group in zip(encoded.split(counts, dim=1), groups, strict=True)
+    ]
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    starts: Tensor | None,
+    segments: Segments,
+    scoring: Scoring,
+    bias: Sequence[float] | None,
+    causal: bool,
+    bounds: Bounds | None,
+    scratch: Scratch | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Attention of encoded queries; where there are starts, queries and keys are ``paired``."""
     # in the order of memory, so that the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
-    groups = key.shape[0]
+    last = order.index(len(segments) - 1)
+    biases = None if bias is None else [bias[index] for index in order]
+    if causal and (len(segments) > 1 or query.shape[1] != spans[0][1] - spans[0][0] or bias is not None):
+        bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
+    values = listed(value, spans)
+
+    def attended(heads: slice, query: Tensor, placed: Tensor) -> tuple[Tensor, Tensor]:
+        return _attend_placed(query, placed, values[heads], scoring.scale, spans, last, biases, causal, bounds)
+
+    if starts is None:
+        return attended(slice(None), query, listed(key, spans))
+    starts = starts[:, order]
+    if len(starts) == 1:
+        return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
+    group = len(query) // len(key)
+    together = max(1, MOVED * torch.get_num_threads() // (group * values.shape[1] * query.shape[-1]))  # key heads
+    parts = []
+    for begin in range(0, len(key), together):
+        heads, own = slice(begin, begin + together), slice(group * begin, group * (begin + together))
+        parts.append(attended(heads, query[own], scoring.encoding.moved(key[heads], spans, starts[own], scratch)))
+    outputs, lses = zip(*parts, strict=True)
+    return parts[0] if len(parts) == 1 else (torch.cat(outputs), torch.cat(lses))
+
+
+def _attend_placed(
+    query: Tensor,
+    placed: Tensor,
+    value: Tensor,
+    scale: float,
+    spans: Segments,
+    last: int,
+    bias: Sequence[float] | None,
+    causal: bool,
+    bounds: Bounds | None,
+) -> tuple[Tensor, Tensor]:
+    """Attention to keys at their places.
+
+    Args:
+        query: ``[H, Q, d]``.
+        placed: ``[H or G, K, d]``; value ``[G, K, d]``.
+        spans: of the segments; bias: of each. ``bounds`` are those of segment ``last``.
+        causal: a query sees the keys up to its own index.
+    """
+    heads, queries, dim = query.shape
     # a key head and its query heads are a batch entry, which spares copies of keys and values for each query head
-    folded = scoring.encoding(query, positions).view(groups, -1, queries, dim)
-    moved = listed(key, spans) if starts is None else scoring.encoding.moved(key, spans, starts[:, order])
-    placed = moved.view(groups, -1, *moved.shape[1:]).expand(-1, folded.shape[1], -1, -1)
-    values = listed(value, spans)[:, None].expand_as(placed)
+    folded = query.view(len(value), -1, queries, dim)
+    placed = placed.view(len(value), -1, *placed.shape[1:]).expand(-1, folded.shape[1], -1, -1)
+    value = value[:, None].expand_as(placed)
 
     def run(rows: slice, keys: slice, **options: Any) -> tuple[Tensor, Tensor]:
-        output, lse = _flash(folded[:, :, rows], placed[:, :, keys], values[:, :, keys], scale=scoring.scale, **options)
+        output, lse = _flash(folded[:, :, rows], placed[:, :, keys], value[:, :, keys], scale=scale, **options)
         return output.reshape(heads, -1, dim), lse.reshape(heads, -1)
 
     everything = slice(None)
-    if causal and len(segments) == 1 and queries == placed.shape[2] and bias is None:
-        return run(everything, everything, is_causal=True)
-    if causal:
-        bounds = causal_bounds(segments, queries, query.device)
     if bounds is None and bias is None:
-        return run(everything, everything)
-    biases = None if bias is None else [bias[index] for index in order]
+        return run(everything, everything, is_causal=causal)
     parts = []
     for begin in range(0, queries, BLOCK):
         rows = slice(begin, begin + BLOCK)
         seen = None if bounds is None else (bounds[0][rows], bounds[1][rows])
-        keys = everything if seen is None or len(segments) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
-        mask = _mask(query[:, rows], spans, order.index(len(segments) - 1), seen, biases)[:, keys]
+        keys = everything if seen is None or len(spans) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
+        mask = _mask(query[:, rows], spans, last, seen, bias)[:, keys]
         parts.append(run(rows, keys, attn_mask=mask[None, None]))
     outputs, lses = zip(*parts, strict=True)
-    return (outputs[0], lses[0]) if len(parts) == 1 else (torch.cat(outputs, dim=1), torch.cat(lses, dim=1))
+    return parts[0] if len(parts) == 1 else (torch.cat(outputs, dim=1), torch.cat(lses, dim=1))
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:
     """What is added to the scores ``[Q, K]``: each segment's bias, ``-inf`` for hidden keys of segment ``last``."""
-    lengths = [end - begin for begin, end in spans]
-    mask = query.new_zeros(query.shape[1], sum(lengths))
-    pieces = mask.split(lengths, dim=1)
-    for piece, value in zip(pieces, bias or (), strict=False):
-        piece += value
+    edges = [0, *accumulate(end - begin for begin, end in spans)]
+    mask = query.new_zeros(query.shape[1], edges[-1])
+    for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):
+        mask[:, begin:end] += value
     if seen is not None:
-        pieces[last].masked_fill_(~within(seen, lengths[last]), -torch.inf)
+        begin, end = edges[last], edges[last + 1]
+        mask[:, begin:end].masked_fill_(~within(seen, end - begin), -torch.inf)
     return mask

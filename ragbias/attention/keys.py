@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -41,10 +40,18 @@ class Scoring:
 
 def listed(x: Tensor, segments: Segments) -> Tensor:
     """The keys or values ``[heads, K, d]`` of the segments, in their order; a view where they are adjacent."""
-    (begin, _), (_, end) = segments[0], segments[-1]
-    if all(left[1] == right[0] for left, right in pairwise(segments)):
-        return x[:, begin:end]
-    return torch.cat([x[:, begin:end] for begin, end in segments], dim=1)
+    pieces = [x[:, begin:end] for begin, end in joined(segments)]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+
+def joined(segments: Segments) -> list[tuple[int, int]]:
+    """The segments, adjacent ones as one."""
+    spans: list[tuple[int, int]] = []
+    for begin, end in segments:
+        if spans and spans[-1][1] == begin:
+            begin = spans.pop()[0]
+        spans.append((begin, end))
+    return spans
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:

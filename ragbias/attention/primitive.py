@@ -18,7 +18,7 @@ from ragbias.attention.backends import chosen
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
 
 FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
-SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
+MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
 
 
 def attend(
@@ -103,6 +103,8 @@ def attend_groups(
         return triton_backend.attend_groups(query, key, value, groups, scoring)
     if backend == "flash":
         return flash_backend.attend_groups(query, key, value, groups, scoring)
+    if fused.available(query, scoring):
+        return fused.attend_groups(query, key, value, groups, scoring)
     parts = []
     for group in groups:
         begin, end = group.queries
@@ -167,7 +169,7 @@ def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
     bias = scoring.encoding.bias(relative, scores.shape[-1])
     if bias is not None:
         scores += bias
-    _cap(scores, scoring.softcap)
+    capped(scores, scoring.softcap)
     if scoring.window is not None:
         offsets = torch.arange(scores.shape[-1], device=scores.device)
         scores.masked_fill_(relative[..., None] - offsets >= scoring.window, -torch.inf)
@@ -184,7 +186,7 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
     Returns:
         float32 ``[H, Q, K]``.
     """
-    return _cap(_products(query * scoring.scale, key), scoring.softcap)
+    return capped(_products(query * scoring.scale, key), scoring.softcap)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:
@@ -197,7 +199,8 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
     return products.float().reshape(heads, queries, key.shape[1])
 
 
-def _cap(scores: Tensor, softcap: float | None) -> Tensor:
+def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    """Scores through ``softcap * tanh(score / softcap)``, in place; None: as they are."""
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
@@ -226,66 +229,6 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return merged.to(outputs[0].dtype), lse
 
 
-@torch.no_grad()
-def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Share of each query's softmax over the segments that falls on each, with queries and keys as they are.
-
-    Args:
-        query: ``[H, Q, d]`` and key ``[G, K, d]``.
-        scoring: of which scale and softcap count; encoding and window do not.
-        total: sum over the queries.
-
-    Returns:
-        float32 ``[H, Q, n]``, or ``[H, 1, n]`` in total; each query's shares sum to 1.
-    """
-    if chosen(query, scoring) == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.segment_mass(query, key, segments, scoring, total)
-    keys = listed(key, segments)
-    lengths = torch.tensor([end - begin for begin, end in segments], device=key.device)
-    of_segment = torch.eye(len(segments), device=key.device).repeat_interleave(lengths, 0, output_size=keys.shape[1])
-    group = query.shape[0] // key.shape[0]
-    together = max(1, _most_scores(key.device) // max(1, group * query.shape[1] * keys.shape[1]))  # key heads
-    masses = []
-    for g in range(0, key.shape[0], together):
-        queries = query[g * group : (g + together) * group]
-        heads = keys[g : g + together]
-        parts = []
-        for block in _blocks(query.shape[1], queries.shape[0] * keys.shape[1], key.device):
-            weights = grouped_scores(queries[:, block].float(), heads.float(), scoring)
-            weights = torch.softmax(weights, -1, out=weights)
-            parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
-        masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
-    return torch.cat(masses)
-
-
-@torch.no_grad()
-def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """Attention of each document's tokens to each other document, with queries and keys as they are.
-
-    Args:
-        query: ``[H, K, d]`` and key ``[G, K, d]``, of the same tokens.
-        spans: the ``n`` documents.
-        scoring: of which scale and softcap count; encoding and window do not.
-
-    Returns:
-        float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
-        ``i`` as queries and ``j`` as keys; 0 for its own.
-    """
-    if chosen(query, scoring) == "triton":
-        from ragbias.attention import triton_backend
-
-        return triton_backend.document_mass(query, key, spans, scoring)
-    mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
-    for i, (begin, end) in enumerate(spans):
-        others = [j for j in range(len(spans)) if j != i]
-        if others:
-            queries = query[:, begin:end]
-            mass[:, i, others] = segment_mass(queries, key, [spans[j] for j in others], scoring, total=True)[:, 0]
-    return mass
-
-
 def _zeros(segments: Segments, key: Tensor) -> Tensor:
     """All segments start at 0: int64 ``[1, 1, n]``."""
     return torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
@@ -293,10 +236,11 @@ def _zeros(segments: Segments, key: Tensor) -> Tensor:
 
 def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
     """Slices of the queries, so small that their scores may exist at one time."""
-    rows = max(1, _most_scores(device) // max(1, scores_per_query))
+    rows = max(1, most_scores(device) // max(1, scores_per_query))
     for begin in range(0, queries, rows):
         yield slice(begin, begin + rows)
 
 
-def _most_scores(device: torch.device) -> int:
-    return SCORES["cpu" if device.type == "cpu" else "cuda"]
+def most_scores(device: torch.device) -> int:
+    """So many scores may exist at one time."""
+    return MOST_SCORES["cpu" if device.type == "cpu" else "cuda"]

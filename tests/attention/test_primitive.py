@@ -141,7 +141,8 @@ def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, mo
         bounds=(lower, lower + torch.tensor([1, 2, 8, 1, 3, 3, 1])) if seen == "bounds" else None,
     )
     monkeypatch.setattr(fused, "BLOCK", blocks)
-    monkeypatch.setitem(primitive.SCORES, "cpu", blocks)
+    monkeypatch.setattr(fused, "MOVED", blocks)
+    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
     assert fused.available(query, arguments["scoring"])
     fast = attend(query, key, value, **arguments)
     monkeypatch.setattr(fused, "available", lambda *_: False)
@@ -181,7 +182,7 @@ def test_merging_parts_gives_attention_over_all_keys(cut, seed):
 @pytest.mark.parametrize("blocks", [2**20, 40], ids=["one block", "blocks of one query"])
 @pytest.mark.parametrize("queries", [1, 6])
 def test_segment_mass_is_the_softmax_summed_over_segments(queries, blocks, softcap, monkeypatch):
-    monkeypatch.setitem(primitive.SCORES, "cpu", blocks)
+    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
     segments = [(7, 10), (1, 6), (6, 7)]
     query, key, _ = inputs(queries, 12, seed=2)
     used = torch.cat([key[:, begin:end] for begin, end in segments], dim=1).repeat_interleave(HEADS // GROUPS, dim=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ class Batch:
     mask: Tensor
     spans: list[list[Span]]
 
-    @property
+    @cached_property
     def has_padding(self) -> bool:
         return len({len(prompt.ids) for prompt in self.prompts}) > 1
 
