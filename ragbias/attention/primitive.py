@@ -55,6 +55,7 @@ def attend(
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
     """
     segments = [(0, key.shape[1])] if segments is None else segments
+    causal = causal and query.shape[1] > 1  # a single query sees everything
     backend = chosen(query, scoring)
     fixed = starts is None or starts.shape[1] == 1  # the same places for all queries
     if backend == "triton":

@@ -146,8 +146,10 @@ class SegmentMethod(AttentionMethod):
 
 def _segment_and_offset(row: RowCall, first: int, count: int) -> tuple[Tensor, Tensor]:
     """Of ``count`` keys from index ``first`` on: the segment (prefix, a document, what follows), the place in it."""
-    edges = torch.tensor([0, *(begin for begin, _ in row.spans), row.documents_end], device=row.key.device)
     indices = torch.arange(first, first + count, device=row.key.device)
+    if first >= row.documents_end:  # as in each step of decoding
+        return torch.full_like(indices, len(row.spans) + 1), indices - row.documents_end
+    edges = torch.tensor([0, *(begin for begin, _ in row.spans), row.documents_end], device=row.key.device)
     segment = torch.searchsorted(edges, indices, right=True) - 1
     return segment, indices - edges[segment]
 
