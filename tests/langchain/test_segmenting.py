@@ -60,3 +60,11 @@ def test_only_stripped_numbers_give_one_answer_for_every_order(llama, byte_token
 def test_a_cache_tells_segmenters_apart(lm):
     keys = {ChatRagBias(lm=lm, segmenter=each)._get_llm_string() for each in (None, "---", "===", re.compile("---"))}
     assert len(keys) == 4
+
+
+def test_a_backend_reaches_the_report_and_the_key_of_caches(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, backend="torch")
+    assert ask(llm, numbered([0, 1, 2]))["backend"] == "torch"
+    assert llm._get_llm_string() != ChatRagBias(model=llama, tokenizer=byte_tokenizer)._get_llm_string()
+    with pytest.raises(ValueError, match="backend is settled by the lm"):
+        ChatRagBias(lm=llm.lm, backend="auto")

@@ -54,9 +54,19 @@ def test_only_stripped_numbers_give_one_answer_for_every_order(llama, byte_token
     assert len({llm.complete(numbered(order), max_tokens=6).text for order in orders}) == answers
 
 
-def test_strip_numbering_that_a_given_lm_does_not_do_is_refused(lm):
-    with pytest.raises(RagBiasError, match="strip_numbering"):
-        RagBiasLLM(lm=lm, strip_numbering=True)
+@pytest.mark.parametrize("setting", [{"strip_numbering": True}, {"backend": "torch"}])
+def test_what_a_given_lm_was_not_made_with_is_refused(lm, setting):
+    with pytest.raises(RagBiasError, match=f"{next(iter(setting))} is settled by the lm"):
+        RagBiasLLM(lm=lm, **setting)
+
+
+def test_a_backend_reaches_the_report(llama, byte_tokenizer):
+    llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer, backend="torch")
+    assert llm.lm.backend == "torch"
+    response = llm.complete("Context: one gate. two gates. Which?", documents=["one gate.", "two gates."], max_tokens=1)
+    assert response.additional_kwargs["ragbias"]["backend"] == "torch"
+    with pytest.raises(RagBiasError, match="unknown backend 'numpy'"):
+        RagBiasLLM(model=llama, tokenizer=byte_tokenizer, backend="numpy")
 
 
 def test_a_given_lm_brings_its_name_its_method_and_its_numbering(llama, byte_tokenizer):

@@ -98,6 +98,8 @@ class RagBiasModel(BaseModel):
     the same: headers always belong to their documents."""
     strip_numbering: bool = False
     """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
+    backend: str = "auto"
+    """What computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
     lm: Any = Field(default=None, exclude=True, repr=False)
     """A ``ragbias.DebiasedLM`` that is loaded already."""
     model: Any = Field(default=None, exclude=True, repr=False)
@@ -137,13 +139,15 @@ class RagBiasModel(BaseModel):
                 raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
             if self._names_another_model():
                 return self._load_anew()
-            if "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
-                raise ValueError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
-            self.strip_numbering = self.lm.strip_numbering
+            for name in ("strip_numbering", "backend"):
+                settled = getattr(self.lm, name)
+                if name in self.model_fields_set and getattr(self, name) != settled:
+                    raise ValueError(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+                setattr(self, name, settled)
             if "debias" not in self.model_fields_set:
                 self.debias = self.lm.method
         elif self.model is not None:
-            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, strip_numbering=self.strip_numbering)
+            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, **self._settled())
         else:
             return self._load_anew()
         if "model_id" not in self.model_fields_set:
@@ -151,10 +155,12 @@ class RagBiasModel(BaseModel):
         methods.get(self.debias, self.model_id)
         return self
 
+    def _settled(self) -> dict[str, Any]:
+        """What a ``DebiasedLM`` is made with."""
+        return {"strip_numbering": self.strip_numbering, "backend": self.backend}
+
     def _load_anew(self) -> Self:
-        self.lm = DebiasedLM.from_pretrained(
-            self.model_id, method=self.debias, strip_numbering=self.strip_numbering, **self.model_kwargs
-        )
+        self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.debias, **self._settled(), **self.model_kwargs)
         loading.sources[self.lm] = (self.model_id, self.model_kwargs)
         return self
 
@@ -236,7 +242,7 @@ class RagBiasModel(BaseModel):
             "repetition_penalty": self.repetition_penalty,
             "logprobs": self.logprobs,
             "segmenter": repr(self.segmenter),
-            "strip_numbering": self.strip_numbering,
+            **self._settled(),
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),

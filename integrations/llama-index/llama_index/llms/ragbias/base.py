@@ -85,6 +85,9 @@ class RagBiasLLM(FunctionCallingLLM):
         description="Whether places found in the text begin with headers; they belong to their documents in any case.",
     )
     strip_numbering: bool = Field(default=False, description="Take the numbers out of the documents' headers.")
+    backend: str = Field(
+        default="auto", description="What computes the method's attention: auto, torch, triton or flash."
+    )
 
     context_window: int | None = Field(
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
@@ -141,18 +144,19 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.tokenizer,
                 {"device_map": self.device_map, **self.model_kwargs},
                 self.tokenizer_kwargs,
-                self.debias,
-                self.strip_numbering,
+                {"method": self.debias, "strip_numbering": self.strip_numbering, "backend": self.backend},
             )
         elif not isinstance(self.lm, DebiasedLM):
             raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
-        elif "strip_numbering" in self.model_fields_set and self.strip_numbering != self.lm.strip_numbering:
-            raise ArgumentError("strip_numbering is settled by the lm given; pass it to ragbias.DebiasedLM")
         elif "debias" not in self.model_fields_set:
             self.debias = self.lm.method
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
-        self.strip_numbering = self.lm.strip_numbering
+        for name in ("strip_numbering", "backend"):
+            settled = getattr(self.lm, name)
+            if name in self.model_fields_set and getattr(self, name) != settled:
+                raise ArgumentError(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+            setattr(self, name, settled)
         methods.get(self.debias, self.lm.name)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:

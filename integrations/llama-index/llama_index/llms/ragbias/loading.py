@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ragbias import tiny
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
 
 
 def load(
@@ -20,20 +19,20 @@ def load(
     tokenizer: Any,
     model_kwargs: dict[str, Any],
     tokenizer_kwargs: dict[str, Any],
-    method: str | Method,
-    strip_numbering: bool,
+    settings: dict[str, Any],
 ) -> DebiasedLM:
-    """Load what is not given as an object; `"tiny"` is the embedded model, other names are a hub's or a path."""
+    """Load what is not given as an object; `"tiny"` is the embedded model, other names are a hub's or a path.
+
+    `settings` are those of `DebiasedLM`.
+    """
     if model is None and tokenizer is None and tokenizer_name in (None, model_name):
-        return DebiasedLM.from_pretrained(
-            model_name, method, tokenizer_kwargs=tokenizer_kwargs, strip_numbering=strip_numbering, **model_kwargs
-        )
+        return DebiasedLM.from_pretrained(model_name, tokenizer_kwargs=tokenizer_kwargs, **settings, **model_kwargs)
     if model is None:
         model = AutoModelForCausalLM.from_pretrained(_path(model_name), **model_kwargs)
     if tokenizer is None:
         name = tokenizer_name or model.config._name_or_path or model_name
         tokenizer = AutoTokenizer.from_pretrained(_path(name), **tokenizer_kwargs)
-    return DebiasedLM(model, tokenizer, method, strip_numbering=strip_numbering)
+    return DebiasedLM(model, tokenizer, **settings)
 
 
 def _path(name: str) -> str:
