@@ -66,6 +66,7 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
         heading="Position bias: " + ", ".join(dict.fromkeys(part["title"] for part in parts)),
         reading=[
             *READING,
+            *([f"Order: {tables.ORDER_LEGEND}"] if any(map(tables.reorders, summary["results"])) else []),
             *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else []),
             *([NUMBERED] if any(_numbered(run.settings) for run in runs) else []),
         ],
