@@ -10,14 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import RunError
 from ragbias.evaluation.metrics import normalised
-from ragbias.evaluation.rows import Row
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.rows import Row  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
 FEWEST = 5  # questions that an interval takes
