@@ -239,8 +239,9 @@ class DebiasedLM:
         obstacle = origin.obstacle or obstacle_in(tokens)
         if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
+        order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
-            order = ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order))
+            order = tuple(ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order)))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = more_confident(self.model, tokens, ran, self.backend)
@@ -253,6 +254,7 @@ class DebiasedLM:
             n_found=boundaries.n_found,
             reason=reason,
             backend=backend_of(self.model, self.backend) if isinstance(ran, AttentionMethod) else "",
+            order=order,
         )
         inside = isinstance(ran, (AttentionMethod, PermutationVote))
         return Request(tokens, ran if inside else NoMethod(), report, origin)

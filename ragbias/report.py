@@ -22,6 +22,8 @@ class Report:
         reason: in plain words, why something else ran or fewer documents were found; empty if all went as asked.
         backend: what computed the method's attention: ``"torch"``, ``"triton"`` or ``"flash"``, see
             ``ragbias.attention.backends``; empty where the method that ran computes none inside the model.
+        order: where the method that ran puts the documents into an order of its own: ``order[i]`` is the index, as the
+            documents came, of the ``i``-th that the model saw; else empty.
     """
 
     method_requested: str
@@ -32,10 +34,11 @@ class Report:
     n_found: int
     reason: str = ""
     backend: str = ""
+    order: tuple[int, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, fit for JSON."""
-        return {**asdict(self), "spans": [list(span) for span in self.spans]}
+        return {**asdict(self), "spans": [list(span) for span in self.spans], "order": list(self.order)}
 
 
 @dataclass(frozen=True)

@@ -23,18 +23,20 @@ TOOL_TEMPLATE = (
 
 
 class RecordingLM(DebiasedLM):
-    """Keeps each prompt with the documents that were found in it, and its report."""
+    """Keeps each prompt with the documents that were found in it, the request made of it, and its report."""
 
     def __init__(self, lm: DebiasedLM) -> None:
         super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
         self.seen: list[tuple[str, Boundaries]] = []
         self.prompts: list[str] = []
+        self.requests: list[Request] = []
         self.reports: list[dict[str, Any]] = []
 
     def prepare(self, prompt: Any, **settings: Any) -> Request:
         request = super().prepare(prompt, **settings)
         self.seen.append((prompt, settings["boundaries"]))
         self.prompts.append(prompt)
+        self.requests.append(request)
         self.reports.append(request.report.as_dict())
         return request
 

@@ -59,6 +59,16 @@ def test_flat_prompt_with_documents_equals_the_prompt_in_parts(lm):
     assert flat.report.spans == lm.generate(PROMPT, max_new_tokens=1).report.spans
 
 
+def test_the_report_holds_the_order_that_a_method_makes(lm):
+    tokens = lm.prepare(PROMPT, method="none").tokens
+    request = lm.prepare(PROMPT, method="canonical-order")
+    assert sorted(request.report.order) == list(range(len(PROMPT.documents)))
+    assert request.tokens.documents == [tokens.documents[index] for index in request.report.order]
+    assert request.report.as_dict()["order"] == list(request.report.order)
+    for method in ("none", "pine", "permutation-vote"):
+        assert lm.prepare(PROMPT, method=method).report.order == ()
+
+
 def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):
     numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
     text = "Context:\n" + "".join(numbered) + "\nQuestion: who sleeps?\nAnswer:"

@@ -24,6 +24,7 @@ def demo(
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
     from ragbias.evaluation import demo as evaluation
+    from ragbias.evaluation.positions import reach
 
     settings = evaluation.Settings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
@@ -36,6 +37,8 @@ def demo(
         outcome = evaluation.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
+    measured = [curve for curves in outcome["curves"].values() for curve in curves.values()]
+    console.print(_how_sure(questions, reach(measured)))
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
@@ -44,6 +47,12 @@ def demo(
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, evaluation.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
+
+
+def _how_sure(questions: int, reach: float | None) -> str:
+    if reach is None:
+        return f"{questions} questions are too few to say how sure these accuracies are."
+    return f"With {questions} questions an accuracy may be off by up to {reach:.2f} (the widest 95% interval here)."
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:

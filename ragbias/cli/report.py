@@ -37,6 +37,8 @@ def report(
         "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends on "
         "the order of the documents; noise: the same when nothing is changed."
     )
+    if any(map(tables.reorders, summary["results"])):
+        console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:
         from ragbias.evaluation.report.html import as_html
 

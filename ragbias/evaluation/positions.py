@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ragbias.boundaries import locate
 from ragbias.evaluation.metrics import normalised
+from ragbias.evaluation.statistics import FEWEST, Scores, Summaries, curve, point
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
@@ -34,28 +37,40 @@ class Curve:
     """How one method does on a set of examples.
 
     Attributes:
-        accuracy_by_position: share of right answers for the gold document at each position, counted from 1.
-        flip_rate: share of questions whose answer is not the same for all positions of the gold document; the set of
-            documents is the same for all of them, so only their order differs.
-        answers: the answers, by question and position.
+        scores: 1 for a right answer and 0 for a wrong one, by example and position of the gold document.
+        answers: the answers, by example and position.
     """
 
-    accuracy_by_position: dict[int, float]
-    flip_rate: float
+    scores: Scores
     answers: list[list[str]]
 
     @property
+    def accuracy_by_position(self) -> dict[int, float]:
+        """Share of right answers for the gold document at each position, counted from 1."""
+        places = (position + 1 for position in self.scores.positions)
+        return dict(zip(places, self._point.by_position[0].tolist(), strict=True))
+
+    @property
     def mean(self) -> float:
-        values = self.accuracy_by_position.values()
-        return sum(values) / len(values)
+        return float(self._point.mean[0])
 
     @property
     def worst(self) -> float:
-        return min(self.accuracy_by_position.values())
+        return float(self._point.worst[0])
 
     @property
     def gap(self) -> float:
-        return max(self.accuracy_by_position.values()) - self.worst
+        return float(self._point.gap[0])
+
+    @property
+    def flip_rate(self) -> float:
+        """Share of questions whose answer is not the same for all positions of the gold document; the set of documents
+        is the same for all of them, so only their order differs."""
+        return sum(len(set(given)) > 1 for given in self.answers) / len(self.answers)
+
+    @property
+    def _point(self) -> Summaries:
+        return point(self.scores.values)
 
     def as_dict(self) -> dict[str, Any]:
         """The figures, without the answers."""
@@ -100,9 +115,16 @@ def measure(
                 answers[index].append(normalised(output.text))
             progress(len(part))
     expected = [normalised(example.answer) for example in examples]
-    right: Mapping[int, float] = {
-        position + 1: sum(given[place] == want for given, want in zip(answers, expected, strict=True)) / len(examples)
-        for place, position in enumerate(positions)
-    }
-    flips = sum(len(set(given)) > 1 for given in answers) / len(examples)
-    return Curve(dict(right), flips, answers)
+    values = np.array([[text == want for text in given] for given, want in zip(answers, expected, strict=True)])
+    names = tuple(f"{index:06}" for index in range(len(examples)))
+    return Curve(Scores(names, tuple(positions), values.astype(float)), answers)
+
+
+def reach(curves: Iterable[Curve]) -> float | None:
+    """How far the 95% interval of an accuracy at a position reaches from it, the widest of all; None: too few examples
+    for intervals."""
+    given = list(curves)
+    if min(len(each.scores.questions) for each in given) < FEWEST:
+        return None
+    intervals = [interval for each in given for interval in curve(each.scores)["by_position"]]
+    return max(max(each.estimate - each.low, each.high - each.estimate) for each in intervals)

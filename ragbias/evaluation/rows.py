@@ -31,6 +31,9 @@ class Row:
         score: 0 to 1.
         seconds: wall time of its batch, divided by the rows of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
+        shown: the documents in the order in which the model saw them, as ``arranging.ranking`` numbers them: a number
+            is the same document in all rows of one question, equally many ``documents`` and the same ``seed``. Only of
+            methods that reorder the documents, and of ``none``, which shows them as given; else empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -52,6 +55,7 @@ class Row:
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     method_ran: str
     reason: str = ""
+    shown: tuple[Count, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -10,14 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import RunError
 from ragbias.evaluation.metrics import normalised
-from ragbias.evaluation.rows import Row
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.rows import Row  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
 FEWEST = 5  # questions that an interval takes
@@ -276,18 +278,47 @@ def prefers_first(rows: Iterable[Row]) -> dict[str, float]:
     return {question: float(np.mean(each)) for question, each in given.items()}
 
 
-def kendall_tau(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
-    """Kendall's tau between two orders of the same documents: 1 the same, -1 reversed.
+def order_agreement(rows: Iterable[Row]) -> dict[str, float]:
+    """For each question with documents shown from several given orders: how much the orders shown agree.
+
+    It is the mean Kendall's tau over all pairs of them; where seeds drew other documents, the mean over these sets.
+
+    Args:
+        rows: of one task, model and method.
 
     Raises:
-        RunError: not the same documents, one of them twice, or fewer than two.
+        RunError: as ``mean_kendall_tau``.
     """
-    from scipy.stats import kendalltau  # optional
+    shown: dict[tuple[str, int, int], list[tuple[int, ...]]] = defaultdict(list)
+    for row in rows:
+        if len(row.shown) > 1:
+            shown[row.question, row.documents, row.seed].append(row.shown)
+    agreements: dict[str, list[float]] = defaultdict(list)
+    for (question, _, _), orders in shown.items():
+        if len(orders) > 1:
+            agreements[question].append(mean_kendall_tau(orders))
+    return {question: float(np.mean(each)) for question, each in agreements.items()}
 
-    if len(first) < 2 or len(set(first)) < len(first) or set(first) != set(second) or len(first) != len(second):
-        raise RunError(f"orders {first!r} and {second!r}; expected the same two or more documents, each once")
-    place = {document: index for index, document in enumerate(second)}
-    return float(kendalltau(range(len(first)), [place[document] for document in first]).statistic)
+
+def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
+    """The mean over all pairs of orders of Kendall's tau: 1 the same, 0 unrelated, -1 reversed.
+
+    Tau is the share of pairs of documents that stand the same way round in both orders, less the share of the others.
+
+    Args:
+        orders: two or more of the same two or more documents, each once.
+
+    Raises:
+        RunError: they are not.
+    """
+    first = orders[0]
+    if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
+        raise RunError(f"orders {orders!r}; expected the same two or more documents in each, each once")
+    places = np.argsort(np.asarray(orders), axis=1)
+    one, other = np.triu_indices(len(first), 1)
+    signs = np.sign(places[:, one] - places[:, other])
+    taus = signs @ signs.T / len(one)
+    return float(taus[np.triu_indices(len(orders), 1)].mean())
 
 
 def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:

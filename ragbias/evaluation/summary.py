@@ -39,7 +39,8 @@ def summarise(
         ``results``: one entry for each model, task and number of documents, with ``methods`` by label. Cases without
         documents, and with the gold document alone, are ``reference_lines`` of the same task with more documents
         (``closed_book`` and ``oracle``) where there is one, and results of their own where not. Positions are counted
-        from 0, as in the rows.
+        from 0, as in the rows. ``kendall_tau`` is how much the orders agree in which the model saw the same documents:
+        with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other methods.
     """
     settings = _by_setting(rows)
     repeated = _by_setting(noise)
@@ -92,6 +93,7 @@ def _methods(rows: Sequence[Row], noise: Sequence[Row], costs: Mapping[str, Any]
             **_accuracy(own, scores[label]),
             "difference": _difference(label, scores),
             **_consistency(own, again.get(label, [])),
+            "kendall_tau": _share(statistics.order_agreement(own)),
             "prompt_tokens": fmean(row.prompt_tokens for row in own),
             "completion_tokens": fmean(row.completion_tokens for row in own),
             "seconds": median(row.seconds for row in own),

@@ -1,16 +1,35 @@
 """Accuracy by the place of the gold document."""
 
+import numpy as np
 import pytest
+from scipy.stats import binom
 
 from ragbias.evaluation.metrics import normalised
-from ragbias.evaluation.positions import Curve, Example, measure
+from ragbias.evaluation.positions import Curve, Example, measure, reach
+from ragbias.evaluation.statistics import Scores
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
 
+def made_curve(right):
+    """With the gold document first and third; ``right`` by example and position."""
+    values = np.array(right, dtype=float)
+    names = tuple(map(str, range(len(right))))
+    return Curve(Scores(names, (0, 2), values), [["owl" if each else "hen" for each in given] for given in right])
+
+
 def test_curve_figures():
-    curve = Curve({1: 0.9, 3: 0.5, 5: 0.7}, 0.4, [])
-    assert (curve.mean, curve.worst, curve.gap) == pytest.approx((0.7, 0.5, 0.4))
-    assert curve.as_dict()["accuracy_by_position"] == {"1": 0.9, "3": 0.5, "5": 0.7}
+    curve = made_curve([[1, 0], [1, 1], [1, 0], [0, 0]])
+    assert (curve.mean, curve.worst, curve.gap, curve.flip_rate) == (0.5, 0.25, 0.5, 0.5)
+    assert curve.as_dict()["accuracy_by_position"] == {"1": 0.75, "3": 0.25}
+
+
+def test_the_reach_of_an_accuracy_is_that_of_the_widest_interval():
+    """For a share, the bootstrap's interval is that of the binomial distribution."""
+    sure, unsure = made_curve([[1, 1]] * 40), made_curve([[1, 0], [1, 1]] * 20)
+    assert reach([sure]) == 0
+    low, high = binom.ppf([0.025, 0.975], 40, 0.5) / 40
+    assert reach([sure, unsure]) == pytest.approx(max(0.5 - low, high - 0.5), abs=0.026)  # one question
+    assert reach([sure, made_curve([[1, 1]] * 4)]) is None
 
 
 def test_example_puts_the_gold_document_in_its_place():
@@ -38,6 +57,8 @@ def test_measure_counts_right_answers_and_flips(lm):
                     text(documents, example.question), documents=documents, method=method, max_new_tokens=4
                 )
                 assert normalised(alone.text) == answer
+        right = [[text == "owl" for text in answers] for answers in curve.answers]
+        np.testing.assert_array_equal(curve.scores.values, right)
         assert curve.flip_rate == sum(len(set(answers)) > 1 for answers in curve.answers) / 2
         if method.name != "none":
             assert curve.flip_rate == 0

@@ -13,9 +13,19 @@ LINE = row().as_dict()
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
-    rows = [row(prediction="An Ü\u2028 and more\n"), row(gold_position=None, score=0.5, reason="none found")]
+    rows = [
+        row(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
+        row(gold_position=None, score=0.5, reason="none found"),
+    ]
     (tmp_path / "rows.jsonl").write_text(as_lines(rows) + '{"id": "torn')
     assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+def test_rows_of_older_runs_do_not_say_what_was_shown(tmp_path):
+    before = {name: value for name, value in LINE.items() if name != "shown"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(before) + "\n")
+    (read,) = read_rows(tmp_path / "rows.jsonl")
+    assert read == row() and read.shown == ()
 
 
 @pytest.mark.parametrize(
@@ -32,6 +42,7 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         ({"gold_position": -1}, "gold_position: Input should be greater than or equal to 0, got -1"),
         ({"documents": "10"}, "documents: Input should be a valid integer, got '10'"),
         ({"method": None}, "method: Input should be a valid string, got None"),
+        ({"shown": [0, -1]}, "shown.1: Input should be greater than or equal to 0, got -1"),
         ({"colour": 1}, "colour: Unexpected keyword argument"),
     ],
 )

@@ -1,15 +1,27 @@
-"""Bootstrap, flips, judges, orders: hand-worked cases, scipy's bootstrap, and what must hold for any rows."""
+"""Bootstrap, flips, judges, orders: hand-worked cases, scipy's figures, and what must hold for any rows."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
 from bench_rows import row, rows_with, u_shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, kendalltau
 
 from ragbias.errors import RunError
 from ragbias.evaluation import statistics
-from ragbias.evaluation.statistics import Scores, curve, differences, draws, flips, gap_by_chance, kendall_tau, repeats
+from ragbias.evaluation.statistics import (
+    Scores,
+    curve,
+    differences,
+    draws,
+    flips,
+    gap_by_chance,
+    mean_kendall_tau,
+    order_agreement,
+    repeats,
+)
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
 
@@ -178,13 +190,34 @@ def test_verdicts_for_the_answer_shown_first():
 
 
 def test_kendall_tau_of_orders():
-    assert kendall_tau("abcd", "abcd") == 1
-    assert kendall_tau("abcd", "dcba") == -1
-    assert kendall_tau("abcd", "abdc") == pytest.approx((5 - 1) / 6)  # five pairs in order, one swapped
-    assert kendall_tau([3, 1, 2], [1, 2, 3]) == pytest.approx((1 - 2) / 3)
+    assert mean_kendall_tau([[0, 1, 2, 3], [0, 1, 2, 3]]) == 1
+    assert mean_kendall_tau([[0, 1, 2, 3], [3, 2, 1, 0]]) == -1
+    assert mean_kendall_tau([[0, 1, 2, 3], [0, 1, 3, 2]]) == pytest.approx((5 - 1) / 6)  # five pairs stand, one swapped
+    assert mean_kendall_tau([[3, 1, 2], [1, 2, 3]]) == pytest.approx((1 - 2) / 3)
+    assert mean_kendall_tau([[0, 1], [0, 1], [1, 0]]) == pytest.approx((1 - 1 - 1) / 3)
 
 
-@pytest.mark.parametrize(("first", "second"), [("ab", "ac"), ("aab", "aba"), ("a", "a"), ("abc", "ab")])
-def test_kendall_tau_refuses_orders_of_other_documents(first, second):
+@pytest.mark.parametrize(("orders", "documents"), [(2, 2), (2, 40), (5, 10)])
+def test_kendall_tau_of_several_orders_is_the_mean_of_scipys(orders, documents):
+    rng = np.random.default_rng(orders)
+    drawn = [rng.permutation(documents).tolist() for _ in range(orders)]
+    places = [[order.index(document) for document in range(documents)] for order in drawn]
+    theirs = [kendalltau(one, other).statistic for one, other in combinations(places, 2)]
+    assert mean_kendall_tau(drawn) == pytest.approx(np.mean(theirs))
+
+
+@pytest.mark.parametrize("orders", [[(0, 1), (0, 2)], [(0, 0, 1), (0, 1, 0)], [(0,), (0,)], [(0, 1, 2), (0, 1)]])
+def test_kendall_tau_refuses_orders_of_other_documents(orders):
     with pytest.raises(RunError, match="the same two or more documents"):
-        kendall_tau(first, second)
+        mean_kendall_tau(orders)
+
+
+def test_orders_are_compared_by_question_documents_and_seed():
+    shown = [
+        ("same", 2, 0, (0, 1)), ("same", 2, 0, (0, 1)),
+        ("half", 2, 0, (0, 1)), ("half", 2, 0, (1, 0)), ("half", 2, 1, (1, 0)), ("half", 2, 1, (1, 0)),
+        ("once", 2, 0, (0, 1)), ("once", 3, 0, (2, 1, 0)), ("once", 2, 1, (1, 0)),
+        ("not recorded", 2, 0, ()), ("not recorded", 2, 0, ()), ("alone", 1, 0, (0,)), ("alone", 1, 0, (0,)),
+    ]  # fmt: skip
+    rows = [row(question=name, documents=count, seed=seed, shown=order) for name, count, seed, order in shown]
+    assert order_agreement(rows) == {"same": 1, "half": 0}

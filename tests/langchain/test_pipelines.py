@@ -21,31 +21,15 @@ from pipelines import PIPELINES, PROMPT, lines, retriever_of
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from ragbias.request import Request
 from ragbias.tiny.world import Passage, held_out_questions
+from scripted import RecordingLM
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
 
 
-class Recording(DebiasedLM):
-    """Keeps the requests as they are made ready, each thread its own."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.requests: list[Request] = []
-
-    def prepare(self, *args: Any, **kwargs: Any) -> Request:
-        request = super().prepare(*args, **kwargs)
-        self.requests.append(request)
-        return request
-
-    def found(self, request: Request) -> list[str]:
-        return [self.tokenizer.decode(document) for document in request.tokens.documents]
-
-
 @pytest.fixture(scope="module")
-def tiny(tiny_with_tools: DebiasedLM) -> Recording:
-    return Recording(tiny_with_tools.model, tiny_with_tools.tokenizer, name="tiny")
+def tiny(tiny_with_tools: DebiasedLM) -> RecordingLM:
+    return RecordingLM(tiny_with_tools)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +54,7 @@ def test_what_is_found_is_what_the_docs_say_and_nothing_wrong(name, tiny, index:
         assert isinstance(answer, str)
         texts = {document.page_content for document in documents}
         request = max(tiny.requests, key=lambda each: each.report.n_found)
-        segments = tiny.found(request)
+        segments = [tiny.tokenizer.decode(document) for document in request.tokens.documents]
         hits = [sum(text in segment for text in texts) for segment in segments]
         expected += len(texts)
         found += sum(any(text in segment for segment in segments) for text in texts)
@@ -114,7 +98,7 @@ def test_the_same_documents_in_any_order_are_the_same_segments(name, tiny, index
 
 
 @pytest.fixture(scope="module")
-def many(tiny: Recording, index: FAISS) -> tuple[ChatRagBias, Runnable]:
+def many(tiny: RecordingLM, index: FAISS) -> tuple[ChatRagBias, Runnable]:
     llm = ChatRagBias(lm=tiny, max_tokens=8)
     return llm, create_retrieval_chain(retriever_of(index), create_stuff_documents_chain(llm, PROMPT))
 

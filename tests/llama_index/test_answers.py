@@ -19,7 +19,17 @@ from ragbias.methods import Pine
 
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue.", "The Kitten Tower gate is green."]
 PROMPT = "Context:\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which gate is blue?\nAnswer:"
-REPORT_KEYS = {"method_requested", "method_ran", "source", "spans", "n_expected", "n_found", "reason", "backend"}
+REPORT_KEYS = {
+    "method_requested",
+    "method_ran",
+    "source",
+    "spans",
+    "n_expected",
+    "n_found",
+    "reason",
+    "backend",
+    "order",
+}
 
 
 def test_complete_gives_only_the_answer_with_usage_and_report(llm: RagBiasLLM) -> None:

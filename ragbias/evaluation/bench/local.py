@@ -11,8 +11,11 @@ from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.loading import load_model
 from ragbias.evaluation.rows import Row
+from ragbias.evaluation.tasks.arranging import ranking
 from ragbias.evaluation.tasks.base import Answer, Case
 from ragbias.lm import DebiasedLM
+from ragbias.methods import NoMethod
+from ragbias.report import Report
 
 
 class Models:
@@ -70,4 +73,11 @@ def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> 
         seconds=seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
+        shown=_shown(case, answer.report),
     )
+
+
+def _shown(case: Case, report: Report) -> tuple[int, ...]:
+    """What ``Row.shown`` holds."""
+    as_given = range(len(case.documents)) if report.method_requested == NoMethod.name else ()
+    return ranking(case.contents or case.documents, report.order or as_given)

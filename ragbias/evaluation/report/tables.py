@@ -16,6 +16,11 @@ from ragbias.evaluation.summary import JUDGE, REFERENCE
 
 NOTHING = "-"
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
+ORDER_LEGEND = (
+    "how alike the orders are in which a method shows the same documents when they come in different orders (Kendall's "
+    "tau): 1 always the same, 0 unrelated, -1 reversed. The plain model (none) is shown them as they come, so its "
+    "figure is that of the orders given."
+)
 JUDGE_FIGURES = {
     "swap_consistency": "swap-consistent",
     "prefers_first": "prefers first",
@@ -56,6 +61,11 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
     return [methods[label]["seconds"] / methods[REFERENCE]["seconds"], None, None] if kind else None
 
 
+def reorders(result: Mapping[str, Any]) -> bool:
+    """Whether any method puts the documents into an order of its own."""
+    return any(method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE)
+
+
 def headings(result: Mapping[str, Any]) -> list[str]:
     kind = cost_kind(result)
     return [
@@ -67,6 +77,7 @@ def headings(result: Mapping[str, Any]) -> list[str]:
         f"mean - {REFERENCE}",
         "flips",
         "noise",
+        *(["order"] if reorders(result) else []),
         *([COST_HEADINGS[kind]] if kind else []),
         *(JUDGE_FIGURES.values() if result["task"] == JUDGE else ()),
     ]
@@ -86,6 +97,7 @@ def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], int
         *(with_interval(method[name], intervals) for name in ("worst", "mean", "gap")),
         *(with_interval(difference.get(name), intervals, "+.2f") for name in ("worst", "mean")),
         *(with_interval(method[name], intervals, ".0%") for name in ("flip_rate", "noise_floor")),
+        *([with_interval(method["kendall_tau"], intervals)] if reorders(result) else []),
         *([with_interval(cost, intervals, ".2f", "x")] if kind else []),
         *(with_interval(method["judge"][name], intervals) for name in (JUDGE_FIGURES if "judge" in method else ())),
     ]
@@ -110,13 +122,14 @@ def _written(value: float, form: str) -> str:
 def as_table(result: Mapping[str, Any]) -> Table:
     """For a terminal of 80 columns: an interval for the worst position only, and no judge's figures."""
     kind = cost_kind(result)
-    headings = ["worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise"]
-    table = plain_table(title(result), "method", *headings, *([COST_HEADINGS[kind]] if kind else []))
+    optional = [*(["order"] if reorders(result) else []), *([COST_HEADINGS[kind]] if kind else [])]
+    headings = ["worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise", *optional]
+    table = plain_table(title(result), "method", *headings)
     for label, method in ranked(result):
         cells = _cells(result, label, method, False)
         low, high = method["worst"][1:] if method["worst"] else (None, None)
         interval = NOTHING if low is None else f"{low:.2f}-{high:.2f}".replace("0.", ".")
-        table.add_row(*map(Text, (label, cells[1], interval, *cells[2:5], *cells[6 : 9 if kind else 8])))
+        table.add_row(*map(Text, (label, cells[1], interval, *cells[2:5], *cells[6 : 8 + len(optional)])))
     return table
 
 
@@ -169,6 +182,7 @@ def _record(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) ->
     for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
         record |= _columns(name, method[name])
     record["gap_by_chance"] = method["gap_by_chance"]
+    record |= _columns("kendall_tau", method["kendall_tau"])
     for name, figure in (method["difference"] or {}).items():
         record |= _columns(f"{name}_minus_{REFERENCE}", figure)
     for name in ("prompt_tokens", "completion_tokens", "seconds"):

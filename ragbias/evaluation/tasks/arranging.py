@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ragbias.errors import RunError
@@ -60,6 +60,24 @@ def arranged(
     for order, shuffled in enumerate(orders_of(others, orders, key)):
         for position in positions:
             yield [*shuffled[:position], gold, *shuffled[position:]], position, order
+
+
+def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
+    """The documents in an order, each as its place in the alphabetical order, which is the same however they came.
+
+    Equal documents cannot be told apart: whichever is shown first has the first of their places.
+
+    Args:
+        order: indices into ``contents``.
+    """
+    places: dict[str, int] = {}
+    for place, text in enumerate(sorted(contents)):
+        places.setdefault(text, place)
+    found = []
+    for text in (contents[index] for index in order):
+        found.append(places[text])
+        places[text] += 1
+    return tuple(found)
 
 
 def check_settings(task: Any) -> None:

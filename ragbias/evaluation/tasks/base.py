@@ -26,6 +26,8 @@ class Case:
         order: 0 for the documents as the data gives them (the gold one moved to its place), k for the k-th shuffle.
         seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         group: part of the task that it belongs to, e.g. a subset of RewardBench.
+        contents: the documents without what changes with their order, where ``documents`` number them; empty: they do
+            not.
     """
 
     id: str
@@ -37,6 +39,7 @@ class Case:
     order: int = 0
     seed: int = 0
     group: str = ""
+    contents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class LongBench(Task):
                 gold_position=None,
                 order=order,
                 group=dataset,
+                contents=tuple(arranged),
             )
 
 

@@ -125,6 +125,7 @@ class MultiDocumentQA(Task):
                     gold_position=position,
                     order=order,
                     seed=self.seed if pool else 0,
+                    contents=tuple(map("\n".join, passages)),
                 )
 
     def _document(self, number: int, passage: _Passage) -> str:

@@ -29,6 +29,15 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
 
 
+def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli, tmp_path):
+    for methods, told in (("none,pine", False), ("none,canonical-order", True)):
+        out, page = tmp_path / methods, tmp_path / f"{methods}.html"
+        assert bench(*QUICK, "--methods", methods, "--out", out)[0] == 0
+        code, said, errors = cli("report", out, "--html", page)
+        assert (code, errors) == (0, "")
+        assert ("order: how alike" in said) == ("Order: how alike" in page.read_text()) == told
+
+
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, said, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")

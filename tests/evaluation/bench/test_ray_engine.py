@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_local_engine_though_a_worker_is_killed(two_worker
     immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4)
     expected = found(local.answered(immortal.units(), Models("auto")))
     assert len(expected) == (6 * 2 + 6) * 2
-    assert rows == expected
+    assert rows == expected and all(len(row.shown) == 4 for row in rows.values())
 
 
 @pytest.mark.slow

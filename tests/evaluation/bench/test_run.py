@@ -3,15 +3,19 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import combinations, groupby
+from statistics import fmean
 
 import pytest
 from rich.progress import Progress
+from scipy.stats import kendalltau
 
-from ragbias import tiny
+from ragbias import DebiasedLM, tiny
 from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.bench.settings import checked
 from ragbias.evaluation.rows import as_lines, read_rows
+from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 
@@ -42,6 +46,7 @@ def test_a_run_leaves_every_row_once_its_noise_and_its_summary(whole):
     assert len({row.key for row in rows}) == len(rows) == 5 * 2 * 2
     assert [row.method for row in rows[:9]] == ["none"] * 4 + ["canonical-order"] * 4 + ["none"]
     assert all(row.seconds > 0 and row.prompt_tokens > 0 and row.documents == 3 for row in rows)
+    assert all(sorted(row.shown) == [0, 1, 2] for row in rows)
     noise = read_rows(whole / "noise.jsonl")
     assert len(noise) == 5 * 2 and {row.gold_position for row in noise} == {0}
     summary = json.loads((whole / "summary.json").read_text())
@@ -86,6 +91,44 @@ def test_costs_are_measured_once_for_each_number_of_documents(tmp_path):
     before = (tmp_path / "run" / "cost.json").read_bytes()
     silently(chosen)
     assert (tmp_path / "run" / "cost.json").read_bytes() == before
+
+
+@pytest.fixture(scope="module")
+def reordered(tmp_path_factory):
+    """The aggregates of methods that reorder six documents, which come in three orders."""
+    methods = "none,canonical-order,long-context-reorder,attention-sorting,pine"
+    task = {"name": "tiny", "documents": [6], "positions": [0, 3, 5]}
+    summary = silently(settings(tmp_path_factory.mktemp("reordered") / "run", methods=methods, tasks=[task]))
+    return summary["results"][0]["methods"]
+
+
+def mean_tau(orders):
+    """scipy's, over all pairs of orders of the same things."""
+    places = [[order.index(each) for each in sorted(order)] for order in orders]
+    return fmean(kendalltau(*pair).statistic for pair in combinations(places, 2))
+
+
+def test_orders_shown_agree_wholly_if_they_are_canonical_and_are_not_known_of_methods_inside_the_model(reordered):
+    assert reordered["canonical-order"]["kendall_tau"] == [1, 1, 1]
+    assert reordered["pine"]["kendall_tau"] is None
+
+
+def test_orders_shown_by_a_fixed_rule_agree_as_that_rule_says(reordered):
+    given = ["Gabcde", "abcGde", "abcdeG"]  # the gold document first, fourth and last
+    shown = [[order[index] for index in (1, 3, 5, 4, 2, 0)] for order in given]
+    for label, orders in (("none", given), ("long-context-reorder", shown)):
+        assert reordered[label]["kendall_tau"] == pytest.approx([mean_tau(orders)] * 3), label
+
+
+def test_orders_shown_by_attention_sorting_agree_as_the_prompts_do_that_it_makes(reordered):
+    task, lm = TinyQA(documents=(6,), positions=(0, 3, 5), limit=5), DebiasedLM.from_pretrained("tiny")
+    taus = []
+    for _, cases in groupby(task.cases(), key=lambda case: case.question):
+        requests = [lm.prepare(case.text, case.documents, method="attention-sorting") for case in cases]
+        taus.append(mean_tau([request.tokens.documents for request in requests]))
+    assert len(taus) == 5 and min(taus) < 1
+    estimate, low, high = reordered["attention-sorting"]["kendall_tau"]
+    assert estimate == pytest.approx(fmean(taus)) and -1 <= low <= estimate <= high < 1
 
 
 def test_another_run_in_the_folder_is_refused(whole):

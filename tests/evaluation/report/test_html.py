@@ -1,9 +1,10 @@
 """The HTML file: whole, self-contained, and nothing in it that a name or a setting could run."""
 
-import base64
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from bench_rows import rows_with, u_shape
@@ -40,6 +41,11 @@ def run(settings=None, documents=(10, 20), **fields):
     return Run(Path("folder"), rows, [], {}, settings or {})
 
 
+def figures(page):
+    """Each figure as its tree of SVG elements."""
+    return [fromstring(unquote(address.removeprefix("data:image/svg+xml,"))) for address in Page(page).addresses]
+
+
 @pytest.fixture(scope="module")
 def page():
     one = run({"decides": {"tasks": [{"name": "mdqa", "data": [{"file": "nq-open-oracle.jsonl.gz"}]}], "x": EVIL}})
@@ -50,21 +56,30 @@ def test_nothing_is_fetched_and_nothing_runs(page):
     parsed = Page(page)
     assert parsed.open == []
     assert "script" not in parsed.tags and "link" not in parsed.tags and EVIL not in page
-    assert parsed.addresses and all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
+    assert parsed.addresses and all(address.startswith("data:image/svg+xml,") for address in parsed.addresses)
     assert "url(" not in page and "@import" not in page
     assert page.count("alert(") >= 2  # a group's name and a setting, as text
     assert EVIL in "".join(parsed.text)
 
 
 def test_figures_are_svg_and_the_same_each_time(page):
-    sources = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page)
-    assert len(sources) == 2 * 3 + 1  # curves, cost and flips of both numbers of documents; one set of heat maps
-    assert all(b"<svg" in base64.b64decode(source)[:600] for source in sources)
+    drawn = figures(page)
+    assert len(drawn) == 2 * 3 + 1  # curves, cost and flips of both numbers of documents; one set of heat maps
+    assert all(each.tag == "{http://www.w3.org/2000/svg}svg" for each in drawn)
     again = run()
     first, second = (
         re.findall(r'src="([^"]+)"', as_html(summary_of([each]), [each])) for each in (again, again)
     )  # fmt: skip
     assert first == second
+
+
+def test_words_in_figures_are_text_whatever_stands_in_a_name():
+    name = "<b>#1 & '100%'\" Ü</b>"
+    accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), name: dict.fromkeys(POSITIONS, 0.7)}
+    one = Run(Path("folder"), rows_with(accuracies, 12), [], {}, {})
+    words = [set(each.itertext()) for each in figures(as_html(summary_of([one]), [one]))]
+    assert len(words) == 3 and all(name in each for each in words)
+    assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
 
 
 def test_notes_name_easy_distractors_and_numbered_documents_where_the_settings_do(page):

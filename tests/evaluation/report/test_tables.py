@@ -54,6 +54,26 @@ def test_cost_is_the_runs_own_time_where_it_was_not_timed_for_every_method():
     assert tables.cost_kind(without) is None and tables.headings(without)[-1] == "noise"
 
 
+def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
+    orders = {"none": ((0, 1, 2), (2, 0, 1)), "canonical-order": ((0, 1, 2), (0, 1, 2)), "pine": ((), ())}
+    rows = [
+        row(id=f"{n}-{place}", question=f"q{n}", method=label, documents=3, gold_position=place, shown=each[place])
+        for label, each in orders.items() for n in range(6) for place in (0, 1)
+    ]  # fmt: skip
+    summary = summarise(rows)
+    (result,) = summary["results"]
+    column = tables.headings(result).index("order")
+    cells = {line[0]: line[column] for line in tables.lines(result)}
+    assert cells == {"none": "-0.33 (-0.33 to -0.33)", "canonical-order": "1.00 (1.00 to 1.00)", "pine": "-"}
+    lines = shown(tables.as_table(result)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if line.startswith("canonical-order")).split()[-2:] == ["1.00", "x1.00"]
+    records = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(tables.as_csv(summary)))}
+    assert float(records["canonical-order"]) == 1 and records["pine"] == ""
+    (without,) = summarise([each for each in rows if each.method != "canonical-order"])["results"]
+    assert "order" not in tables.headings(without)
+
+
 def test_figures_with_and_without_intervals():
     assert tables.with_interval([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
     assert tables.with_interval([0.714, 0.62, 0.79], False) == "0.71"

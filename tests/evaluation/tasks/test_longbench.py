@@ -86,6 +86,14 @@ def test_orders_number_the_passages_as_they_stand(data: Path) -> None:
     assert [case.id for case in found] == ["hotpotqa/1/3/-/0", *(f"hotpotqa/1/3/-/{k}/2" for k in (1, 2, 3))]
 
 
+def test_passages_are_the_same_whatever_their_number(data: Path) -> None:
+    first, second = cases(data, orders=2, limit=1)
+    assert set(first.documents) != set(second.documents) and set(first.contents) == set(second.contents)
+    assert len(set(first.contents)) == len(first.documents)
+    for case in (first, second):
+        assert all(content in document for content, document in zip(case.contents, case.documents, strict=True))
+
+
 def test_white_space_around_passages_does_not_tell_their_place(write: Any) -> None:
     spaced = CONTEXT.replace("an otter", "an otter \n\n").replace("a {tree}", "a {tree}\n")
     (case,) = cases(write("a.jsonl", {**LINE, "context": spaced}))

@@ -96,6 +96,12 @@ def test_positions_move_the_gold_document_and_keep_the_others_in_order(write: An
     assert len({case.question for case in found}) == 1
 
 
+def test_documents_are_the_same_whatever_their_number(write: Any) -> None:
+    first, last = cases(write(OFFICIAL.format(1), question(MARA, GOLD, OTTER)), positions=(0, 2))
+    assert set(first.documents) != set(last.documents) and set(first.contents) == set(last.contents)
+    assert len(set(first.contents)) == 3 and first.contents[0] == last.contents[2]
+
+
 def test_files_that_differ_in_the_gold_documents_place_hold_the_same_questions(write: Any) -> None:
     other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), asked="what is birch")
     first = write(OFFICIAL.format(0), question(GOLD, MARA, OTTER), other)
