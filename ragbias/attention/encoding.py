@@ -37,13 +37,14 @@ class Encoding:
         Args:
             key: ``[G, K, d]``, ``paired``.
             segments: ``n`` spans of keys.
-            starts: int64 ``[H or 1, n]``, non-negative.
+            starts: int64 ``[..., H or 1, n]``, non-negative.
             scratch: where the result may be written to.
 
         Returns:
-            ``[H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts.
+            ``[..., H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts.
         """
-        return torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
+        placed = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
+        return placed.expand(*starts.shape[:-2], *placed.shape)
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
         """What is added to the scores ``[H, Q, K]`` of a segment's keys.
@@ -94,19 +95,19 @@ class Rotary(Encoding):
         self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor, scratch: Scratch | None = None
     ) -> Tensor:
         groups, _, dim = key.shape
-        turns = torch.complex(*self._looked_up(starts))  # [H or 1, n, r/2]; the scaling is in the keys already
-        heads = groups if len(starts) == 1 else len(starts)
-        turns = turns.view(-1, heads // groups, *turns.shape[1:])
-        shape = groups, heads // groups, sum(end - begin for begin, end in segments), dim
-        placed = (scratch or Scratch()).take(shape, key)
+        turns = torch.complex(*self._looked_up(starts))  # [..., H or 1, n, r/2]; the scaling is in the keys already
+        heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
+        turns = turns.unflatten(-3, (-1, heads // groups))
+        count = sum(end - begin for begin, end in segments)
+        placed = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, count, dim), key)
         at = 0
         for first, count, length in _equal_runs(segments):  # each turned in one go
             begin, size = segments[first][0], count * length
-            source = key[:, None, begin : begin + size].unflatten(2, (count, length))
-            target = placed[:, :, at : at + size].unflatten(2, (count, length))
-            _turn_into(target, source, turns[:, :, first : first + count, None])
+            source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
+            target = placed[..., at : at + size, :].unflatten(-2, (count, length))
+            _turn_into(target, source, turns[..., first : first + count, None, :])
             at += size
-        return placed.flatten(0, 1)
+        return placed.flatten(-4, -3)
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self._table(int(positions.max()) + 1, positions.device)

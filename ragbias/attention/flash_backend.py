@@ -13,7 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ragbias.attention.keys import Group, Scoring, Segments, listed
+from ragbias.attention.keys import Group, Scoring, Segments, for_heads, listed
 
 TOGETHER = 2**16  # the most keys that are copied for one call, times the heads
 
@@ -112,7 +112,7 @@ def _attended(
     placed = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
     heads = max(len(placed), len(values))  # where either has query heads already, both must
-    placed, values = (x if len(x) == heads else x.repeat_interleave(heads // len(x), dim=0) for x in (placed, values))
+    placed, values = for_heads(placed, heads), for_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
     output, lse = varlen(
         encoded.transpose(0, 1).contiguous(),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
+from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, for_heads, listed, within
 from ragbias.attention.scratch import Scratch
 
 BLOCK = 256  # queries whose mask exists at one time
@@ -57,14 +57,71 @@ def attend_groups(
     )
     encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
     key = scoring.encoding.paired(key)
-    counts = [end - begin for begin, end in spans]
     scratch = Scratch()
-    parts = [
-        _attend(own, key, value, group.starts, group.segments, scoring, None, True, None, scratch)
-        for own, group in zip(encoded.split(counts, dim=1), groups, strict=True)
-    ]
+    parts = []
+    at = 0
+    for together in _calls(groups, query.shape[0] * query.shape[-1]):
+        count = sum(end - begin for begin, end in (group.queries for group in together))
+        own = encoded[:, at : at + count]
+        if len(together) > 1:
+            parts.append(_attend_together(own, key, value, together, scoring, scratch))
+        else:
+            (group,) = together
+            parts.append(_attend(own, key, value, group.starts, group.segments, scoring, None, True, None, scratch))
+        at += count
     outputs, lses = zip(*parts, strict=True)
     return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+
+
+def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
+    """The groups, those together that see the same keys and are so small that their keys are moved at one time.
+
+    Args:
+        size: numbers of a key in all heads.
+    """
+    calls: list[list[Group]] = []
+    for group in groups:
+        keys = sum(end - begin for begin, end in group.segments)
+        if (
+            calls
+            and size * keys * (len(calls[-1]) + 1) <= MOVED * torch.get_num_threads()
+            and sorted(group.segments) == sorted(calls[-1][0].segments)
+        ):
+            calls[-1].append(group)
+        else:
+            calls.append([group])
+    return calls
+
+
+def _attend_together(
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch
+) -> tuple[Tensor, Tensor]:
+    """As ``_attend`` for several groups that see the same keys, in one call, for which all get equally many queries.
+
+    Args:
+        query: ``[H, Q, d]``, group behind group.
+    """
+    heads = len(query)
+    spans = sorted(groups[0].segments)
+    orders = [sorted(range(len(spans)), key=group.segments.__getitem__) for group in groups]
+    starts = torch.stack([group.starts[:, order] for group, order in zip(groups, orders, strict=True)])
+    placed = scoring.encoding.moved(key, spans, starts, scratch)
+    placed, values = (
+        for_heads(x, heads).expand(len(groups), -1, -1, -1)  # [groups, H, K, d]
+        for x in (placed, listed(value, spans))
+    )
+    counts = torch.tensor([end - begin for begin, end in (group.queries for group in groups)])
+    place = torch.arange(int(counts.max()))  # of a query in its group
+    real = place < counts[:, None]
+    padded = query[:, ((counts.cumsum(0) - counts)[:, None] + place).clamp_max(query.shape[1] - 1)]
+    edges = dict(zip(spans, accumulate(end - begin for begin, end in spans), strict=True))
+    ends = torch.tensor([edges[group.segments[-1]] for group in groups])
+    keys = torch.arange(placed.shape[2])
+    first_hidden = (ends - counts)[:, None] + place + 1  # the last query sees its whole segment
+    hidden = (keys >= first_hidden[..., None]) & (keys < ends[:, None, None])
+    mask = query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+    output, lse = _flash(padded.transpose(0, 1), placed, values, attn_mask=mask[:, None], scale=scoring.scale)
+    return output.transpose(0, 1)[:, real], lse.transpose(0, 1)[:, real]
 
 
 def _attend(

@@ -44,6 +44,11 @@ def listed(x: Tensor, segments: Segments) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 
+def for_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
+    return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)
+
+
 def joined(segments: Segments) -> list[tuple[int, int]]:
     """The segments, adjacent ones as one."""
     spans: list[tuple[int, int]] = []

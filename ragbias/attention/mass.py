@@ -5,13 +5,14 @@ Shapes as in ``primitive.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from ragbias.attention.backends import chosen
-from ragbias.attention.keys import Scoring, Segments, joined
+from ragbias.attention.keys import Scoring, Segments, joined, listed
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 from ragbias.attention.scratch import Scratch
 
@@ -53,13 +54,44 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
         return triton_backend.document_mass(query, key, spans, scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
+    if len(spans) < 2:
+        return mass
     scratch = Scratch()
-    for i, (begin, end) in enumerate(spans):
-        others = [j for j in range(len(spans)) if j != i]
-        if others:
-            own, seen = query[:, begin:end], [spans[j] for j in others]
-            mass[:, i, others] = _segment_mass(own, key, seen, scoring, True, scratch)[:, 0]
+    for first, end in _calls(spans, most_scores(key.device) // query.shape[0]):
+        if end - first > 1:
+            mass[:, first:end] = _mass_together(query, key, spans, first, end, scoring, scratch)
+        else:
+            others = [j for j in range(len(spans)) if j != first]
+            own, seen = query[:, slice(*spans[first])], [spans[j] for j in others]
+            mass[:, first, others] = _segment_mass(own, key, seen, scoring, True, scratch)[:, 0]
     return mass
+
+
+def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
+    """Documents ``first`` to ``end``, so many that no more than ``most`` scores of a head exist, one at least."""
+    lengths = [end - begin for begin, end in spans]
+    keys = sum(lengths)
+    first, rows = 0, 0
+    for index, length in enumerate(lengths):
+        if index > first and (rows + length) * keys > most:
+            yield first, index
+            first, rows = index, 0
+        rows += length
+    yield first, len(spans)
+
+
+def _mass_together(
+    query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
+) -> Tensor:
+    """Rows ``first`` to ``end`` of ``document_mass``, in fewer and larger steps, with scores that do not count."""
+    documents = torch.arange(len(spans), device=key.device)
+    of_key = documents.repeat_interleave(torch.tensor([end - begin for begin, end in spans], device=key.device))
+    of_row = of_key[(of_key >= first) & (of_key < end)]
+    queries = listed(query, spans[first:end]).float()
+    scores = _scores(queries, [key[:, slice(*span)].float() for span in joined(spans)], scoring, scratch)
+    scores.masked_fill_(of_row[:, None] == of_key, -torch.inf)
+    by_row = torch.softmax(scores, -1, out=scores) @ one_hot(of_key, len(spans)).float()
+    return one_hot(of_row - first, end - first).float().T @ by_row
 
 
 def _segment_mass(

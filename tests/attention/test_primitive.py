@@ -9,9 +9,12 @@ from ragbias.attention import (
     Alibi,
     EncodedKeys,
     Encoding,
+    Group,
     Rotary,
     Scoring,
     attend,
+    attend_groups,
+    document_mass,
     fused,
     grouped_scores,
     merge,
@@ -231,3 +234,52 @@ def test_fractional_positions_lie_between_whole_ones():
     torch.testing.assert_close(ROTARY(x, whole.float()), ROTARY(x, whole))
     twice = ROTARY(ROTARY(x, whole / 2), whole / 2)
     torch.testing.assert_close(twice, ROTARY(x, whole), atol=1e-6, rtol=1e-5)
+
+
+SPANS = [(5, 9), (9, 15), (15, 17), (17, 30)]
+
+
+def groups_of(heads, sees_others):
+    """Each document after a prefix, with or without the others, at places drawn for each head."""
+    starts = torch.randint(5, 60, (heads, len(SPANS), len(SPANS) + 1), generator=torch.Generator().manual_seed(6))
+    starts[..., 0] = 0
+    segments = [[(0, 5), *(span for span in SPANS if sees_others and span != own), own] for own in SPANS]
+    return [
+        Group(own, 61 + i, each, starts[:, i, : len(each)])
+        for i, (own, each) in enumerate(zip(SPANS, segments, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["rotary", "interleaved", "partial", "none"])
+@pytest.mark.parametrize("sees_others", [True, False])
+@pytest.mark.parametrize("heads", [1, HEADS])
+@pytest.mark.parametrize("moved", [1, 2500, 2**20], ids=["a head", "two groups", "all groups"])
+def test_groups_computed_together_equal_each_by_itself(moved, heads, sees_others, name, dtype, monkeypatch):
+    query, key, value = (x.to(dtype) for x in inputs(30, 30, seed=7))
+    scoring, groups = Scoring(ENCODINGS[name], SCALE), groups_of(heads, sees_others)
+    monkeypatch.setattr(fused, "MOVED", moved)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    fast = attend_groups(query, key, value, groups, scoring)
+    monkeypatch.setattr(fused, "available", lambda *_: False)
+    slow = attend_groups(query, key, value, groups, scoring)
+    tolerance = 1e-5 if dtype == torch.float32 else 0.03
+    torch.testing.assert_close(fast, slow, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("blocks", [2**20, 1500, 40], ids=["all at once", "some documents", "a query"])
+def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypatch):
+    monkeypatch.setitem(primitive.MOST_SCORES, "cpu", blocks)
+    query, key, _ = inputs(30, 30, seed=8)
+    scores = query @ key.repeat_interleave(HEADS // GROUPS, dim=0).transpose(-1, -2) * SCALE
+    expected = torch.zeros(HEADS, len(SPANS), len(SPANS))
+    for i, own in enumerate(SPANS):
+        seen = torch.zeros(30, dtype=torch.bool)
+        seen[5:] = True
+        seen[slice(*own)] = False
+        weights = scores[:, slice(*own)].masked_fill(~seen, -torch.inf).softmax(-1).sum(1)
+        expected[:, i] = torch.stack([weights[:, slice(*span)].sum(-1) for span in SPANS], dim=-1)
+    found = document_mass(query, key, SPANS, PLAIN)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    assert found.diagonal(dim1=-2, dim2=-1).eq(0).all()
+    assert document_mass(query, key, SPANS[:1], PLAIN).eq(0).all()
