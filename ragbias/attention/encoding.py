@@ -150,11 +150,14 @@ def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
     One product of complex numbers is several times as fast as the same sums taken half by half.
     """
     size = 2 * turns.shape[-1]
-    if x.dtype != torch.float32 or x.requires_grad:
+    if x.dtype != torch.float32:  # there are no such complex numbers
         target.copy_(rotate(x, turns.real, turns.imag, interleaved=True))
         return
     pairs, turned = (torch.view_as_complex(part[..., :size].unflatten(-1, (-1, 2))) for part in (x, target))
-    torch.mul(pairs, turns, out=turned)
+    if x.requires_grad:  # which rules out `out=`
+        turned.copy_(pairs * turns)
+    else:
+        torch.mul(pairs, turns, out=turned)
     target[..., size:] = x[..., size:]
 
 

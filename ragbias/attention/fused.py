@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, for_heads, listed, within
-from ragbias.attention.scratch import Scratch
+from ragbias.attention.scratch import Scratch, portion
 
 BLOCK = 256  # queries whose mask exists at one time
 MOVED = 2**21  # numbers of keys in each thread that are moved at one time; they should fit into a cache
@@ -155,7 +155,8 @@ def _attend(
     if len(starts) == 1:
         return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
     group = len(query) // len(key)
-    together = max(1, MOVED * torch.get_num_threads() // (group * values.shape[1] * query.shape[-1]))  # key heads
+    size = group * values.shape[1] * query.shape[-1]
+    together = portion(len(key), MOVED * torch.get_num_threads() // size)  # key heads
     parts = []
     for begin in range(0, len(key), together):
         heads, own = slice(begin, begin + together), slice(group * begin, group * (begin + together))

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from ragbias.attention.backends import chosen
 from ragbias.attention.keys import Scoring, Segments, joined, listed
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
-from ragbias.attention.scratch import Scratch
+from ragbias.attention.scratch import Scratch, portion
 
 
 @torch.no_grad()
@@ -103,8 +103,8 @@ def _segment_mass(
     repeats = torch.tensor(lengths, device=key.device)
     of_segment = torch.eye(len(segments), device=key.device).repeat_interleave(repeats, 0, output_size=keys)
     most = most_scores(key.device)
-    together = max(1, most // max(1, group * queries * keys))  # key heads
-    rows = max(1, most // max(1, group * min(together, len(key)) * keys))  # queries
+    together = portion(len(key), most // max(1, group * queries * keys))  # key heads
+    rows = portion(queries, most // max(1, group * together * keys))  # queries
     masses = []
     for heads, own in zip(key.split(together), query.split(group * together), strict=True):
         parts = []

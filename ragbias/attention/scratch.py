@@ -1,4 +1,4 @@
-"""Memory that is written over again and again."""
+"""Work in portions that fit into memory that is written over again and again."""
 
 from __future__ import annotations
 
@@ -24,3 +24,10 @@ class Scratch:
             self._memory = None  # not both at one time
             self._memory = like.new_empty(size)
         return self._memory[:size].view(*shape)
+
+
+def portion(count: int, most: int) -> int:
+    """How many of ``count`` things to take at one time, ``most`` or fewer but one at least, so that all portions are
+    about equal and as few as can be."""
+    portions = -(-count // max(1, most))
+    return -(-count // max(1, portions))
