@@ -84,8 +84,30 @@ def test_calls_without_any_documents_do_not_warn(lm, policy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy.check(request, "warn")
+
+
+def test_a_suspicion_warns(lm, policy):
     with pytest.warns(MissingDocumentsWarning):
-        policy.check(request, "warn", suspected=True)
+        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), "warn", suspected=True)
+
+
+def test_a_source_whose_documents_all_belong_to_the_prompt_may_miss_none(lm):
+    policy = MissingDocuments(frozenset({"run"}), "Retrieve inside the chain", frozenset())
+    with pytest.raises(
+        DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"
+    ):
+        policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")
+
+
+def test_a_warning_names_the_users_line_and_comes_once_for_each(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 3, 0))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            policy.check(request, "warn")
+            policy.check(request, "warn")
+    assert [each.filename for each in seen] == [__file__, __file__]
+    assert seen[1].lineno == seen[0].lineno + 1
 
 
 def test_a_thread_without_code_of_the_users_warns_once(lm, policy):

@@ -41,7 +41,8 @@ class Encoding:
             scratch: where the result may be written to.
 
         Returns:
-            ``[..., H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts.
+            ``[..., H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts, or
+            where keys have no position.
         """
         placed = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return placed.expand(*starts.shape[:-2], *placed.shape)
@@ -98,8 +99,8 @@ class Rotary(Encoding):
         turns = torch.complex(*self._looked_up(starts))  # [..., H or 1, n, r/2]; the scaling is in the keys already
         heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
         turns = turns.unflatten(-3, (-1, heads // groups))
-        count = sum(end - begin for begin, end in segments)
-        placed = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, count, dim), key)
+        total = sum(end - begin for begin, end in segments)
+        placed = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
         for first, count, length in _equal_runs(segments):  # each turned in one go
             begin, size = segments[first][0], count * length

@@ -42,7 +42,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
     Args:
         query: ``[H, K, d]`` and key ``[G, K, d]``, of the same tokens.
-        spans: the ``n`` documents.
+        spans: the ``n`` documents, ascending.
         scoring: of which scale and softcap count; encoding and window do not.
 
     Returns:

@@ -49,11 +49,17 @@ def attend(
         bias: added to the scores of each segment; None: nothing.
         causal: of the last segment, a query sees the keys up to its own place, the last query all of them.
         bounds: int64 ``[Q]`` each: of the last segment, query ``i`` sees the keys at offsets
-            ``bounds[0][i] <= offset < bounds[1][i]``.
+            ``bounds[0][i] <= offset < bounds[1][i]``; not together with ``causal``.
 
     Returns:
         output ``[H, Q, d]`` and LSE float32 ``[H, Q]``. A query that sees no key gets zeros and ``-inf``.
+
+    Raises:
+        ValueError: causal and bounds are both given.
+        BackendError: a backend was named that cannot compute this case.
     """
+    if causal and bounds is not None:
+        raise ValueError("attend: causal and bounds both say what a query sees; give one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees everything
     backend = chosen(query, scoring)

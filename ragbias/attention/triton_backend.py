@@ -85,16 +85,14 @@ def attend_groups(
     return _run(query, key, value, positions, starts, scoring, tables, sizes, None, True, None)
 
 
-@torch.no_grad()
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
-    """As ``primitive.segment_mass``."""
+    """As ``mass.segment_mass``."""
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
     return _masses(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
 
 
-@torch.no_grad()
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """As ``primitive.document_mass``."""
+    """As ``mass.document_mass``."""
     return _masses(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
 
 

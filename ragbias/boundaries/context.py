@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -36,8 +36,13 @@ def current_documents() -> tuple[str, ...] | None:
     return _current.get()
 
 
-def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
+def document_texts(
+    docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
+) -> tuple[str, ...]:
     """The text of each document, which knows the metadata of documents that have any.
+
+    Args:
+        seen: what of a document is read.
 
     Raises:
         WrongTypeError: an element has no text, or ``docs`` is a single string or a dict.
@@ -46,7 +51,7 @@ def document_texts(docs: Iterable[object]) -> tuple[str, ...]:
         raise WrongTypeError(
             f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]"
         )
-    return tuple(_text(document) for document in docs)
+    return tuple(_text(seen(document)) for document in docs)
 
 
 def check_lasting(docs: object) -> None:

@@ -36,7 +36,7 @@ class KnownText(str):
         """A document's text.
 
         Args:
-            metadata: its values are known as ``str``, ``repr`` and ``json.dumps`` print them, and so is the whole.
+            metadata: its values are known as ``str`` and ``repr`` print them, the whole as ``repr`` and ``json.dumps``.
             id: the document's own.
         """
         return cls(text, (each for each in _printed(metadata or {}, id) if _is_short(*each)))

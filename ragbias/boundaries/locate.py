@@ -71,7 +71,7 @@ def locate(
     """Find the retrieved documents in a prompt. The first source of which a document stands in the prompt wins.
 
     Documents are found verbatim and in full, also stripped or escaped as in a printed list. Only of the sources that
-    name this prompt's own documents (the first three), one that was cut at the edge of the context is accepted too, if
+    name this prompt's own documents (the first three), one that was cut at each edge of the context is accepted too, if
     at least half of it and 40 characters are left. Documents in several messages: those of the one that holds most.
 
     Args:

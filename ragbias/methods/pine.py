@@ -6,7 +6,7 @@ Source: Wang et al., Eliminating Position Bias of Language Models: A Mechanistic
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
     from ragbias.binding.call import RowCall
+
+
+Order: TypeAlias = Literal["importance", "reverse", "none"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Pine(SegmentMethod):
         layers: first and last layer, both included; ``None``: all.
     """
 
-    order: Literal["importance", "reverse", "none"] = "importance"
+    order: Order = "importance"
     layers: LayerRange | None = None
 
     name = "pine"
@@ -52,29 +55,34 @@ class Pine(SegmentMethod):
         return self.order != "none"
 
     def __post_init__(self) -> None:
-        check_choice("pine: order", self.order, ("importance", "reverse", "none"))
+        check_choice("pine: order", self.order, get_args(Order))
 
     def document_starts(self, row: RowCall) -> Tensor:
-        mass = document_mass(row.query, row.key, row.spans, row.scoring)
-        importance = self._importance(mass, row)
-        importance.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # the own document is always the nearest
-        return self._place(importance, row)
+        if self.order == "none":
+            nearness = self._canonical(row).repeat(1, len(row.spans), 1)
+        else:
+            nearness = self._nearness(document_mass(row.query, row.key, row.spans, row.scoring), row)
+        nearness.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # the own document is always the nearest
+        return self._place(nearness, row)
 
     def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
-        mass = segment_mass(query, row.key, row.spans, row.scoring)
-        return self._place(self._importance(mass, row), row)
+        if self.order == "none":
+            return self._place(self._canonical(row), row)
+        return self._place(self._nearness(segment_mass(query, row.key, row.spans, row.scoring), row), row)
 
-    def _importance(self, mass: Tensor, row: RowCall) -> Tensor:
+    def _canonical(self, row: RowCall) -> Tensor:
+        """How near each document shall stand in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
+        return torch.arange(len(row.spans), device=row.key.device).float()[None, None]
+
+    def _nearness(self, mass: Tensor, row: RowCall) -> Tensor:
         """How near each document shall stand, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
-        if self.order == "none":  # the last in canonical order is the nearest
-            return torch.arange(len(row.spans), device=mass.device).float().expand(mass.shape).contiguous()
         importance = mass / torch.tensor(row.lengths, device=mass.device)
         return importance if self.order == "importance" else -importance
 
-    def _place(self, importance: Tensor, row: RowCall) -> Tensor:
-        """Start of each document when they are laid out up to ``E``, the most important last: int64 ``[H, Q, n]``.
+    def _place(self, nearness: Tensor, row: RowCall) -> Tensor:
+        """Start of each document when they are laid out up to ``E``, the nearest last: int64 ``[H or 1, Q or 1, n]``.
 
-        Equal importances keep their canonical order.
+        Equally near ones keep their canonical order.
         """
-        nearest_first = importance.argsort(dim=-1, descending=True, stable=True)
-        return ending_at(row.documents_end, torch.tensor(row.lengths, device=importance.device), nearest_first)
+        nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
+        return ending_at(row.documents_end, torch.tensor(row.lengths, device=nearness.device), nearest_first)

@@ -24,7 +24,7 @@ class SegmentMethod(AttentionMethod):
 
     Attributes:
         sees_others: whether a document sees the other documents.
-        follows_query: whether the places of the documents differ between the tokens after them.
+        follows_query: whether the places of the documents differ between the tokens after them, or between heads.
     """
 
     needs_documents = True

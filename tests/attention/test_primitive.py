@@ -1,4 +1,4 @@
-"""The primitive equals attention written out token by token, in all its backends."""
+"""The primitive equals attention written out token by token: PyTorch's reference, and the fused path on CPU."""
 
 import pytest
 import torch
@@ -26,8 +26,6 @@ from ragbias.attention import (
 
 HEADS, GROUPS, DIM = 4, 2, 8
 SCALE = DIM**-0.5
-
-
 FREQUENCIES = 10.0 ** -torch.arange(0, 1, 2 / DIM)
 ROTARY = Rotary(FREQUENCIES)
 PLAIN = Scoring(Encoding(), SCALE)
@@ -38,6 +36,11 @@ ENCODINGS = {
     "alibi": Alibi(torch.tensor([0.5, 0.25, 0.1, 0.05])),
     "none": Encoding(),
 }
+
+
+@pytest.fixture(autouse=True)
+def _the_same_numbers_each_time():
+    torch.manual_seed(0)
 
 
 def inputs(queries, keys, seed=0, dtype=torch.float64):
@@ -156,7 +159,13 @@ def test_fused_backend_equals_the_reference(dtype, heads, seen, name, blocks, mo
 
 
 @pytest.mark.parametrize("bounds", [False, True], ids=["causal", "bounds"])
-def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds):
+def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds, monkeypatch):
+    seen_keys = []
+    kernel = fused._flash
+    monkeypatch.setattr(fused, "BLOCK", 2)
+    monkeypatch.setattr(
+        fused, "_flash", lambda q, k, v, **rest: seen_keys.append(k.shape[2]) or kernel(q, k, v, **rest)
+    )
     query, key, value = inputs(9, 9, seed=5)
     i = torch.arange(9)
     band = ((i - 3).clamp_min(0), i + 1)
@@ -166,6 +175,14 @@ def test_a_single_causal_segment_needs_no_more_than_its_keys(bounds):
     hidden = torch.ones(9, 9).triu(1).bool() | (torch.ones(9, 9).tril(-4).bool() & bounds)
     expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.repeat_interleave(2, 0)
     torch.testing.assert_close(output, expected, atol=1e-6, rtol=1e-5)
+    assert seen_keys == ([2, 4, 5, 5, 4] if bounds else [9])
+
+
+def test_two_ways_to_say_what_is_seen_are_refused():
+    query, key, value = inputs(9, 9)
+    i = torch.arange(9)
+    with pytest.raises(ValueError, match="give one of them"):
+        attend(query, key, value, positions=i, scoring=PLAIN, causal=True, bounds=(i, i + 1))
 
 
 @given(cut=st.integers(1, 10), seed=st.integers(0, 99))

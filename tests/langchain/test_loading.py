@@ -146,3 +146,10 @@ def test_a_model_that_was_given_is_not_called_by_another_name():
         chosen.with_config(configurable={"model": "other"}).invoke(QUESTION)
     with pytest.raises(ValueError, match="model_kwargs are for loading"):
         ChatRagBias(lm=lm, model_kwargs={"dtype": "bfloat16"})
+
+
+def test_from_model_id_takes_the_stock_backends_and_those_of_attention():
+    assert ChatRagBias.from_model_id("tiny", backend="torch").lm.backend == "torch"
+    assert ChatRagBias.from_model_id("tiny", backend="pipeline").lm.backend == "auto"
+    with pytest.raises(ValueError, match="'default', 'pipeline', 'auto', 'torch', 'triton', 'flash'"):
+        ChatRagBias.from_model_id("tiny", backend="openvino")

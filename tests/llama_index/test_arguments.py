@@ -15,6 +15,7 @@ from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.huggingface import HuggingFaceLLM
 from llama_index.llms.ragbias import RagBiasLLM
 from pydantic import BaseModel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from ragbias.errors import ArgumentError, RagBiasError
 
@@ -141,3 +142,14 @@ def test_history_with_a_malformed_call_is_refused(llm: RagBiasLLM) -> None:
     broken = ChatMessage(role="assistant", blocks=[ToolCallBlock(tool_name="find", tool_kwargs="{bad")])
     with pytest.raises(ArgumentError, match="'find' has arguments that are no JSON object"):
         llm.chat([ChatMessage("hi"), broken, ChatMessage("and?")])
+
+
+def test_a_model_without_a_name_needs_its_tokenizer():
+    config = LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    with pytest.raises(RagBiasError, match="give tokenizer or tokenizer_name"):
+        RagBiasLLM(model=LlamaForCausalLM(config))
+
+
+def test_documents_that_are_no_list_are_named_by_their_type(lm):
+    with pytest.raises(RagBiasError, match="must be a list of texts or documents, got bytes"):
+        RagBiasLLM(lm=lm).complete("Which gate?", documents=b"one gate")

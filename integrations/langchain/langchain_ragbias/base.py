@@ -89,7 +89,7 @@ class RagBiasModel(BaseModel):
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: OnMissing = "warn"
-    """What to do where the method needs documents and fewer than two are found."""
+    """What to do where documents that the method needs are missing from the prompt."""
     segmenter: Any = None
     """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
     gives spans or texts."""
@@ -196,7 +196,8 @@ class RagBiasModel(BaseModel):
         Args:
             model_id: a hub name, a path, or ``"tiny"``.
             task: only ``"text-generation"``.
-            backend: only the local one.
+            backend: ``"default"`` or ``"pipeline"``, as there: the model runs here; or what computes the method's
+                attention, see the field ``backend``.
             device: -1 for the CPU, a number for an accelerator, or any name that torch knows.
             device_map: where the layers go, instead of ``device``.
             model_kwargs: for loading, e.g. ``{"dtype": "auto"}``.
@@ -210,6 +211,8 @@ class RagBiasModel(BaseModel):
         loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
         place = loading.torch_device(device)
         given = {"model_id": model_id, "model_kwargs": loaded, "pipeline_kwargs": pipeline_kwargs, **kwargs}
+        if backend not in loading.BACKENDS:
+            given["backend"] = backend
         llm = cls(**given)
         if place is not None:
             llm.lm.model.to(place)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ragbias.attention import backends
 from ragbias.lm import DebiasedLM
 
 SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
@@ -73,8 +74,9 @@ def loading_kwargs(
     """
     if task not in (None, "text-generation"):
         raise ValueError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
-    if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r}; expected one of {', '.join(map(repr, BACKENDS))}: the model runs here")
+    if backend not in (*BACKENDS, *backends.BACKENDS):
+        known = ", ".join(map(repr, (*BACKENDS, *backends.BACKENDS)))
+        raise ValueError(f"backend={backend!r}; expected one of {known}: the model runs here")
     kwargs = dict(model_kwargs or {})
     if device_map is not None:
         if device is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,9 +56,7 @@ def missing() -> MissingDocuments:
 def _texts_of(documents: Sequence[Any]) -> tuple[str, ...]:
     """Texts as the LLM sees them; anything else than texts and nodes is refused by `document_texts`."""
     check_lasting(documents)
-    if isinstance(documents, (str, Mapping)) or not isinstance(documents, Iterable):
-        return document_texts(documents)
-    return document_texts([_seen_by_the_llm(document) for document in documents])
+    return document_texts(documents, _seen_by_the_llm)
 
 
 def _seen_by_the_llm(document: Any) -> Any:

@@ -30,7 +30,9 @@ def load(
     if model is None:
         model = AutoModelForCausalLM.from_pretrained(_path(model_name), **model_kwargs)
     if tokenizer is None:
-        name = tokenizer_name or model.config._name_or_path or model_name
+        name = tokenizer_name or model.config._name_or_path
+        if not name:
+            raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
         tokenizer = AutoTokenizer.from_pretrained(_path(name), **tokenizer_kwargs)
     return DebiasedLM(model, tokenizer, **settings)
 
