@@ -93,9 +93,7 @@ def test_a_suspicion_warns(lm, policy):
 
 def test_a_source_whose_documents_all_belong_to_the_prompt_may_miss_none(lm):
     policy = MissingDocuments(frozenset({"run"}), "Retrieve inside the chain", frozenset())
-    with pytest.raises(
-        DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"
-    ):
+    with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
         policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")
 
 

@@ -1,7 +1,7 @@
 """Attention over segments of keys at assigned positions; everything else is composed from it."""
 
 from ragbias.attention.encoding import Alibi, Encoding, Rotary, rotate
-from ragbias.attention.keys import Bounds, EncodedKeys, Group, Scoring, Segments
+from ragbias.attention.keys import Bounds, EncodedKeys, Group, Scoring, Segments, concatenated
 from ragbias.attention.mass import document_mass, segment_mass
 from ragbias.attention.primitive import attend, attend_groups, grouped_scores, merge, placed_scores, weigh
 
@@ -16,6 +16,7 @@ __all__ = [
     "Segments",
     "attend",
     "attend_groups",
+    "concatenated",
     "document_mass",
     "grouped_scores",
     "merge",

@@ -13,7 +13,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ragbias.attention.keys import Group, Scoring, Segments, for_heads, listed
+from ragbias.attention.keys import Group, Scoring, Segments, concatenated, for_heads, listed
 
 TOGETHER = 2**16  # the most keys that are copied for one call, times the heads
 
@@ -80,8 +80,7 @@ def attend_groups(
         encoded = scoring.encoding(listed(query, [group.queries for group in together]), positions.to(query.device))
         seen = [(group.segments, group.starts) for group in together]
         parts.append(_attended(encoded, key, value, seen, counts, scoring, causal=True))
-    outputs, lses = zip(*parts, strict=True)
-    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+    return concatenated(parts)
 
 
 def _calls(groups: Sequence[Group]) -> list[list[Group]]:

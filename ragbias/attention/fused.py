@@ -13,7 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, for_heads, listed, within
+from ragbias.attention.keys import (
+    Bounds,
+    Group,
+    Scoring,
+    Segments,
+    causal_bounds,
+    concatenated,
+    for_heads,
+    listed,
+    within,
+)
 from ragbias.attention.scratch import Scratch, portion
 
 BLOCK = 256  # queries whose mask exists at one time
@@ -69,8 +79,7 @@ def attend_groups(
             (group,) = together
             parts.append(_attend(own, key, value, group.starts, group.segments, scoring, None, True, None, scratch))
         at += count
-    outputs, lses = zip(*parts, strict=True)
-    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+    return concatenated(parts)
 
 
 def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
@@ -161,8 +170,7 @@ def _attend(
     for begin in range(0, len(key), together):
         heads, own = slice(begin, begin + together), slice(group * begin, group * (begin + together))
         parts.append(attended(heads, query[own], scoring.encoding.moved(key[heads], spans, starts[own], scratch)))
-    outputs, lses = zip(*parts, strict=True)
-    return parts[0] if len(parts) == 1 else (torch.cat(outputs), torch.cat(lses))
+    return concatenated(parts, dim=0)
 
 
 def _attend_placed(
@@ -204,8 +212,7 @@ def _attend_placed(
         keys = everything if seen is None or len(spans) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
         mask = _mask(query[:, rows], spans, last, seen, bias)[:, keys]
         parts.append(run(rows, keys, attn_mask=mask[None, None]))
-    outputs, lses = zip(*parts, strict=True)
-    return parts[0] if len(parts) == 1 else (torch.cat(outputs, dim=1), torch.cat(lses, dim=1))
+    return concatenated(parts)
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:

@@ -44,6 +44,14 @@ def listed(x: Tensor, segments: Segments) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 
+def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
+    """Outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` one behind the other: queries, or heads with ``dim=0``."""
+    if len(parts) == 1:
+        return parts[0]
+    outputs, lses = zip(*parts, strict=True)
+    return torch.cat(outputs, dim=dim), torch.cat(lses, dim=dim)
+
+
 def for_heads(x: Tensor, heads: int) -> Tensor:
     """Keys or values ``[..., G or H, K, d]`` for each of ``H`` query heads."""
     return x if x.shape[-3] == heads else x.repeat_interleave(heads // x.shape[-3], dim=-3)

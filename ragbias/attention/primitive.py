@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ragbias.attention import flash_backend, fused
 from ragbias.attention.backends import chosen
-from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, listed, within
+from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, concatenated, listed, within
 
 FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
 MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
@@ -89,10 +89,7 @@ def attend(
             bounds=None if limits is None else (limits[0][block], limits[1][block]),
         )
         parts.append(weigh(scores, listed(value, segments)))
-    if len(parts) == 1:
-        return parts[0]
-    outputs, lses = zip(*parts, strict=True)
-    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+    return concatenated(parts)
 
 
 def attend_groups(
@@ -128,8 +125,7 @@ def attend_groups(
                 causal=True,
             )
         )
-    outputs, lses = zip(*parts, strict=True)
-    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+    return concatenated(parts)
 
 
 def placed_scores(

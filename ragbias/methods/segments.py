@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ragbias.attention import Group, attend, attend_groups
+from ragbias.attention import Group, attend, attend_groups, concatenated
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ class SegmentMethod(AttentionMethod):
             tail = self._placed_tail(row)
         if not prefill:
             return tail
-        outputs, lses = zip(*self._prefix(row, keys), self._documents(row, keys), tail, strict=True)
-        return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+        return concatenated([*self._prefix(row, keys), self._documents(row, keys), tail])
 
     def _prefix(self, row: RowCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Plain causal attention of the tokens before the documents, if there are any."""
