@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ragbias.evaluation.rows import Row  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
+SHUFFLES = 500
 FEWEST = 5  # questions that an interval takes
 LEVEL = 95  # per cent
 
@@ -151,14 +152,14 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     return _around(estimate, max(least, lowest), min(most, highest))
 
 
-def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, list[Interval]]:
+def curve(scores: Scores, resamples: int = RESAMPLES) -> dict[str, list[Interval]]:
     """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
 
     Raises:
         RunError: too few questions.
     """
     found = point(scores.values)
-    many = Summaries.of(scores.values, draws(len(scores.questions), resamples, seed))
+    many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
     return {
         "by_position": [
             percentile(float(found.by_position[0, index]), many.by_position[:, index])
@@ -172,14 +173,14 @@ def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str
     }
 
 
-def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Interval]:
+def differences(own: Scores, reference: Scores) -> dict[str, Interval]:
     """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
 
     Raises:
         RunError: too few questions in common.
     """
     pair = own.shared(reference)
-    counts = draws(len(pair[0]), resamples, seed)
+    counts = draws(len(pair[0]))
     first, second = (point(values) for values in pair)
     many_first, many_second = (Summaries.of(values, counts) for values in pair)
 
@@ -198,24 +199,24 @@ def point(values: Floats) -> Summaries:
     return Summaries.of(values, np.ones((1, len(values))))
 
 
-def gap_by_chance(scores: Scores, resamples: int = 500, seed: int = 0) -> float:
+def gap_by_chance(scores: Scores) -> float:
     """The gap that 95 of 100 runs without any position bias stay below.
 
     Each question's scores are shuffled over the positions: a gap is never negative, so noise alone makes one.
     """
-    rng = np.random.default_rng(seed)
-    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(resamples)]
+    rng = np.random.default_rng(0)
+    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))
 
 
-def share(values: Mapping[str, float], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def share(values: Mapping[str, float]) -> Interval:
     """Mean of one value per question, with its interval.
 
     Raises:
         RunError: too few questions.
     """
     column = np.array([values[question] for question in sorted(values)], dtype=float)
-    return percentile(float(column.mean()), draws(len(column), resamples, seed) @ column / len(column))
+    return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
 
 
 def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
