@@ -24,7 +24,7 @@ def demo(
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
     from ragbias.evaluation import demo as evaluation
-    from ragbias.evaluation.positions import reach
+    from ragbias.evaluation.positions import widest_margin
 
     settings = evaluation.Settings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
@@ -38,7 +38,7 @@ def demo(
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
     measured = [curve for curves in outcome["curves"].values() for curve in curves.values()]
-    console.print(_how_sure(questions, reach(measured)))
+    console.print(_how_sure(questions, widest_margin(measured)))
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
@@ -49,10 +49,10 @@ def demo(
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
 
 
-def _how_sure(questions: int, reach: float | None) -> str:
-    if reach is None:
+def _how_sure(questions: int, margin: float | None) -> str:
+    if margin is None:
         return f"{questions} questions are too few to say how sure these accuracies are."
-    return f"With {questions} questions an accuracy may be off by up to {reach:.2f} (the widest 95% interval here)."
+    return f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:

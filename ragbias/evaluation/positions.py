@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ragbias.boundaries import locate
+from ragbias.errors import RunError
 from ragbias.evaluation.metrics import normalised
 from ragbias.evaluation.statistics import FEWEST, Scores, Summaries, curve, point
 from ragbias.lm import DebiasedLM
@@ -16,6 +17,7 @@ from ragbias.methods import Method
 from ragbias.prompt import Prompt
 
 MakeText = Callable[[Sequence[str], str], str]
+BATCH_SIZE = 10
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,17 @@ class Curve:
 
 
 def split(text: str, documents: Sequence[str]) -> Prompt:
-    """A flat prompt, split at its documents as the integrations do it."""
-    return Prompt.from_text(text, locate(text, documents=documents).spans)
+    """A flat prompt, split at its documents.
+
+    Raises:
+        RunError: not all of them stand in it.
+    """
+    found = locate(text, documents=documents)
+    if found.source != "documents" or found.n_found < len(documents):
+        raise RunError(
+            f"{found.reason}; the prompt must hold every document, verbatim and told from the text around it"
+        )
+    return Prompt.from_text(text, found.spans)
 
 
 def measure(
@@ -95,22 +106,24 @@ def measure(
     positions: Sequence[int],
     make_text: MakeText,
     progress: Callable[[int], None] = lambda answered: None,
-    batch_size: int = 10,
     max_new_tokens: int = 8,
 ) -> Curve:
     """Ask every example with its gold document at every position (counted from 0), greedily.
 
     An answer is right if it equals the expected one, regardless of case, white space and a final full stop.
+
+    Raises:
+        RunError: a text lacks one of its documents.
     """
     answers: list[list[str]] = [[] for _ in examples]
     for position in positions:
-        for begin in range(0, len(examples), batch_size):
-            part = examples[begin : begin + batch_size]
+        for begin in range(0, len(examples), BATCH_SIZE):
+            part = examples[begin : begin + BATCH_SIZE]
             documents = [example.arranged(position) for example in part]
             prompts = [
                 split(make_text(texts, example.question), texts) for example, texts in zip(part, documents, strict=True)
             ]
-            outputs = lm.batch(prompts, method=method, max_new_tokens=max_new_tokens, batch_size=batch_size)
+            outputs = lm.batch(prompts, method=method, max_new_tokens=max_new_tokens, batch_size=BATCH_SIZE)
             for index, output in enumerate(outputs, start=begin):
                 answers[index].append(normalised(output.text))
             progress(len(part))
@@ -120,9 +133,11 @@ def measure(
     return Curve(Scores(names, tuple(positions), values.astype(float)), answers)
 
 
-def reach(curves: Iterable[Curve]) -> float | None:
-    """How far the 95% interval of an accuracy at a position reaches from it, the widest of all; None: too few examples
-    for intervals."""
+def widest_margin(curves: Iterable[Curve]) -> float | None:
+    """The widest margin of error of an accuracy at a position: how far its 95% interval lies from it at most.
+
+    None: too few examples for intervals.
+    """
     given = list(curves)
     if min(len(each.scores.questions) for each in given) < FEWEST:
         return None

@@ -1,4 +1,4 @@
-"""How sure the figures of a bench are: bootstrap over questions, flips, judges, orders.
+"""How sure the figures of a bench are: bootstrap over questions.
 
 A question is the unit that is drawn: its answers at all positions stay together, and methods are compared on the same
 drawn questions (paired).
@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import RunError
-from ragbias.evaluation.metrics import normalised
 
 if TYPE_CHECKING:
     from ragbias.evaluation.rows import Row  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
+SHUFFLES = 500
 FEWEST = 5  # questions that an interval takes
 LEVEL = 95  # per cent
 
@@ -152,14 +152,14 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     return _around(estimate, max(least, lowest), min(most, highest))
 
 
-def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, list[Interval]]:
+def curve(scores: Scores, resamples: int = RESAMPLES) -> dict[str, list[Interval]]:
     """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
 
     Raises:
         RunError: too few questions.
     """
     found = point(scores.values)
-    many = Summaries.of(scores.values, draws(len(scores.questions), resamples, seed))
+    many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
     return {
         "by_position": [
             percentile(float(found.by_position[0, index]), many.by_position[:, index])
@@ -173,14 +173,14 @@ def curve(scores: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str
     }
 
 
-def differences(own: Scores, reference: Scores, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Interval]:
+def differences(own: Scores, reference: Scores) -> dict[str, Interval]:
     """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
 
     Raises:
         RunError: too few questions in common.
     """
     pair = own.shared(reference)
-    counts = draws(len(pair[0]), resamples, seed)
+    counts = draws(len(pair[0]))
     first, second = (point(values) for values in pair)
     many_first, many_second = (Summaries.of(values, counts) for values in pair)
 
@@ -199,126 +199,24 @@ def point(values: Floats) -> Summaries:
     return Summaries.of(values, np.ones((1, len(values))))
 
 
-def gap_by_chance(scores: Scores, resamples: int = 500, seed: int = 0) -> float:
+def gap_by_chance(scores: Scores) -> float:
     """The gap that 95 of 100 runs without any position bias stay below.
 
     Each question's scores are shuffled over the positions: a gap is never negative, so noise alone makes one.
     """
-    rng = np.random.default_rng(seed)
-    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(resamples)]
+    rng = np.random.default_rng(0)
+    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))
 
 
-def share(values: Mapping[str, float], resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def share(values: Mapping[str, float]) -> Interval:
     """Mean of one value per question, with its interval.
 
     Raises:
         RunError: too few questions.
     """
     column = np.array([values[question] for question in sorted(values)], dtype=float)
-    return percentile(float(column.mean()), draws(len(column), resamples, seed) @ column / len(column))
-
-
-def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] | None = None) -> dict[str, float]:
-    """For each question asked in several orders: 1 if not all answers are the same, else 0.
-
-    Where seeds drew other documents for the same question, the mean over these sets of documents.
-
-    Args:
-        rows: of one task, model and method.
-        answer: what must stay the same; default: the prediction, normalised.
-    """
-    answer = answer or spoken
-    given: dict[tuple[str, int, int], list[Hashable]] = defaultdict(list)
-    for row in rows:
-        given[row.question, row.documents, row.seed].append(answer(row))
-    changed: dict[str, list[bool]] = defaultdict(list)
-    for (question, _, _), answers in given.items():
-        if len(answers) > 1:
-            changed[question].append(len(set(answers)) > 1)
-    return {question: float(np.mean(each)) for question, each in changed.items()}
-
-
-def repeats(
-    rows: Iterable[Row], noise: Iterable[Row], answer: Callable[[Row], Hashable] | None = None
-) -> dict[str, float]:
-    """For each question asked twice in the same order: the share of second answers that differ from the first.
-
-    Its mean is the noise floor of the decoder; ``noise`` are the second answers.
-    """
-    answer = answer or spoken
-    first = {row.key: answer(row) for row in rows}
-    changed: dict[str, list[bool]] = defaultdict(list)
-    for row in noise:
-        if row.key in first:
-            changed[row.question].append(answer(row) != first[row.key])
-    return {question: float(np.mean(each)) for question, each in changed.items()}
-
-
-def spoken(row: Row) -> str:
-    """What a row says, as flips compare it."""
-    return normalised(row.prediction)
-
-
-def verdict(row: Row) -> str:
-    """Which answer a judge's row prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is a tie's."""
-    return {1.0: "chosen", 0.0: "rejected"}.get(row.score, "neither")
-
-
-def prefers_first(rows: Iterable[Row]) -> dict[str, float]:
-    """For each pair that a judge decided: the share of its verdicts for the answer shown first.
-
-    The better answer is the gold document, so a verdict is for the first one if it is right and that one stands first,
-    or wrong and it stands second.
-    """
-    given: dict[str, list[bool]] = defaultdict(list)
-    for row in rows:
-        if verdict(row) != "neither" and row.gold_position is not None:
-            given[row.question].append((verdict(row) == "chosen") == (row.gold_position == 0))
-    return {question: float(np.mean(each)) for question, each in given.items()}
-
-
-def order_agreement(rows: Iterable[Row]) -> dict[str, float]:
-    """For each question with documents shown from several given orders: how much the orders shown agree.
-
-    It is the mean Kendall's tau over all pairs of them; where seeds drew other documents, the mean over these sets.
-
-    Args:
-        rows: of one task, model and method.
-
-    Raises:
-        RunError: as ``mean_kendall_tau``.
-    """
-    shown: dict[tuple[str, int, int], list[tuple[int, ...]]] = defaultdict(list)
-    for row in rows:
-        if len(row.shown) > 1:
-            shown[row.question, row.documents, row.seed].append(row.shown)
-    agreements: dict[str, list[float]] = defaultdict(list)
-    for (question, _, _), orders in shown.items():
-        if len(orders) > 1:
-            agreements[question].append(mean_kendall_tau(orders))
-    return {question: float(np.mean(each)) for question, each in agreements.items()}
-
-
-def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
-    """The mean over all pairs of orders of Kendall's tau: 1 the same, 0 unrelated, -1 reversed.
-
-    Tau is the share of pairs of documents that stand the same way round in both orders, less the share of the others.
-
-    Args:
-        orders: two or more of the same two or more documents, each once.
-
-    Raises:
-        RunError: they are not.
-    """
-    first = orders[0]
-    if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
-        raise RunError(f"orders {orders!r}; expected the same two or more documents in each, each once")
-    places = np.argsort(np.asarray(orders), axis=1)
-    one, other = np.triu_indices(len(first), 1)
-    signs = np.sign(places[:, one] - places[:, other])
-    taus = signs @ signs.T / len(one)
-    return float(taus[np.triu_indices(len(orders), 1)].mean())
+    return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
 
 
 def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:

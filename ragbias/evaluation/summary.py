@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
-from ragbias.evaluation import statistics
+from ragbias.evaluation import per_question, statistics
 from ragbias.evaluation.folder import cost_key
 from ragbias.evaluation.rows import Row
 from ragbias.evaluation.statistics import FEWEST, Interval, Scores
@@ -93,7 +93,7 @@ def _methods(rows: Sequence[Row], noise: Sequence[Row], costs: Mapping[str, Any]
             **_accuracy(own, scores[label]),
             "difference": _difference(label, scores),
             **_consistency(own, again.get(label, [])),
-            "kendall_tau": _share(statistics.order_agreement(own)),
+            "kendall_tau": _share(per_question.order_agreement(own)),
             "prompt_tokens": fmean(row.prompt_tokens for row in own),
             "completion_tokens": fmean(row.completion_tokens for row in own),
             "seconds": median(row.seconds for row in own),
@@ -151,26 +151,26 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate]
 
 def _consistency(rows: Sequence[Row], noise: Sequence[Row]) -> dict[str, Any]:
     """Flips over the orders, and between two answers in the same order; a judge's is the answer that it prefers."""
-    says = statistics.verdict if rows[0].task == JUDGE else statistics.spoken
+    says = per_question.verdict if rows[0].task == JUDGE else per_question.spoken
     orders = Counter((row.question, row.seed) for row in rows)
     return {
         "orders": max(orders.values()),
-        "flip_rate": _share(statistics.flips(rows, says)),
-        "noise_floor": _share(statistics.repeats(rows, noise, says)),
+        "flip_rate": _share(per_question.flips(rows, says)),
+        "noise_floor": _share(per_question.repeats(rows, noise, says)),
     }
 
 
 def _judge(rows: Sequence[Row]) -> dict[str, Any]:
     """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer in each place."""
-    consistent = {question: 1 - value for question, value in statistics.flips(rows, statistics.verdict).items()}
+    consistent = {question: 1 - value for question, value in per_question.flips(rows, per_question.verdict).items()}
     places = {
         name: _share(_mean_scores(row for row in rows if row.gold_position == place))
         for place, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
-    undecided = sum(statistics.verdict(row) == "neither" for row in rows)
+    undecided = sum(per_question.verdict(row) == "neither" for row in rows)
     return {
         "swap_consistency": _share(consistent),
-        "prefers_first": _share(statistics.prefers_first(rows)),
+        "prefers_first": _share(per_question.prefers_first(rows)),
         **places,
         "undecided": undecided / len(rows),
     }

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from ragbias.errors import RunError
 from ragbias.evaluation.metrics import normalised
-from ragbias.evaluation.positions import Curve, Example, measure, reach
+from ragbias.evaluation.positions import Curve, Example, measure, split, widest_margin
 from ragbias.evaluation.statistics import Scores
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
@@ -23,13 +24,13 @@ def test_curve_figures():
     assert curve.as_dict()["accuracy_by_position"] == {"1": 0.75, "3": 0.25}
 
 
-def test_the_reach_of_an_accuracy_is_that_of_the_widest_interval():
+def test_the_margin_of_an_accuracy_is_that_of_the_widest_interval():
     """For a share, the bootstrap's interval is that of the binomial distribution."""
     sure, unsure = made_curve([[1, 1]] * 40), made_curve([[1, 0], [1, 1]] * 20)
-    assert reach([sure]) == 0
+    assert widest_margin([sure]) == 0
     low, high = binom.ppf([0.025, 0.975], 40, 0.5) / 40
-    assert reach([sure, unsure]) == pytest.approx(max(0.5 - low, high - 0.5), abs=0.026)  # one question
-    assert reach([sure, made_curve([[1, 1]] * 4)]) is None
+    assert widest_margin([sure, unsure]) == pytest.approx(max(0.5 - low, high - 0.5), abs=0.026)  # one question
+    assert widest_margin([sure, made_curve([[1, 1]] * 4)]) is None
 
 
 def test_example_puts_the_gold_document_in_its_place():
@@ -39,6 +40,23 @@ def test_example_puts_the_gold_document_in_its_place():
         ["x", "gold", "y"],
         ["x", "y", "gold"],
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("An owl.\n\nWho?", "1 of the 2 documents given explicitly do not stand verbatim in the prompt"),
+        ("Who?", "none of the 2 documents given explicitly stands verbatim"),
+        ("Document [1] A cat.\nDocument [2] A dog.\n\nWho?", "none of the 2 documents given explicitly"),
+    ],
+)
+def test_a_prompt_without_all_of_its_documents_is_refused(lm, text, reason):
+    documents = ["An owl.", "A hen."]
+    with pytest.raises(RunError, match=reason):
+        split(text, documents)
+    example = Example("Who?", "owl", "An owl.", ("A hen.",))
+    with pytest.raises(RunError, match=reason):
+        measure(lm, NoMethod(), [example], [0], lambda documents, question: text)
 
 
 def test_measure_counts_right_answers_and_flips(lm):

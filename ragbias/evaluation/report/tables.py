@@ -67,40 +67,33 @@ def reorders(result: Mapping[str, Any]) -> bool:
 
 
 def headings(result: Mapping[str, Any]) -> list[str]:
-    kind = cost_kind(result)
-    return [
-        "method",
-        "worst",
-        "mean",
-        "gap",
-        f"worst - {REFERENCE}",
-        f"mean - {REFERENCE}",
-        "flips",
-        "noise",
-        *(["order"] if reorders(result) else []),
-        *([COST_HEADINGS[kind]] if kind else []),
-        *(JUDGE_FIGURES.values() if result["task"] == JUDGE else ()),
-    ]
+    label, method = ranked(result)[0]
+    return list(_cells(result, label, method, True))
 
 
 def lines(result: Mapping[str, Any]) -> list[list[str]]:
     """Cells for ``headings``, with intervals."""
-    return [_cells(result, label, method, True) for label, method in ranked(result)]
+    return [list(_cells(result, label, method, True).values()) for label, method in ranked(result)]
 
 
-def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> list[str]:
+def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> dict[str, str]:
+    """A method's row, by heading; the headings are the same for all methods of a result."""
+    cells = {"method": label}
+    for name in ("worst", "mean", "gap"):
+        cells[name] = with_interval(method[name], intervals)
     difference = method["difference"] or {}
-    kind = cost_kind(result)
-    cost = cost_of(result, label)
-    return [
-        label,
-        *(with_interval(method[name], intervals) for name in ("worst", "mean", "gap")),
-        *(with_interval(difference.get(name), intervals, "+.2f") for name in ("worst", "mean")),
-        *(with_interval(method[name], intervals, ".0%") for name in ("flip_rate", "noise_floor")),
-        *([with_interval(method["kendall_tau"], intervals)] if reorders(result) else []),
-        *([with_interval(cost, intervals, ".2f", "x")] if kind else []),
-        *(with_interval(method["judge"][name], intervals) for name in (JUDGE_FIGURES if "judge" in method else ())),
-    ]
+    for name in ("worst", "mean"):
+        cells[f"{name} - {REFERENCE}"] = with_interval(difference.get(name), intervals, "+.2f")
+    for heading, name in {"flips": "flip_rate", "noise": "noise_floor"}.items():
+        cells[heading] = with_interval(method[name], intervals, ".0%")
+    if reorders(result):
+        cells["order"] = with_interval(method["kendall_tau"], intervals)
+    if kind := cost_kind(result):
+        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), intervals, prefix="x")
+    if result["task"] == JUDGE:
+        for name, heading in JUDGE_FIGURES.items():
+            cells[heading] = with_interval(method["judge"][name], intervals)
+    return cells
 
 
 def with_interval(
@@ -121,15 +114,15 @@ def _written(value: float, form: str) -> str:
 
 def as_table(result: Mapping[str, Any]) -> Table:
     """For a terminal of 80 columns: an interval for the worst position only, and no judge's figures."""
-    kind = cost_kind(result)
-    optional = [*(["order"] if reorders(result) else []), *([COST_HEADINGS[kind]] if kind else [])]
-    headings = ["worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise", *optional]
-    table = plain_table(title(result), "method", *headings)
+    optional = [heading for heading in headings(result) if heading in ("order", *COST_HEADINGS.values())]
+    shown = ["mean", "gap", f"worst - {REFERENCE}", "flips", "noise", *optional]
+    head = ["method", "worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise", *optional]
+    table = plain_table(title(result), *head)
     for label, method in ranked(result):
         cells = _cells(result, label, method, False)
         low, high = method["worst"][1:] if method["worst"] else (None, None)
         interval = NOTHING if low is None else f"{low:.2f}-{high:.2f}".replace("0.", ".")
-        table.add_row(*map(Text, (label, cells[1], interval, *cells[2:5], *cells[6 : 8 + len(optional)])))
+        table.add_row(*map(Text, (label, cells["worst"], interval, *(cells[heading] for heading in shown))))
     return table
 
 
@@ -147,8 +140,8 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
     for result in summary["results"]:
         rows = [headings(result), ["---"] + ["---:"] * (len(headings(result)) - 1), *lines(result)]
         table = "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
-        notes = "".join(f"\n- {_in_markdown(note)}" for note in result["notes"])
-        parts.append(f"### {_in_markdown(title(result))}\n\n{table}\n{notes and notes + chr(10)}")
+        notes = "".join(f"- {_in_markdown(note)}\n" for note in result["notes"])
+        parts.append(f"### {_in_markdown(title(result))}\n\n{table}\n" + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
 
 

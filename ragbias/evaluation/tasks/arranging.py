@@ -1,17 +1,15 @@
-"""Which orders of its documents a question is asked in, and the checks of settings that tasks share."""
+"""Which orders of its documents a question is asked in."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ragbias.errors import RunError
 
 T = TypeVar("T")
-SEVERAL = {"documents": 1, "positions": 0}  # options that are several whole numbers, and their least
-ONE = {"orders": 1, "limit": 1}
 
 
 def evenly_spread(documents: int, count: int) -> list[int]:
@@ -78,27 +76,3 @@ def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
         found.append(places[text])
         places[text] += 1
     return tuple(found)
-
-
-def check_settings(task: Any) -> None:
-    """Raise ``RunError`` unless counts and places of a task are whole numbers in range, and no place is named twice."""
-    for name, least in SEVERAL.items():
-        values = getattr(task, name, None)
-        if values is not None and (not values or not all(_whole(each, least) for each in values) or _twice(values)):
-            raise RunError(f"{task.name}: {name}={values!r}; expected different whole numbers >= {least}")
-    for name, least in ONE.items():
-        value = getattr(task, name, None)
-        if value is not None and not _whole(value, least):
-            raise RunError(f"{task.name}: {name}={value!r}; expected a whole number >= {least}")
-    if type(task.seed) is not int:
-        raise RunError(f"{task.name}: seed={task.seed!r}; expected a whole number")
-    if type(getattr(task, "indices", True)) is not bool:
-        raise RunError(f"{task.name}: indices={task.indices!r}; expected true or false")
-
-
-def _whole(value: Any, least: int) -> bool:
-    return type(value) is int and value >= least
-
-
-def _twice(values: Sequence[Any]) -> bool:
-    return len(set(values)) < len(values)

@@ -14,8 +14,8 @@ from typing import Any
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.jsonl import Line, read_lines, sources
-from ragbias.evaluation.tasks.arranging import check_settings
 from ragbias.evaluation.tasks.base import Answer, Case, Task
+from ragbias.evaluation.tasks.settings import check_settings
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from ragbias.errors import RunError
 from ragbias.evaluation.jsonl import Line, numbered_lines
 from ragbias.evaluation.metrics import value_in_answer
-from ragbias.evaluation.tasks.arranging import arranged, check_settings
+from ragbias.evaluation.tasks.arranging import arranged
 from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.tasks.settings import check_settings
 
 TEMPLATE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from ragbias.evaluation.jsonl import Line, numbered_lines
 from ragbias.evaluation.metrics import qa_f1
-from ragbias.evaluation.tasks.arranging import check_settings, orders_of
+from ragbias.evaluation.tasks.arranging import orders_of
 from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.tasks.settings import check_flag, check_settings
 
 DATASETS = ("hotpotqa", "2wikimqa", "musique")
 INSTRUCTION = (
@@ -53,6 +54,7 @@ class LongBench(Task):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_flag(f"{self.name}: indices", self.indices)
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit):

@@ -17,8 +17,9 @@ from typing import NamedTuple
 from ragbias.errors import RunError
 from ragbias.evaluation.jsonl import Line, read_lines, sources
 from ragbias.evaluation.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.tasks.arranging import arranged, check_settings, evenly_spread
+from ragbias.evaluation.tasks.arranging import arranged, evenly_spread
 from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.tasks.settings import check_flag, check_settings
 
 TEMPLATE = (
     "Write a high-quality answer for the given question using only the provided search results (some of which might be "
@@ -88,6 +89,7 @@ class MultiDocumentQA(Task):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        check_flag(f"{self.name}: indices", self.indices)
 
     def cases(self) -> Iterator[Case]:
         questions: dict[str, list[_Example]] = {}

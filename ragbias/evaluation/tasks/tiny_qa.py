@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ragbias.evaluation.metrics import exact
-from ragbias.evaluation.tasks.arranging import arranged, check_settings, evenly_spread
+from ragbias.evaluation.tasks.arranging import arranged, evenly_spread
 from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.tasks.settings import check_settings
 from ragbias.tiny.evaluate import LAYOUT
 from ragbias.tiny.evaluate import cases as held_out_cases
 

@@ -36,6 +36,9 @@ def test_tasks_are_made_by_name() -> None:
         ("tiny", {"orders": 0}, "tiny: orders=0; expected a whole number >= 1"),
         ("mdqa", {"data": ["a.jsonl"], "limit": 2.5}, "mdqa: limit=2.5; expected a whole number >= 1"),
         ("tiny", {"limit": True}, "tiny: limit=True; expected a whole number >= 1"),
+        ("tiny", {"seed": 0.5}, "tiny: seed=0.5; expected a whole number"),
+        ("mdqa", {"data": "a", "indices": 0}, "mdqa: indices=0; expected true or false"),
+        ("longbench", {"data": "a", "indices": "no"}, "longbench: indices='no'; expected true or false"),
     ],
 )
 def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], message: str) -> None:
