@@ -92,6 +92,7 @@ class DebiasedLM:
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
+        check_backend(backend)  # before the weights are read
         path = str(tiny.path()) if name == "tiny" else name
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
         model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)

@@ -14,6 +14,9 @@ from ragbias.request import Request, obstacle_in
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
 OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
+TEXTS_OR_SEGMENTER = (
+    "Pass documents= as they stand in the prompt, or leave them to the segmenter"
+)
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 
@@ -38,7 +41,13 @@ class MissingDocuments:
     _warned: set[tuple[tuple[str, int] | None, str]] = field(default_factory=set, init=False, repr=False)
 
     def check(
-        self, request: Request, on_missing: OnMissing, *, explicit: bool = False, suspected: bool = False
+        self,
+        request: Request,
+        on_missing: OnMissing,
+        *,
+        explicit: bool = False,
+        suspected: bool = False,
+        segmented: bool = False,
     ) -> None:
         """Judge the request of a method that needs documents.
 
@@ -48,6 +57,7 @@ class MissingDocuments:
         Args:
             explicit: the user said which documents the prompt holds.
             suspected: there may be documents that nothing names, because what should have seen them failed.
+            segmented: the user gave a segmenter.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
@@ -61,7 +71,7 @@ class MissingDocuments:
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return
-        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit)}"
+        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmented)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         level, site = _call_site(self.frameworks)
@@ -69,13 +79,13 @@ class MissingDocuments:
             self._warned.add((site, report.source))
             warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
 
-    def _remedy(self, report: Report, explicit: bool) -> str:
-        if report.source == "segmenter":
+    def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
+        if report.source == "segmenter" or (segmented and not explicit):
             remedy = OTHER_SEGMENTER
-        elif report.source != "none" and not report.n_found:
+        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they stand there, but not apart
             remedy = OTHER_TEMPLATE
         elif explicit:
-            remedy = OTHER_TEXTS
+            remedy = TEXTS_OR_SEGMENTER if segmented else OTHER_TEXTS
         else:
             remedy = self.remedy
         return f"{remedy}; on_missing='ignore' silences this."

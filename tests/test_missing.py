@@ -53,19 +53,22 @@ def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit
 
 
 @pytest.mark.parametrize(
-    ("boundaries", "explicit", "advice"),
+    ("boundaries", "given", "advice"),
     [
-        (found("none", 3, 0), False, "Retrieve inside the chain"),
-        (found("none", 3, 0), True, "Pass documents= as they stand in the prompt"),
-        (found("documents", 3, 2), True, "Pass documents= as they stand in the prompt"),
-        (found("run", 3, 0), False, "Change the template"),
-        (found("segmenter", 3, 2), False, "Let the segmenter find all documents"),
+        (found("none", 3, 0), {}, "Retrieve inside the chain"),
+        (found("none", 3, 0), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
+        (found("documents", 3, 2), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
+        (found("documents", 3, 1), {"explicit", "segmented"}, "Pass documents= .*, or leave them to the segmenter"),
+        (found("run", 3, 0), {}, "Change the template"),
+        (found("documents", 3, 0), {"explicit"}, "Change the template"),
+        (found("none", 3, 0), {"segmented"}, "Let the segmenter find all documents"),
+        (found("segmenter", 3, 2), {"segmented"}, "Let the segmenter find all documents"),
     ],
 )
-def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, explicit, advice):
+def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given, advice):
     request = lm.prepare(TEXT, boundaries=boundaries)
     with pytest.raises((DocumentNotFoundError, NoDocumentsError), match=rf"in the prompt, so .*\. {advice}"):
-        policy.check(request, "raise", explicit=explicit)
+        policy.check(request, "raise", **dict.fromkeys(given, True))
 
 
 def test_documents_without_a_question_behind_them_are_missed(lm, policy):

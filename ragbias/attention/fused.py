@@ -29,7 +29,13 @@ from ragbias.attention.scratch import Scratch, portion
 BLOCK = 256  # queries whose mask exists at one time
 MOVED = 2**21  # numbers of keys in each thread that are moved at one time; they should fit into a cache
 
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """The kernel, which takes for granted that the numbers of a vector lie side by side."""
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    result: tuple[Tensor, Tensor] = kernel(query, key, value, **options)
+    return result
 
 
 def available(query: Tensor, scoring: Scoring) -> bool:
@@ -67,7 +73,8 @@ def attend_groups(
     )
     encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
     key = scoring.encoding.paired(key)
-    scratch = Scratch()
+    # what a backward pass will read is not written over
+    scratch = None if torch.is_grad_enabled() and (encoded.requires_grad or key.requires_grad) else Scratch()
     parts = []
     at = 0
     for together in _calls(groups, query.shape[0] * query.shape[-1]):
@@ -103,7 +110,7 @@ def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
 
 
 def _attend_together(
-    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch
+    query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch | None
 ) -> tuple[Tensor, Tensor]:
     """As ``_attend`` for several groups that see the same keys, in one call, for which all get equally many queries.
 
@@ -209,10 +216,22 @@ def _attend_placed(
     for begin in range(0, queries, BLOCK):
         rows = slice(begin, begin + BLOCK)
         seen = None if bounds is None else (bounds[0][rows], bounds[1][rows])
-        keys = everything if seen is None or len(spans) > 1 else slice(int(seen[0].min()), int(seen[1].max()))
+        keys, blind = everything, None
+        if seen is not None and len(spans) == 1:
+            keys, blind = _keys_seen(seen, placed.shape[2])
         mask = _mask(query[:, rows], spans, last, seen, bias)[:, keys]
-        parts.append(run(rows, keys, attn_mask=mask[None, None]))
+        output, lse = run(rows, keys, attn_mask=mask[None, None])
+        if blind is not None and blind.any():  # the kernel has no notion of queries that see nothing
+            output, lse = output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
+        parts.append((output, lse))
     return concatenated(parts)
+
+
+def _keys_seen(bounds: Bounds, keys: int) -> tuple[slice, Tensor]:
+    """The keys of a single segment that a block of queries needs, one at least; and bool ``[Q]``: who sees none."""
+    lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
+    begin = min(int(lower.min()), keys - 1)
+    return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:

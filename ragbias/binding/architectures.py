@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ragbias.attention import Alibi, Encoding, Rotary
@@ -159,12 +159,8 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     Raises:
         UnsupportedModelError: the family, or its rope scaling, is not known to be right.
     """
-    config = getattr(model, "config", None)
-    family = getattr(config, "model_type", type(model).__name__)
-    if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
-        raise UnsupportedModelError(
-            f"architecture {family!r} ({type(model).__name__}) is not supported; supported: {', '.join(ARCHITECTURES)}"
-        )
+    config: Any = getattr(model, "config", None)
+    family = family_of(config, type(model).__name__)
     known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
     for rope in _rope_types(getattr(config.get_text_config(), "rope_parameters", None) or {}):
         if rope not in known:
@@ -172,6 +168,20 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
                 f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(known)}"
             )
     return ARCHITECTURES[family]
+
+
+def family_of(config: PreTrainedConfig | None, name: str) -> str:
+    """The family of a model, by its config; ``name`` is what an error calls it.
+
+    Raises:
+        UnsupportedModelError: it is none of ``ARCHITECTURES``.
+    """
+    family: str = getattr(config, "model_type", name)
+    if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
+        raise UnsupportedModelError(
+            f"architecture {family!r} ({name}) is not supported; supported: {', '.join(ARCHITECTURES)}"
+        )
+    return family
 
 
 def _rope_types(parameters: dict[str, Any]) -> list[str]:

@@ -147,7 +147,8 @@ def _segmented(text: str, segmenter: Segmenter) -> _Search:
         reason = f"{apart} stand in another message and were left as plain text" if apart else ""
         found, count = Boundaries(tuple(together), "segmenter", len(together), reason), len(spans)
     if not found.spans:
-        found = Boundaries((), "none", found.n_expected, "the segmenter found no documents")
+        reason = found.reason if texts else "the segmenter found no documents"
+        found = Boundaries((), "none", found.n_expected, reason)
     return found, count
 
 

@@ -300,3 +300,39 @@ def test_document_mass_is_the_softmax_over_the_other_documents(blocks, monkeypat
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert found.diagonal(dim1=-2, dim2=-1).eq(0).all()
     assert document_mass(query, key, SPANS[:1], PLAIN).eq(0).all()
+
+
+@pytest.mark.parametrize("sees_others", [True, False])
+def test_gradients_of_several_calls_equal_the_references(sees_others, monkeypatch):
+    monkeypatch.setattr(fused, "MOVED", 1)
+
+    def gradients():
+        leaves = [x.requires_grad_() for x in inputs(30, 30, seed=9)]
+        attend_groups(*leaves, groups_of(HEADS, sees_others), Scoring(ROTARY, SCALE))[0].square().sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    fast = gradients()
+    monkeypatch.setattr(fused, "available", lambda *_: False)
+    torch.testing.assert_close(fast, gradients(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [([0, 0, 0, 0], [0, 0, 0, 1]), ([3] * 17, [3] * 17), ([2, 9, 4], [5, 9, 40]), ([20], [30])]
+)
+def test_queries_that_see_no_key_get_zeros(lower, upper, monkeypatch):
+    query, key, value = inputs(len(lower), 17, seed=10)
+    query = query.repeat(1, 2, 1)  # more than one, or there is nothing to fuse
+    bounds = torch.tensor(lower).repeat(2), torch.tensor(upper).repeat(2)
+    arguments = dict(positions=torch.arange(2 * len(lower)) + 20, scoring=Scoring(ROTARY, SCALE), bounds=bounds)
+    fast = attend(query, key, value, **arguments)
+    blind = [low >= min(high, 17) for low, high in zip(lower, upper, strict=True)] * 2
+    assert torch.equal(fast[1].isinf(), torch.tensor(blind).expand(HEADS, -1))
+    monkeypatch.setattr(fused, "available", lambda *_: False)
+    torch.testing.assert_close(fast, attend(query, key, value, **arguments), atol=1e-5, rtol=1e-5)
+
+
+def test_vectors_whose_numbers_lie_apart_are_read_right():
+    query, key, value = inputs(11, 11, seed=11)
+    apart = value.transpose(1, 2).contiguous().transpose(1, 2)
+    arguments = dict(positions=torch.arange(11), scoring=Scoring(ROTARY, SCALE), causal=True)
+    torch.testing.assert_close(attend(query, key, apart, **arguments), attend(query, key, value, **arguments))

@@ -310,7 +310,13 @@ class RagBiasModel(BaseModel):
         request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
             explicit = current_documents() if call.documents is None else call.documents
-            self._missing.check(request, self.on_missing, explicit=bool(explicit), suspected=bool(tree.failure))
+            self._missing.check(
+                request,
+                self.on_missing,
+                explicit=bool(explicit),
+                suspected=bool(tree.failure),
+                segmented=self.segmenter is not None,
+            )
         return request
 
     def _answers(

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from ragbias import tiny
+from ragbias.binding.architectures import family_of
 from ragbias.errors import ArgumentError
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 
@@ -39,7 +41,11 @@ def config_of(name: str) -> PreTrainedConfig:
     """The config of a model by its name: ``"tiny"``, a hub name, a folder, or a config file."""
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: there is no such file")
-    config: PreTrainedConfig = AutoConfig.from_pretrained(tiny.path() if name == "tiny" else name)
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(tiny.path() if name == "tiny" else name)
+    except StrictDataclassError as error:
+        raise ArgumentError(f"model {name!r}: its config is refused: {error}") from error
+    family_of(config, name)
     return config
 
 

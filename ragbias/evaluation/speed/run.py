@@ -102,9 +102,12 @@ def run(settings: Settings, progress: Progress) -> dict[str, Any]:
     for label, method in methods.items():
         _check_method(label, method, config)
     device = torch.device(settings.device)
+    for count in settings.documents:
+        _check_length(settings, count, config)
     batches = [_batch(settings, count, config, device) for count in settings.documents]
     task = progress.add_task("building the model", total=len(batches) * (settings.rounds + 2) * _runs(methods))
     model = _built(settings, config, device)
+    backend_of(model, settings.backend)  # raises where this model cannot have it
     results = []
     for count, batch in zip(settings.documents, batches, strict=True):
         progress.update(task, description=f"{count} documents")
@@ -149,18 +152,21 @@ def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
     method.validate(text.hidden_size, text.num_hidden_layers)
 
 
-def _batch(settings: Settings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
+def _check_length(settings: Settings, count: int, config: PreTrainedConfig) -> None:
     text = config.get_text_config()
-    lengths = prompts.lengths_of(count, settings.tokens, settings.total_tokens)
-    batch = prompts.draw(lengths, settings.batch, text.vocab_size, device, settings.ragged)
     window = text.max_seq_len if text.model_type == "mpt" else text.max_position_embeddings
-    needed = batch.ids.shape[1] + settings.steps
+    total = settings.total_tokens or count * (settings.tokens or 1)
+    needed = prompts.PREFIX + total + prompts.SUFFIX + settings.steps
     if needed > window:
         raise PromptTooLongError(
             f"{count} documents make a prompt that needs {needed} tokens with the {settings.steps} decoded ones, and "
             f"the model's window has {window}; take fewer documents or tokens"
         )
-    return batch
+
+
+def _batch(settings: Settings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
+    lengths = prompts.lengths_of(count, settings.tokens, settings.total_tokens)
+    return prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 
 def _built(settings: Settings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:

@@ -127,6 +127,8 @@ def test_a_plot_is_drawn_over_several_numbers_of_documents(speed, config, tmp_pa
         (["--documents", "20", "--total-tokens", "19"], "expected at least one for each"),
         (["--documents", "20", "--plot", "x.png"], "--plot needs several numbers of documents"),
         (["--documents", "2000"], "the model's window has 131072"),
+        (["--documents", "99999999999999999999999"], "the model's window has 131072"),
+        (["--documents", "2", "--total-tokens", "999999999999"], "the model's window has 131072"),
         (["--plot", "/nonexistent/x.png"], "/nonexistent is no folder"),
     ],
 )
@@ -134,4 +136,21 @@ def test_bad_input_ends_with_code_2_and_says_what_is_wrong(speed, arguments, wor
     code, _, errors = speed(*arguments)
     assert code == 2
     assert words in " ".join(errors.replace("│", " ").split())
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "t5"}, "architecture 't5'"),
+        ({"model_type": "gpt2"}, "architecture 'gpt2'"),
+        ({"model_type": "llama", "hidden_size": -5}, "its config is refused"),
+    ],
+)
+def test_a_config_that_cannot_be_measured_is_refused_at_once(speed, tmp_path, config, words):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    code, _, errors = speed("--model", str(path), "--documents", "2")
+    assert code == 2
+    assert words in " ".join(errors.split())
     assert "Traceback" not in errors

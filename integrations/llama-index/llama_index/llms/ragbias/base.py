@@ -230,7 +230,8 @@ class RagBiasLLM(FunctionCallingLLM):
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
             explicit = bool(current_documents() if named is None else named)
-            self._missing.check(request, self.on_missing, explicit=explicit)
+            segmented = self.segmenter is not None
+            self._missing.check(request, self.on_missing, explicit=explicit, segmented=segmented)
         return Prepared(self._key, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> Prepared:
