@@ -14,9 +14,7 @@ from ragbias.request import Request, obstacle_in
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
 OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
-TEXTS_OR_SEGMENTER = (
-    "Pass documents= as they stand in the prompt, or leave them to the segmenter"
-)
+TEXTS_OR_SEGMENTER = "Pass documents= as they stand in the prompt, or leave them to the segmenter"
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 

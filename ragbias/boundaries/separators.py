@@ -53,13 +53,25 @@ def split(text: str, spans: Sequence[tuple[int, int]]) -> Gaps:
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     if len(set(gaps)) < 2:
         gap = gaps[0] if gaps else ""
-        constant = _constant(gap, prefix, suffix) if holds_words(gap) else ("", "", gap)
+        if holds_words(gap):
+            constant = _constant(gap, prefix, suffix)
+        else:
+            constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
         if constant is not None:
             header, footer, separator = constant
             return Gaps([header] * len(spans), footer, separator, _closes(separator, suffix.removeprefix(footer)))
     separator, headers = _separator_and_headers(gaps)
     first = _first_header(prefix, suffix, headers)
     return Gaps([first, *headers], "", separator, _closes(separator, suffix))
+
+
+def _ends_with_header(gap: str, prefix: str) -> bool:
+    """Whether marks at the end of a gap without words are a header that happens to hold none, such as ``## **``: they
+    begin as the text before the first document does, and are not the same."""
+    rules = RULES.match(gap)
+    marks = gap[rules.end() :] if rules else gap
+    before = "\n".join(prefix.split("\n")[-1 - marks.count("\n") :])
+    return before != marks and LABEL.match(common_prefix(before, marks)) is not None
 
 
 def _closes(separator: str, suffix: str) -> bool:

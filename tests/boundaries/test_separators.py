@@ -51,6 +51,7 @@ def outcome(text, spans):
 )
 @settings(max_examples=1500, deadline=None)
 @example("Source: {}\n", "", "\n\n", "Context:\n\n", SUFFIXES[0], [("x", ("b.txt",) * 2), *[("y", ("a.txt",) * 2)] * 2])
+@example("## {}\n", "", "\n\n", "", SUFFIXES[0], [("red rose", ("a.txt",) * 2), ("red rose", ("**",) * 2)])
 @example("", "\nSource: {}", "\n\n", "Context:\n\n", SUFFIXES[0], [*[("y", ("a", "a"))] * 2, ("x", ("b", "b"))])
 def test_the_segments_are_the_same_in_every_order(header, footer, separator, prefix, suffix, documents):
     outcomes = {}

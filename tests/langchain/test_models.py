@@ -34,6 +34,7 @@ def test_a_message_has_usage_and_report(chat):
         "n_found",
         "reason",
         "backend",
+        "order",
     }
 
 
