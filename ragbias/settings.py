@@ -109,3 +109,16 @@ def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
         if token is not None:
             return int(token)
     return 0
+
+
+def settle(llm: Any, lm: Any, error: type[Exception]) -> None:
+    """Take over what a ``DebiasedLM`` was made with into the fields of an integration's pydantic model.
+
+    Raises:
+        error: a field was given and says otherwise.
+    """
+    for name in ("strip_numbering", "backend"):
+        settled = getattr(lm, name)
+        if name in llm.model_fields_set and getattr(llm, name) != settled:
+            raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+        setattr(llm, name, settled)

@@ -84,8 +84,7 @@ def _mass_together(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
     """Rows ``first`` to ``end`` of ``document_mass``, in fewer and larger steps, with scores that do not count."""
-    documents = torch.arange(len(spans), device=key.device)
-    of_key = documents.repeat_interleave(torch.tensor([end - begin for begin, end in spans], device=key.device))
+    of_key = _segment_of_key(spans, key.device)
     of_row = of_key[(of_key >= first) & (of_key < end)]
     queries = listed(query, spans[first:end]).float()
     scores = _scores(queries, [key[:, slice(*span)].float() for span in joined(spans)], scoring, scratch)
@@ -98,10 +97,8 @@ def _segment_mass(
     query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool, scratch: Scratch
 ) -> Tensor:
     pieces = joined(segments)
-    lengths = [end - begin for begin, end in segments]
-    keys, group, queries = sum(lengths), query.shape[0] // key.shape[0], query.shape[1]
-    repeats = torch.tensor(lengths, device=key.device)
-    of_segment = torch.eye(len(segments), device=key.device).repeat_interleave(repeats, 0, output_size=keys)
+    of_segment = torch.eye(len(segments), device=key.device)[_segment_of_key(segments, key.device)]
+    keys, group, queries = len(of_segment), query.shape[0] // key.shape[0], query.shape[1]
     most = most_scores(key.device)
     together = portion(len(key), most // max(1, group * queries * keys))  # key heads
     rows = portion(queries, most // max(1, group * together * keys))  # queries
@@ -114,6 +111,13 @@ def _segment_mass(
             parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)
         masses.append(sum(parts[1:], parts[0]) if total else torch.cat(parts, dim=1))
     return torch.cat(masses)
+
+
+def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
+    """The index of each key's segment, int64 ``[K]``."""
+    lengths = [end - begin for begin, end in segments]
+    repeats = torch.tensor(lengths, device=device)
+    return torch.arange(len(lengths), device=device).repeat_interleave(repeats, output_size=sum(lengths))
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
+from reports import REPORT_KEYS
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import NoDocumentsError
@@ -25,17 +26,7 @@ def test_a_message_has_usage_and_report(chat):
     assert usage["output_tokens"] == 8
     assert usage["total_tokens"] == usage["input_tokens"] + 8
     assert message.response_metadata["finish_reason"] == "length"
-    assert set(message.response_metadata["ragbias"]) == {
-        "method_requested",
-        "method_ran",
-        "source",
-        "spans",
-        "n_expected",
-        "n_found",
-        "reason",
-        "backend",
-        "order",
-    }
+    assert set(message.response_metadata["ragbias"]) == REPORT_KEYS
 
 
 def test_a_stream_adds_up_to_the_message_and_reports_in_its_last_chunk_only(chat):

@@ -10,6 +10,7 @@ from llama_index.core.base.llms.types import CitableBlock, CitationBlock, TextBl
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.llms.ragbias import RagBiasLLM
+from reports import REPORT_KEYS
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ragbias
@@ -19,17 +20,6 @@ from ragbias.methods import Pine
 
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue.", "The Kitten Tower gate is green."]
 PROMPT = "Context:\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which gate is blue?\nAnswer:"
-REPORT_KEYS = {
-    "method_requested",
-    "method_ran",
-    "source",
-    "spans",
-    "n_expected",
-    "n_found",
-    "reason",
-    "backend",
-    "order",
-}
 
 
 def test_complete_gives_only_the_answer_with_usage_and_report(llm: RagBiasLLM) -> None:

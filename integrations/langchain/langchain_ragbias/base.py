@@ -28,7 +28,7 @@ from ragbias.methods import Method
 from ragbias.missing import MissingDocuments, OnMissing
 from ragbias.report import Generation
 from ragbias.request import Request
-from ragbias.settings import check_arguments
+from ragbias.settings import check_arguments, settle
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 
@@ -139,11 +139,7 @@ class RagBiasModel(BaseModel):
                 raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
             if self._names_another_model():
                 return self._load_anew()
-            for name in ("strip_numbering", "backend"):
-                settled = getattr(self.lm, name)
-                if name in self.model_fields_set and getattr(self, name) != settled:
-                    raise ValueError(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
-                setattr(self, name, settled)
+            settle(self, self.lm, ValueError)
             if "debias" not in self.model_fields_set:
                 self.debias = self.lm.method
         elif self.model is not None:

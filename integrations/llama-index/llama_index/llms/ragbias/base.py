@@ -34,6 +34,7 @@ from ragbias.boundaries.segmenting import check as check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.missing import MissingDocuments, OnMissing
+from ragbias.settings import settle
 from ragbias.tool_use import knows_tools
 
 if TYPE_CHECKING:
@@ -152,11 +153,7 @@ class RagBiasLLM(FunctionCallingLLM):
             self.debias = self.lm.method
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
-        for name in ("strip_numbering", "backend"):
-            settled = getattr(self.lm, name)
-            if name in self.model_fields_set and getattr(self, name) != settled:
-                raise ArgumentError(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
-            setattr(self, name, settled)
+        settle(self, self.lm, ArgumentError)
         methods.get(self.debias, self.lm.name)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:

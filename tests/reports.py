@@ -1,0 +1,13 @@
+"""What a report as plain data holds, in both integrations."""
+
+REPORT_KEYS = {
+    "method_requested",
+    "method_ran",
+    "source",
+    "spans",
+    "n_expected",
+    "n_found",
+    "reason",
+    "backend",
+    "order",
+}
