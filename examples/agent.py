@@ -26,7 +26,7 @@ from langchain_core.tools import create_retriever_tool
 from langchain_huggingface import HuggingFaceEmbeddings
 
 from langchain_ragbias import ChatRagBias
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 TEXT = (".txt", ".md", ".rst")
 SYSTEM = "Answer from what was looked up. If you don't know the answer, say you don't know. Keep the answer concise."

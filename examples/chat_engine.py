@@ -26,7 +26,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 from pydantic import PrivateAttr
 
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
 class Reports(BaseEventHandler):

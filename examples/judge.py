@@ -16,7 +16,7 @@ from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 NAMES = {1.0: "first", 0.0: "second", 0.5: "tie", None: "none"}
 

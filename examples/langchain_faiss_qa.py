@@ -22,8 +22,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFaceEmbeddings, HuggingFacePipeline
 
 from langchain_ragbias import ChatRagBias
-from ragbias import tiny
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models import tiny
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 SYSTEM = (
     "Use the given context to answer the question. If you don't know the answer, say you don't know. "

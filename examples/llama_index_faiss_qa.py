@@ -23,8 +23,8 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 from transformers import AutoConfig
 
-from ragbias import tiny
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models import tiny
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
 class Reverse(BaseNodePostprocessor):

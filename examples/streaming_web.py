@@ -21,7 +21,7 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from ragbias.tiny.world import held_out_corpus
+from ragbias.models.tiny.world import held_out_corpus
 
 ENGINE = web.AppKey("engine", BaseQueryEngine)
 LLM = web.AppKey("llm", RagBiasLLM)

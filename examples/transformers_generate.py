@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import ragbias
-from ragbias import tiny
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models import tiny
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 Span = tuple[int, int]
 

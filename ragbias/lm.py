@@ -17,26 +17,28 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ragbias import methods, recording, tiny
-from ragbias.answering import answer
+from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
-from ragbias.decoding import (
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.generation import recording
+from ragbias.generation.answering import answer
+from ragbias.generation.arguments import check_arguments
+from ragbias.generation.decoding import (
     Stream,
     decoded,
     safe_length,
     stop_strings,
     trimmed,
 )
-from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.generation.report import Generation, Report, Score
+from ragbias.generation.request import Origin, Request, groups, in_parts, obstacle_in
+from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
+from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
+from ragbias.models import tiny
 from ragbias.prompt import Prompt, tokenise
-from ragbias.report import Generation, Report, Score
-from ragbias.request import Origin, Request, groups, in_parts, obstacle_in
-from ragbias.scoring import document_attention, logprobs_of, more_confident
-from ragbias.settings import check_arguments
-from ragbias.voting import elect
 
 
 class DebiasedLM:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.boundaries import numbering
-from ragbias.boundaries.separators import split
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
+from ragbias.boundaries.splitting import numbering
+from ragbias.boundaries.splitting.separators import split
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:

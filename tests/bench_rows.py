@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragbias.evaluation.rows import Row
+from ragbias.evaluation.data.records import Row
 
 
 def row(**changes: Any) -> Row:

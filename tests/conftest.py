@@ -25,7 +25,7 @@ from transformers import (
 
 from ragbias import DebiasedLM
 from ragbias.cli import main
-from ragbias.tiny import tokenizer as tiny_tokenizer
+from training import tokenizer as tiny_tokenizer
 
 torch.set_num_threads(1)  # on models this small, more threads wait for each other
 

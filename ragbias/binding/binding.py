@@ -16,14 +16,14 @@ from transformers.cache_utils import DynamicLayer
 
 from ragbias.attention import Encoding, Scoring
 from ragbias.attention.backends import check_backend, chosen
-from ragbias.binding import sites
+from ragbias.binding import hooks as sites
 from ragbias.binding.active import binding_of, opened
 from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of, head_dim
-from ragbias.binding.call import AttentionCall
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
 from ragbias.methods import NoMethod, get
 from ragbias.methods.base import AttentionMethod, Method
+from ragbias.methods.call import AttentionCall
 from ragbias.prompt import Span
 
 Rotation = tuple[Tensor, Tensor] | None

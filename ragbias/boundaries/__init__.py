@@ -1,11 +1,11 @@
 """Finding the retrieved documents in a flat prompt. Pure Python; knows no framework."""
 
-from ragbias.boundaries.context import current_documents, documents
-from ragbias.boundaries.known_text import KnownText
 from ragbias.boundaries.locate import Boundaries, locate
-from ragbias.boundaries.numbering import NumberedHeadersWarning, has_numbering, strip_numbering
-from ragbias.boundaries.registry import Registry
-from ragbias.boundaries.segmenting import Segmenter
+from ragbias.boundaries.matching.known_text import KnownText
+from ragbias.boundaries.sources.named import current_documents, documents
+from ragbias.boundaries.sources.registry import Registry
+from ragbias.boundaries.sources.segmenter import Segmenter
+from ragbias.boundaries.splitting.numbering import NumberedHeadersWarning, has_numbering, strip_numbering
 
 __all__ = [
     "Boundaries",

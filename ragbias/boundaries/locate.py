@@ -8,16 +8,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from ragbias.boundaries import from_registry, headers, segmenting
-from ragbias.boundaries.context import current_documents, document_texts
-from ragbias.boundaries.known_text import fields_of
-from ragbias.boundaries.occurrences import span_of
-from ragbias.boundaries.placement import place, places
-from ragbias.boundaries.registry import Registry
-from ragbias.boundaries.segmenting import Segmenter
-from ragbias.boundaries.selection import standing
-from ragbias.boundaries.separators import with_headers
-from ragbias.boundaries.truncated import at_edges
+from ragbias.boundaries.matching.assignment import place, places
+from ragbias.boundaries.matching.known_text import fields_of
+from ragbias.boundaries.matching.occurrences import span_of
+from ragbias.boundaries.matching.truncated import at_edges
+from ragbias.boundaries.sources import numbered_headers as headers
+from ragbias.boundaries.sources import recent as from_registry
+from ragbias.boundaries.sources import segmenter as segmenting
+from ragbias.boundaries.sources.named import current_documents, document_texts
+from ragbias.boundaries.sources.registry import Registry
+from ragbias.boundaries.sources.segmenter import Segmenter
+from ragbias.boundaries.splitting.context_selection import standing
+from ragbias.boundaries.splitting.separators import with_headers
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NAMES = {
@@ -88,7 +90,7 @@ def locate(
         include_headers: let each span begin at the header that stands before the document and belongs to it, be it a
             number, a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
 
-    Last of all, documents are found by numbered headers, see ``ragbias.boundaries.headers``.
+    Last of all, documents are found by numbered headers, see ``ragbias.boundaries.sources.numbered_headers``.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.

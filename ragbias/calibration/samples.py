@@ -7,16 +7,16 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ragbias.calibration.settings import Plan
+from ragbias.calibration.calibration_settings import Plan
 from ragbias.errors import MethodError
-from ragbias.evaluation.jsonl import Line, read_lines
-from ragbias.evaluation.positions import Example, split
-from ragbias.evaluation.questions import question_of
-from ragbias.evaluation.tasks.arranging import evenly_spread
+from ragbias.evaluation.data.jsonl import Line, read_lines
+from ragbias.evaluation.data.questions import question_of
+from ragbias.evaluation.measures.by_position import Example, split
+from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
+from ragbias.models.tiny.cases import LAYOUT
+from ragbias.models.tiny.world import ask, sample_entries
 from ragbias.prompt import TokenisedPrompt, tokenise
-from ragbias.tiny import evaluate as tiny_evaluation
-from ragbias.tiny.world import ask, sample_entries
 
 MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
 ROOM = 200  # tokens kept free for instruction, question and answer
@@ -150,12 +150,12 @@ def _tiny_example(rng: random.Random, documents: int) -> Example:
     """A question as ``tiny`` was trained on: names of the training split, which no evaluation uses."""
     entries = sample_entries(rng, documents, held_out=False)
     asked = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
-    texts = [tiny_evaluation.LAYOUT.document(0, entry.passage) for entry in entries]
+    texts = [LAYOUT.document(0, entry.passage) for entry in entries]
     return Example(asked.question, asked.answer, texts[0], tuple(texts[1:]))
 
 
 def _tiny_text(lm: DebiasedLM, documents: Sequence[str], example: Example) -> tuple[str, str]:
-    layout = tiny_evaluation.LAYOUT
+    layout = LAYOUT
     text = layout.prefix + layout.separator.join(documents) + layout.suffix.format(q=example.question)
     return text, example.answer
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from ragbias.evaluation.audit.asking import Subject
-    from ragbias.evaluation.questions import Question
+    from ragbias.evaluation.data.questions import Question
 
 
 def audit(
@@ -37,13 +37,13 @@ def audit(
     Each question is asked in several orders, and as often in the same order, with the pipeline as it is and with each
     method.
     """
+    from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, table
     from ragbias.evaluation.audit.measuring import audit as measure
     from ragbias.evaluation.audit.measuring import work
-    from ragbias.evaluation.audit.report import as_dict, as_html, costs_of, table
     from ragbias.evaluation.audit.verdict import recommendation
-    from ragbias.evaluation.method_list import parse_methods
-    from ragbias.evaluation.questions import read_questions
+    from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import NoMethod
+    from ragbias.methods.parse import parse_methods
 
     asked = read_questions(questions, documents=pipeline is None)
     chosen = parse_methods(methods, None if pipeline else model)
@@ -84,7 +84,7 @@ def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Prog
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.loading import load_model
+    from ragbias.evaluation.data.model_loading import load_model
 
     if pipeline is None:
         return from_questions(load_model(model), asked), 0

@@ -9,7 +9,7 @@ import typer
 
 from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.folder import ROWS, SUMMARY
+from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
 
 
 def bench(
@@ -43,8 +43,8 @@ def bench(
     json_path: JsonPath = None,
 ) -> None:
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
+    from ragbias.evaluation.bench.configuration import checked, read_settings
     from ragbias.evaluation.bench.run import run
-    from ragbias.evaluation.bench.settings import checked, read_settings
     from ragbias.evaluation.report.tables import as_table
 
     given = {

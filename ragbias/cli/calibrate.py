@@ -37,10 +37,10 @@ def calibrate(
 
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
     """
-    from ragbias.calibration import report
+    from ragbias.calibration import calibration_report as report
+    from ragbias.calibration.calibration_settings import Settings
     from ragbias.calibration.channel_search import NoPositionalChannelError
-    from ragbias.calibration.partial import unfinished
-    from ragbias.calibration.settings import Settings
+    from ragbias.calibration.checkpoint import unfinished
 
     settings = Settings(
         model=model,

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ragbias.cli.terminal import JsonPath, console, folder, progress, status, write_json
-from ragbias.evaluation.plain_table import plain_table
+from ragbias.evaluation.report.plain_table import plain_table
 
 
 def demo(
@@ -23,8 +23,8 @@ def demo(
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
-    from ragbias.evaluation import demo as evaluation
-    from ragbias.evaluation.positions import widest_margin
+    from ragbias.evaluation.demo import measurement as evaluation
+    from ragbias.evaluation.measures.by_position import widest_margin
 
     settings = evaluation.Settings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
@@ -68,7 +68,7 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
 
 def _frameworks(prepared: Any, question: Any) -> None:
     """One question through each installed framework's own chain, in both orders of the documents."""
-    from ragbias.evaluation.frameworks import ask_in_both_orders
+    from ragbias.evaluation.demo.frameworks import ask_in_both_orders
 
     console.print("The first question whose plain answer changes with the order, through the frameworks' own chains:")
     table = Table(title=f"{question.question}  (right: {question.answer})", box=SIMPLE_HEAD)

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ragbias.cli.terminal import JsonPath, console, picture, progress, status, write_json
-from ragbias.evaluation.plain_table import plain_table
+from ragbias.evaluation.report.plain_table import plain_table
 
 
 def inspect(
@@ -21,11 +21,11 @@ def inspect(
     json_path: JsonPath = None,
 ) -> None:
     """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
-    from ragbias.evaluation.attention_plot import heat_maps
-    from ragbias.evaluation.inspecting import inspect as look
-    from ragbias.evaluation.loading import load_model
-    from ragbias.evaluation.method_list import parse_methods
-    from ragbias.evaluation.questions import read_questions
+    from ragbias.evaluation.data.model_loading import load_model
+    from ragbias.evaluation.data.questions import read_questions
+    from ragbias.evaluation.inspect.attention import inspect as look
+    from ragbias.evaluation.inspect.heat_maps import heat_maps
+    from ragbias.methods.parse import parse_methods
 
     asked = read_questions(questions)[:limit]
     chosen = parse_methods(methods, model)

@@ -16,7 +16,7 @@ def list_methods(
     json_path: JsonPath = None,
 ) -> None:
     """List the methods: what each needs, promises, touches and costs."""
-    from ragbias.matrix import HEADINGS, as_markdown, family_notes, matrix
+    from ragbias.cli.method_table import HEADINGS, as_markdown, family_notes, matrix
     from ragbias.methods import method_class
 
     rows = matrix()

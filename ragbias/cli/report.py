@@ -21,9 +21,9 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
+    from ragbias.evaluation.measures.aggregates import JUDGE
     from ragbias.evaluation.report import tables
-    from ragbias.evaluation.report.runs import read_run, summary_of
-    from ragbias.evaluation.summary import JUDGE
+    from ragbias.evaluation.report.read_runs import read_run, summary_of
 
     runs = [read_run(folder) for folder in folders]
     summary = summary_of(runs)

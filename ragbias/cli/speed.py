@@ -49,13 +49,13 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
-    from ragbias.evaluation.speed.run import Settings, run
+    from ragbias.evaluation.cost.speed import Settings, run
 
     counts = tuple(numbers("--documents", documents) or ())
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
-        from ragbias.evaluation.speed.plot import scaling  # here, so that a missing matplotlib is told at once
+        from ragbias.evaluation.cost.scaling_plot import scaling  # here, so that a missing matplotlib is told at once
     settings = Settings(
         methods=methods,
         shape=shape,

@@ -18,7 +18,7 @@ from ragbias.checks import check_whole
 from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall
+    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True)

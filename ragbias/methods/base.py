@@ -12,7 +12,7 @@ from ragbias.checks import check_whole
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, RowCall
 
 LayerRange = tuple[int, int | None]
 

@@ -16,10 +16,10 @@ from ragbias.attention import attend
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
-from ragbias.profiles import Profile, find
+from ragbias.methods.profiles import Profile, find
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall
+    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True)

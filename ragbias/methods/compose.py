@@ -18,7 +18,7 @@ from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall
+    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True, init=False)

@@ -19,7 +19,7 @@ from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, RowCall
 
 OUTLIER = 3  # a weight is an outlier above this many times the mean
 

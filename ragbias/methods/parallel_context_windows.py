@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.methods.segments import SegmentMethod
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 Order: TypeAlias = Literal["importance", "reverse", "none"]

@@ -16,7 +16,7 @@ from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall
+    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ragbias.attention import EncodedKeys
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, RowCall
 
 
 def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tensor]]) -> Tensor:

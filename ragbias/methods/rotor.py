@@ -17,7 +17,7 @@ from ragbias.methods.base import canonical_order
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ragbias.attention import Group, attend, attend_groups, concatenated
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 class SegmentMethod(AttentionMethod):

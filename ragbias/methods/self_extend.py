@@ -16,7 +16,7 @@ from ragbias.checks import check_whole
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ragbias.checks import check_finite
 from ragbias.methods.base import AttentionMethod, LayerRange, by_row
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, RowCall
 
 HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose place decides what is dense
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 if TYPE_CHECKING:
-    from ragbias.binding.call import RowCall
+    from ragbias.methods.call import RowCall
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,21 @@ import torch
 
 import ragbias
 from conftest import FAMILIES, random_model
-from ragbias.calibration import perturb
-from ragbias.calibration.attention import attention_to, ends, gold_attention, layer_ranges
-from ragbias.calibration.hidden import random_strings, summed_states
+from ragbias.calibration import perturbation as perturb
+from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
 from ragbias.calibration.loss import losses, padded
-from ragbias.calibration.perturb import ScaledAttention, attention_by_factor, cropped_mask, curve_correlations, thirds
+from ragbias.calibration.mean_hidden_states import random_strings, summed_states
+from ragbias.calibration.perturbation import (
+    ScaledAttention,
+    attention_by_factor,
+    cropped_mask,
+    curve_correlations,
+    thirds,
+)
 from ragbias.calibration.samples import Sample, calibration_set
-from ragbias.calibration.settings import Settings
 from ragbias.methods import SIW, ChannelScaling, NoMethod
-from ragbias.profiles import Profile
+from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.calibration.calibration_settings import Settings
 from ragbias.calibration.samples import calibration_set, kv_pairs
-from ragbias.calibration.settings import Settings
 from ragbias.errors import DataError, MethodError
-from ragbias.tiny.world import is_held_out
+from ragbias.models.tiny.world import is_held_out
 
 
 @pytest.fixture(scope="module")

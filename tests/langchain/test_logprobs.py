@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessageChunk
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from langchain_ragbias.logprobs import openai_logprobs
-from ragbias.report import Generation, Report, Usage
+from ragbias.generation.report import Generation, Report, Usage
 
 TEXT = "Which is green?"
 

@@ -21,7 +21,7 @@ from pipelines import PIPELINES, PROMPT, lines, retriever_of
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from ragbias.tiny.world import Passage, held_out_questions
+from ragbias.models.tiny.world import Passage, held_out_questions
 from scripted import RecordingLM
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"

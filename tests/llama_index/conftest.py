@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from conftest import fresh_listener
 from ragbias.lm import DebiasedLM
-from ragbias.tiny.world import Passage, held_out_corpus
+from ragbias.models.tiny.world import Passage, held_out_corpus
 
 
 @pytest.fixture(autouse=True)

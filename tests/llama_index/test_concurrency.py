@@ -14,7 +14,7 @@ from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.lm import DebiasedLM
-from ragbias.tiny.world import Passage, held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import Passage, held_out_corpus, held_out_questions
 from scripted import RecordingLM
 
 CLIENTS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from llama_index.core import VectorStoreIndex
 from llama_index.llms.ragbias import RagBiasLLM
 
-from ragbias.tiny.world import Passage, held_out_questions
+from ragbias.models.tiny.world import Passage, held_out_questions
 
 
 def test_embedded_model_is_the_default_and_answers_from_the_index(

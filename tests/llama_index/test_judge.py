@@ -12,7 +12,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
 from ragbias.errors import RagBiasError
-from ragbias.tiny.world import Passage, held_out_questions
+from ragbias.models.tiny.world import Passage, held_out_questions
 
 Judge = PairwiseComparisonEvaluator
 

@@ -36,7 +36,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.boundaries import Boundaries
 from ragbias.lm import DebiasedLM
-from ragbias.tiny.world import Passage
+from ragbias.models.tiny.world import Passage
 from scripted import RecordingLM
 
 QUESTION = "What is the passphrase of the Falcon Station?"

@@ -15,7 +15,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
 from llama_index.llms.ragbias import RagBiasLLM
 
-from ragbias.tiny.world import Passage
+from ragbias.models.tiny.world import Passage
 
 QUESTION = "What is the passphrase?"
 TOP_K = 4

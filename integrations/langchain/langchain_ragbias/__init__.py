@@ -6,7 +6,7 @@ Importing this package installs the passive listener that notes what retrievers 
 from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
-from ragbias.missing import MissingDocumentsWarning
+from ragbias.adapters.missing_documents import MissingDocumentsWarning
 
 install_listener()
 

@@ -20,15 +20,15 @@ from langchain_ragbias import loading, reports
 from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from ragbias import methods
+from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.boundaries import current_documents, locate
-from ragbias.boundaries.context import check_lasting, document_texts
-from ragbias.boundaries.segmenting import check as check_segmenter
+from ragbias.boundaries.sources.named import check_lasting, document_texts
+from ragbias.boundaries.sources.segmenter import check as check_segmenter
+from ragbias.generation.arguments import check_arguments, settle
+from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.missing import MissingDocuments, OnMissing
-from ragbias.report import Generation
-from ragbias.request import Request
-from ragbias.settings import check_arguments, settle
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 
@@ -289,7 +289,8 @@ class RagBiasModel(BaseModel):
         """Find the documents of a templated prompt and make it ready to run.
 
         Raises:
-            NoDocumentsError, DocumentNotFoundError: as ``ragbias.missing`` says, with ``on_missing="raise"``.
+            NoDocumentsError, DocumentNotFoundError: with ``on_missing="raise"``, see
+                ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
         found = locate(

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
-from ragbias.report import Generation
-from ragbias.request import Request
+from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 
 T = TypeVar("T")
 Answerer = Callable[..., list[Generation]]

@@ -11,11 +11,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, InvalidToolCall
 from langchain_core.messages.tool import ToolCall, ToolCallChunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from ragbias import DebiasedLM, tools
+from ragbias import DebiasedLM
+from ragbias.adapters import tool_formats as tools
+from ragbias.adapters.tool_formats import call_id
+from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, tool_choice, why_not_shown
 from ragbias.errors import ArgumentError
-from ragbias.request import Request
-from ragbias.tool_use import AnswerFormat, begun_call, check_tools, tool_choice, why_not_shown
-from ragbias.tools import call_id
+from ragbias.generation.request import Request
 
 
 @dataclass(frozen=True)

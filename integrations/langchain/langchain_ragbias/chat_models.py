@@ -26,10 +26,10 @@ from langchain_ragbias.calling import Prepared, answer_format, last_chunk, messa
 from langchain_ragbias.collecting import artifact_texts
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from ragbias import bridge
-from ragbias.report import Generation
-from ragbias.tool_use import AnswerFormat, GrowingAnswer
-from ragbias.tools import ToolCall
+from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.tool_formats import ToolCall
+from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.generation.report import Generation
 
 T = TypeVar("T")
 OF_SERVERS = ("api_key", "max_retries", "timeout")

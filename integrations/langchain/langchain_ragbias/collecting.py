@@ -9,7 +9,7 @@ from itertools import islice
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from ragbias.boundaries.context import document_texts
+from ragbias.boundaries.sources.named import document_texts
 
 MAX_DEPTH = 4  # of lists and dicts inside each other
 MAX_VISITED = 2000  # of them in one value

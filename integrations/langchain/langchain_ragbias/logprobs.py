@@ -6,8 +6,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from ragbias.decoding import decoded
-from ragbias.report import Generation
+from ragbias.generation.decoding import decoded
+from ragbias.generation.report import Generation
 
 CONTEXT = 4  # tokens before one that can change how it is written: a half character, a leading blank
 

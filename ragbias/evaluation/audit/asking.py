@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragbias.evaluation.questions import Question
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.data.stock_prompt import stock_prompt
+from ragbias.generation.recording import Recorded
+from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
-from ragbias.recording import Recorded
-from ragbias.report import Generation
-from ragbias.request import Request
 
 MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
 

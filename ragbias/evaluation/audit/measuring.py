@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.attribution import source
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.preference import Lean, lean, logprob_by_place
-from ragbias.evaluation.metrics import best_subspan_em, normalised
-from ragbias.evaluation.statistics import FEWEST, Interval, share
+from ragbias.evaluation.audit.position_preference import Lean, lean, logprob_by_place
+from ragbias.evaluation.measures.attribution import source
+from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
+from ragbias.evaluation.measures.metrics import best_subspan_em, normalised
+from ragbias.generation.report import Generation
 from ragbias.methods import Method
-from ragbias.report import Generation
 
 Progress = Callable[[str, int], None]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.asking import Subject
-from ragbias.evaluation.questions import Question
-from ragbias.recording import Recorded, recording
+from ragbias.evaluation.data.questions import Question
+from ragbias.generation.recording import Recorded, recording
 
 KEYS = ("input", "question", "query")  # under which LangChain's chains take the question
 SWAP = (

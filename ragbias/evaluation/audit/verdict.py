@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ragbias.evaluation.audit.measuring import Audit, Outcome
-from ragbias.evaluation.statistics import Interval
+from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, ReorderingMethod
 
 WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem

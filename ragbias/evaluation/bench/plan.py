@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.settings import HARNESS_TASK, Settings
+from ragbias.evaluation.bench.configuration import HARNESS_TASK, Settings
 from ragbias.evaluation.bench.store import Key
-from ragbias.evaluation.method_list import parse_methods
-from ragbias.evaluation.rows import Row
-from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
+from ragbias.methods.parse import parse_methods
 
 NOISE_QUESTIONS = 50  # asked a second time, of each task, seed and number of documents
 

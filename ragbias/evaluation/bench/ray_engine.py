@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.local import Models, rows_of
+from ragbias.evaluation.bench.local_engine import Models, rows_of
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.rows import Row
+from ragbias.evaluation.data.records import Row
 
 TRIES = 3  # of one unit whose actor dies; then the unit is taken to be what kills them
 STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and rows are small

@@ -7,21 +7,22 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias.evaluation.bench import local, ray_engine
-from ragbias.evaluation.bench.about import check_model, described
-from ragbias.evaluation.bench.cost import DECODED, measure_costs
-from ragbias.evaluation.bench.local import Models
+from ragbias.evaluation.bench import local_engine as local
+from ragbias.evaluation.bench import ray_engine
+from ragbias.evaluation.bench.configuration import HARNESS_TASK, HarnessOptions, Settings
+from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
-from ragbias.evaluation.bench.settings import HARNESS_TASK, HarnessOptions, Settings
+from ragbias.evaluation.bench.provenance import check_model, described
 from ragbias.evaluation.bench.store import Store, refuse_other_contents
-from ragbias.evaluation.folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
-from ragbias.evaluation.folder import SETTINGS as FILE_OF_SETTINGS
-from ragbias.evaluation.loading import load_model
-from ragbias.evaluation.tasks.base import Case, Task
+from ragbias.evaluation.cost.on_prompts import DECODED, measure_costs
+from ragbias.evaluation.data.model_loading import load_model
+from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
+from ragbias.evaluation.data.run_folder import SETTINGS as FILE_OF_SETTINGS
+from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
-from ragbias.request import in_parts
 
 COST_PROMPTS = 5  # for each number of documents; one in each round
 
@@ -35,7 +36,7 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
     Raises:
         RunError, DataError, MethodError, UnknownMethodError: before anything is written, where that can be known.
     """
-    from ragbias.evaluation.summary import summarise
+    from ragbias.evaluation.measures.aggregates import summarise
 
     refuse_other_contents(settings.out)
     for model in settings.models:
@@ -95,7 +96,7 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
     for task in settings.tasks:
         if task.name != HARNESS_TASK:
             continue
-        from ragbias.evaluation.harness import harness_rows
+        from ragbias.evaluation.lm_eval.harness import harness_rows
 
         options = HarnessOptions.model_validate(task.options)
         limit = options.limit or settings.limit

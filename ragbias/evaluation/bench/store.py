@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.folder import NOISE, ROWS, SETTINGS, read_about
-from ragbias.evaluation.rows import Row, as_lines, read_rows
-from ragbias.profiles.profile import write_atomically
+from ragbias.evaluation.data.records import Row, as_lines, read_rows
+from ragbias.evaluation.data.run_folder import NOISE, ROWS, SETTINGS, read_about
+from ragbias.methods.profiles.profile import write_atomically
 
 LOCK = ".lock"
 

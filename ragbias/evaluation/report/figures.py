@@ -19,9 +19,9 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from ragbias.evaluation.plotting import literal
+from ragbias.evaluation.measures.aggregates import REFERENCE
+from ragbias.evaluation.report.plotting import literal
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
-from ragbias.evaluation.summary import REFERENCE
 
 OVERLAID = 3  # bands that one panel can hold
 COLUMNS = 4  # of small multiples

@@ -14,9 +14,9 @@ import matplotlib
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.report import figures, tables
-from ragbias.evaluation.report.runs import Run
-from ragbias.evaluation.statistics import LEVEL
+from ragbias.evaluation.report.read_runs import Run
 
 READING = (
     "Tables are sorted by accuracy at the worst position, the best first. Positions are counted from 1, the document "

@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.plain_table import plain_table
-from ragbias.evaluation.statistics import LEVEL
-from ragbias.evaluation.summary import JUDGE, REFERENCE
+from ragbias.evaluation.measures.aggregates import JUDGE, REFERENCE
+from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.report.plain_table import plain_table
 
 NOTHING = "-"
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}

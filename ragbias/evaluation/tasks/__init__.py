@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.tasks.base import Answer, Case, Task
 from ragbias.evaluation.tasks.judge import Judge
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
 from ragbias.evaluation.tasks.longbench import LongBench
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.settings import SEVERAL
+from ragbias.evaluation.tasks.options import SEVERAL
+from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, Judge, TinyQA)}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.jsonl import Line, read_lines, sources
-from ragbias.evaluation.tasks.base import Answer, Case, Task
-from ragbias.evaluation.tasks.settings import check_settings
+from ragbias.evaluation.data.jsonl import Line, read_lines, sources
+from ragbias.evaluation.tasks.options import check_settings
+from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ragbias.errors import RunError
-from ragbias.evaluation.jsonl import Line, numbered_lines
-from ragbias.evaluation.metrics import value_in_answer
-from ragbias.evaluation.tasks.arranging import arranged
-from ragbias.evaluation.tasks.base import Case, Task
-from ragbias.evaluation.tasks.settings import check_settings
+from ragbias.evaluation.data.jsonl import Line, numbered_lines
+from ragbias.evaluation.measures.metrics import value_in_answer
+from ragbias.evaluation.tasks.options import check_settings
+from ragbias.evaluation.tasks.orders import arranged
+from ragbias.evaluation.tasks.task import Case, Task
 
 TEMPLATE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbias.evaluation.jsonl import Line, numbered_lines
-from ragbias.evaluation.metrics import qa_f1
-from ragbias.evaluation.tasks.arranging import orders_of
-from ragbias.evaluation.tasks.base import Case, Task
-from ragbias.evaluation.tasks.settings import check_flag, check_settings
+from ragbias.evaluation.data.jsonl import Line, numbered_lines
+from ragbias.evaluation.measures.metrics import qa_f1
+from ragbias.evaluation.tasks.options import check_flag, check_settings
+from ragbias.evaluation.tasks.orders import orders_of
+from ragbias.evaluation.tasks.task import Case, Task
 
 DATASETS = ("hotpotqa", "2wikimqa", "musique")
 INSTRUCTION = (

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ragbias.errors import RunError
-from ragbias.evaluation.jsonl import Line, read_lines, sources
-from ragbias.evaluation.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.tasks.arranging import arranged, evenly_spread
-from ragbias.evaluation.tasks.base import Case, Task
-from ragbias.evaluation.tasks.settings import check_flag, check_settings
+from ragbias.evaluation.data.jsonl import Line, read_lines, sources
+from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
+from ragbias.evaluation.tasks.options import check_flag, check_settings
+from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.task import Case, Task
 
 TEMPLATE = (
     "Write a high-quality answer for the given question using only the provided search results (some of which might be "

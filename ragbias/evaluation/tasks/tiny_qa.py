@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ragbias.evaluation.metrics import exact
-from ragbias.evaluation.tasks.arranging import arranged, evenly_spread
-from ragbias.evaluation.tasks.base import Case, Task
-from ragbias.evaluation.tasks.settings import check_settings
-from ragbias.tiny.evaluate import LAYOUT
-from ragbias.tiny.evaluate import cases as held_out_cases
+from ragbias.evaluation.measures.metrics import exact
+from ragbias.evaluation.tasks.options import check_settings
+from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.models.tiny.cases import LAYOUT
+from ragbias.models.tiny.cases import cases as held_out_cases
 
 POSITIONS = 5
 
 
 @dataclass(frozen=True)
 class TinyQA(Task):
-    """The embedded model's own questions, with the prompts of ``ragbias.tiny.evaluate``; made for the model ``tiny``.
+    """The embedded model's own questions, prompts as in ``ragbias.models.tiny.cases``; made for the model ``tiny``.
 
     Args:
         documents: numbers of documents; each has questions of its own.

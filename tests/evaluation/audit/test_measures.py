@@ -5,12 +5,12 @@ import pytest
 from ragbias import Prompt
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
 from ragbias.evaluation.audit.measuring import Outcome, rate
-from ragbias.evaluation.audit.preference import Lean, arrangements, lean
+from ragbias.evaluation.audit.position_preference import Lean, arrangements, lean
 from ragbias.evaluation.audit.verdict import Verdict, verdict
-from ragbias.evaluation.questions import Question
-from ragbias.evaluation.statistics import Interval
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.generation.recording import Recorded
 from ragbias.methods import Method, NoMethod, Pine
-from ragbias.recording import Recorded
 
 
 def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():

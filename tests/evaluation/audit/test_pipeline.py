@@ -13,10 +13,10 @@ from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-from ragbias.evaluation.questions import Question
-from ragbias.evaluation.stock_prompt import SYSTEM
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.data.stock_prompt import SYSTEM
+from ragbias.generation.recording import recording
 from ragbias.methods import NoMethod
-from ragbias.recording import recording
 
 LINES = question_lines(2, documents=6)
 QUESTIONS = [Question(line["question"]) for line in LINES]

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ragbias.evaluation.rows import read_rows
+from ragbias.evaluation.data.records import read_rows
 
 
 @pytest.fixture

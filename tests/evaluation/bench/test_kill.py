@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from rich.progress import Progress
 
+from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.bench.settings import checked
-from ragbias.evaluation.rows import read_rows
+from ragbias.evaluation.data.records import read_rows
 
 ASKED = {"documents": [2], "positions": [0, 1]}
 METHODS = "none,canonical-order"

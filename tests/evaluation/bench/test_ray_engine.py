@@ -7,8 +7,9 @@ import pytest
 
 from deadly import Deadly
 from ragbias.errors import MethodError, RunError
-from ragbias.evaluation.bench import local, ray_engine
-from ragbias.evaluation.bench.local import Models
+from ragbias.evaluation.bench import local_engine as local
+from ragbias.evaluation.bench import ray_engine
+from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 

@@ -10,12 +10,13 @@ import pytest
 from rich.progress import Progress
 from scipy.stats import kendalltau
 
-from ragbias import DebiasedLM, tiny
+from ragbias import DebiasedLM
 from ragbias.errors import MethodError, RunError
+from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.bench.settings import checked
-from ragbias.evaluation.rows import as_lines, read_rows
+from ragbias.evaluation.data.records import as_lines, read_rows
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
+from ragbias.models import tiny
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.bench.store import Store
-from ragbias.evaluation.rows import Row, as_lines
+from ragbias.evaluation.data.records import Row, as_lines
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 

@@ -8,8 +8,8 @@ from bench_rows import rows_with, u_shape
 from matplotlib import rc_context
 from matplotlib.text import Text
 
+from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import figures
-from ragbias.evaluation.summary import summarise
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 

@@ -10,7 +10,7 @@ import pytest
 from bench_rows import rows_with, u_shape
 
 from ragbias.evaluation.report.html import as_html
-from ragbias.evaluation.report.runs import Run, summary_of
+from ragbias.evaluation.report.read_runs import Run, summary_of
 
 EVIL = "<script>alert('x')</script>"
 POSITIONS = [0, 4, 9]

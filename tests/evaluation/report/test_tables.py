@@ -7,8 +7,8 @@ from dataclasses import replace
 from bench_rows import row, rows_with, u_shape
 from rich.console import Console
 
+from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.summary import summarise
 
 POSITIONS = [0, 4, 9]
 ACCURACIES = {

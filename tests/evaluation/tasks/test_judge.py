@@ -9,9 +9,9 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import Judge
-from ragbias.evaluation.tasks.base import Case
+from ragbias.evaluation.tasks.task import Case
+from ragbias.generation.request import in_parts
 from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine
-from ragbias.request import in_parts
 
 PAIRS = [(f"Answer {n} is right.", f"I will not tell {n}.") for n in range(8)]
 LINES = [

@@ -9,9 +9,9 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import KVRetrieval
-from ragbias.evaluation.tasks.base import Case
+from ragbias.evaluation.tasks.task import Case
+from ragbias.generation.request import in_parts
 from ragbias.methods import Pine
-from ragbias.request import in_parts
 
 RECORDS = [["a54e", "D1FF"], ["9f4a", "703a"], ["52a9", "b2f8"], ["f4eb", "d733"]]
 LINE = {"ordered_kv_records": RECORDS, "key": "52a9", "value": "b2f8"}

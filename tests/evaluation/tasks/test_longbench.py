@@ -10,9 +10,9 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.errors import DataError
 from ragbias.evaluation.tasks import LongBench
-from ragbias.evaluation.tasks.base import Case
+from ragbias.evaluation.tasks.task import Case
+from ragbias.generation.request import in_parts
 from ragbias.methods import Pine
-from ragbias.request import in_parts
 
 CONTEXT = """\
 Passage 1:

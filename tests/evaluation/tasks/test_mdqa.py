@@ -10,10 +10,10 @@ import pytest
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import MultiDocumentQA
-from ragbias.evaluation.tasks.base import Case
+from ragbias.evaluation.tasks.task import Case
+from ragbias.generation.request import in_parts
 from ragbias.methods import Pine
-from ragbias.request import in_parts
-from ragbias.tiny.world import held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 OFFICIAL = "nq-open-3_total_documents_gold_at_{}.jsonl.gz"
 PROMPT = """\

@@ -9,7 +9,7 @@ import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.tasks import TASKS, Judge, KVRetrieval, MultiDocumentQA, TinyQA, make
-from ragbias.evaluation.tasks.base import Case
+from ragbias.evaluation.tasks.task import Case
 
 
 def test_tasks_are_made_by_name() -> None:

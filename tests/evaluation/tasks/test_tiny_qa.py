@@ -3,7 +3,7 @@ from __future__ import annotations
 from ragbias import DebiasedLM
 from ragbias.evaluation.tasks import TinyQA
 from ragbias.methods import NoMethod, Pine
-from ragbias.tiny.evaluate import by_position
+from training.evaluate import by_position
 
 
 def test_default_cases_are_one_hundred_questions_at_five_places() -> None:

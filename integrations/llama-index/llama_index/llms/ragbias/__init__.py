@@ -6,7 +6,7 @@ Importing this package attaches the listener that sees which nodes LlamaIndex re
 from llama_index.llms.ragbias.base import RagBiasLLM
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
 
-from ragbias.missing import MissingDocumentsWarning
+from ragbias.adapters.missing_documents import MissingDocumentsWarning
 
 install_listener()
 

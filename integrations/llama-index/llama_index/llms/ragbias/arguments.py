@@ -8,7 +8,7 @@ from typing import Any
 from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
-from ragbias.settings import SETTLED, check_arguments
+from ragbias.generation.arguments import SETTLED, check_arguments
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 

@@ -29,13 +29,13 @@ from llama_index.llms.ragbias.requests import Prepared, aanswer, astream, last_r
 from llama_index.llms.ragbias.responses import Answer
 
 from ragbias import methods
+from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries import current_documents
-from ragbias.boundaries.segmenting import check as check_segmenter
+from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
+from ragbias.generation.arguments import settle
 from ragbias.lm import DebiasedLM
-from ragbias.missing import MissingDocuments, OnMissing
-from ragbias.settings import settle
-from ragbias.tool_use import knows_tools
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool

@@ -9,9 +9,9 @@ from typing import Any
 from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.llms.ragbias import listener
 
+from ragbias.adapters.missing_documents import MissingDocuments
 from ragbias.boundaries import Boundaries, Segmenter, current_documents, locate
-from ragbias.boundaries.context import check_lasting, document_texts
-from ragbias.missing import MissingDocuments
+from ragbias.boundaries.sources.named import check_lasting, document_texts
 
 
 def find(

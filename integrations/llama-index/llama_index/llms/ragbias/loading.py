@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ragbias import tiny
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+from ragbias.models import tiny
 
 
 def load(

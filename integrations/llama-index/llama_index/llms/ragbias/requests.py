@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 from llama_index.llms.ragbias.responses import Answer, Reply
 
-from ragbias import bridge
-from ragbias.decoding import Stream
+from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.tool_use import AnswerFormat
+from ragbias.generation.decoding import Stream
+from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
-from ragbias.report import Generation
-from ragbias.request import Request
-from ragbias.tool_use import AnswerFormat
 
 Response = TypeVar("Response")
 Respond = Callable[[Answer], Response]

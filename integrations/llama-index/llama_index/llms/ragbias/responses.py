@@ -16,8 +16,8 @@ from llama_index.core.base.llms.types import (
 )
 from llama_index.llms.ragbias import tool_calls
 
-from ragbias.report import Generation
-from ragbias.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.generation.report import Generation
 
 Response = TypeVar("Response")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
 
+from ragbias.adapters.tool_formats import call_id
+from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.lm import DebiasedLM
-from ragbias.tool_use import AnswerFormat, Tool, begun_call, check_tools, tool_choice
-from ragbias.tools import call_id
 
 if TYPE_CHECKING:
     from llama_index.core.tools.types import BaseTool
@@ -22,7 +22,7 @@ def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> t
     """The tools that the model is shown, as chat templates read them, and whether it has to call one.
 
     Args:
-        choice: as in `ragbias.tool_use.tool_choice`; where it names a tool, only that one is shown.
+        choice: as in `ragbias.adapters.tool_use.tool_choice`; where it names a tool, only that one is shown.
 
     Raises:
         ArgumentError: no tool has the chosen name.

@@ -1,0 +1,112 @@
+"""What happens where a method misses the documents it needs: a warning, an error, or nothing but the report."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.generation.report import Report
+from ragbias.generation.request import Request, obstacle_in
+
+OnMissing = Literal["warn", "raise", "ignore"]
+CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
+OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
+TEXTS_OR_SEGMENTER = "Pass documents= as they stand in the prompt, or leave them to the segmenter"
+OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
+OTHER_SEGMENTER = "Let the segmenter find all documents"
+
+
+class MissingDocumentsWarning(UserWarning):
+    """Documents were retrieved or given, but do not stand in the prompt, so the method cannot run on them."""
+
+
+@dataclass
+class MissingDocuments:
+    """Warns once for each call site, or raises, where a request misses documents.
+
+    Args:
+        complete: sources of which every document has to stand in the prompt, beside those that the user gives.
+        remedy: what the user can do where nothing was given, as a sentence.
+        frameworks: top-level packages between the user's code and this library, where no call site is looked for.
+    """
+
+    complete: frozenset[str]
+    remedy: str
+    frameworks: frozenset[str]
+    _warned: set[tuple[tuple[str, int] | None, str]] = field(default_factory=set, init=False, repr=False)
+
+    def check(
+        self,
+        request: Request,
+        on_missing: OnMissing,
+        *,
+        explicit: bool = False,
+        suspected: bool = False,
+        segmented: bool = False,
+    ) -> None:
+        """Judge the request of a method that needs documents.
+
+        A single document that was found is fine, since it has no order, and so is an empty list of documents. A warning
+        comes only where documents were expected: calls without any are no mistake.
+
+        Args:
+            explicit: the user said which documents the prompt holds.
+            suspected: there may be documents that nothing names, because what should have seen them failed.
+            segmented: the user gave a segmenter.
+
+        Raises:
+            NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
+            DocumentNotFoundError: with ``on_missing="raise"``, if it runs on other documents than those expected.
+        """
+        report = request.report
+        all_found = report.source != "none" and report.n_found == report.n_expected
+        plain = bool(obstacle_in(request.tokens))
+        too_few = plain and not (all_found and report.n_found < 2)
+        complete = self.complete | {"documents", "segmenter"}
+        lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
+        if on_missing == "ignore" or not (too_few or lost):
+            return
+        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmented)}"
+        if on_missing == "raise":
+            raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
+        level, site = _call_site(self.frameworks)
+        if (report.n_expected or report.n_found or suspected) and (site, report.source) not in self._warned:
+            self._warned.add((site, report.source))
+            warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
+
+    def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
+        if report.source == "segmenter" or (segmented and not explicit):
+            remedy = OTHER_SEGMENTER
+        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they stand there, but not apart
+            remedy = OTHER_TEMPLATE
+        elif explicit:
+            remedy = TEXTS_OR_SEGMENTER if segmented else OTHER_TEXTS
+        else:
+            remedy = self.remedy
+        return f"{remedy}; on_missing='ignore' silences this."
+
+
+def _explanation(report: Report, plain: bool) -> str:
+    count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
+    ran = "it has to run plain" if plain else "it treats only those"
+    reason = f" ({report.reason})" if report.reason else ""
+    return (
+        f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
+    )
+
+
+def _call_site(frameworks: frozenset[str]) -> tuple[int, tuple[str, int] | None]:
+    """The caller's stack level of the nearest code of the user's, and its file and line.
+
+    A worker thread may run no code of the user's; then the level is that of whoever called the caller.
+    """
+    inside = frameworks | sys.stdlib_module_names | {"ragbias"}
+    frame, level = sys._getframe(1), 1
+    while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
+        if frame.f_back is None:
+            return 2, None
+        frame, level = frame.f_back, level + 1
+    return level, (frame.f_code.co_filename, frame.f_lineno)

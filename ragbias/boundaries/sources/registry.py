@@ -1,0 +1,108 @@
+"""A bounded memory of what was retrieved lately, by content; texts keep the metadata they know (``KnownText``)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import accumulate, islice
+
+from ragbias.boundaries.matching.prefilter import Windows
+
+Retrieval = tuple[str, ...]
+
+
+class Registry:
+    """Recently retrieved texts, kept per retrieval: texts that came together stand together in a prompt.
+
+    Thread-safe. The least recently retrieved go first when there is too much text, and all are forgotten in time.
+
+    Args:
+        max_texts: number of texts to keep, over all retrievals.
+        max_characters: number of characters to keep, over all retrievals; a longer text, which no window holds, is left
+            out.
+        max_age: seconds after which a retrieval is forgotten.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self,
+        max_texts: int = 2048,
+        max_characters: int = 16_000_000,
+        max_age: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
+        self._lock = threading.Lock()
+        self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
+        self._n_texts = self._n_characters = 0
+        self._counts: Counter[str] = Counter()  # retrievals in which a text stands
+        self._windows = Windows()
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Remember the texts of one retrieval; texts without any visible character are left out.
+
+        Of a retrieval with more than ``max_texts`` texts or ``max_characters`` characters the first ones are kept.
+        """
+        retrieval = self._bounded(text for text in texts if len(text) <= self._max_characters and text.strip())
+        if not retrieval:
+            return
+        now = self._clock()
+        with self._lock:
+            if retrieval not in self._retrievals:
+                self._n_texts += len(retrieval)
+                self._n_characters += sum(map(len, retrieval))
+                for text in dict.fromkeys(retrieval):
+                    if not self._counts[text]:
+                        self._windows.add(text)
+                    self._counts[text] += 1
+            self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
+            self._retrievals[retrieval] = now
+            self._forget(now)
+
+    def candidates(self) -> list[Retrieval]:
+        """The remembered retrievals, the latest first."""
+        with self._lock:
+            self._forget(self._clock())
+            return list(reversed(self._retrievals))
+
+    def likely_in(self, prompt: str) -> set[str]:
+        """The remembered texts that may stand in the prompt: all that do, as they are or escaped, and few others."""
+        with self._lock:
+            self._forget(self._clock())
+            return self._windows.candidates(prompt)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._retrievals.clear()
+            self._counts.clear()
+            self._windows.clear()
+            self._n_texts = self._n_characters = 0
+
+    def __len__(self) -> int:
+        return self._n_texts
+
+    def _bounded(self, texts: Iterable[str]) -> Retrieval:
+        first = list(islice(texts, self._max_texts))
+        sizes = accumulate(map(len, first))
+        return tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
+
+    def _forget(self, now: float) -> None:
+        while self._retrievals:
+            retrieval, added = next(iter(self._retrievals.items()))
+            fits = self._n_texts <= self._max_texts and self._n_characters <= self._max_characters
+            if fits and now - added <= self._max_age:
+                return
+            del self._retrievals[retrieval]
+            self._n_texts -= len(retrieval)
+            self._n_characters -= sum(map(len, retrieval))
+            for text in dict.fromkeys(retrieval):
+                self._counts[text] -= 1
+                if not self._counts[text]:
+                    del self._counts[text]
+                    self._windows.remove(text)

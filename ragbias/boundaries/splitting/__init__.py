@@ -1,0 +1,1 @@
+"""From located documents to segments: the context, separators, headers, metadata and numbering."""

@@ -1,0 +1,129 @@
+"""Algorithm 1: find the channel that carries the position, by what factor to scale it, and in which layers.
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from ragbias.calibration.calibration_settings import Plan, Settings
+from ragbias.calibration.channel_search import search
+from ragbias.calibration.checkpoint import Partial
+from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
+from ragbias.calibration.loss import losses
+from ragbias.calibration.mean_hidden_states import mean_states
+from ragbias.calibration.measurements import Found, Measured, record
+from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.errors import MethodError
+from ragbias.evaluation.data.model_loading import load_model
+from ragbias.lm import DebiasedLM
+from ragbias.methods import SIW, ChannelScaling, NoMethod
+from ragbias.methods.profiles import Profile
+
+CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those that further factors are tried on
+FACTORS = (0.5, 0.0, -0.5, -1.0)
+
+Progress = Callable[[str, int, int], None]
+
+
+def calibrate(
+    settings: Settings, out: Path, restart: bool = False, progress: Progress = lambda stage, done, total: None
+) -> Profile:
+    """Run the search and write the profile to ``out``; stopped and called again, it goes on where it was.
+
+    Args:
+        restart: throw away what an unfinished calibration left.
+        progress: called with a stage's name, the steps just done and all steps of the stage.
+
+    Raises:
+        MethodError: settings that do not fit, or an unfinished calibration with other settings.
+        NoPositionalChannelError: no channel follows the position in any layer.
+        RunError: no such model, or a damaged one.
+        OSError: ``out`` cannot be written.
+    """
+    if out.suffix != ".json":
+        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
+    folder = out.absolute().parent
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
+    lm = load(settings.model)
+    plan = settings.plan(lm.window)
+    partial = Partial(out, plan.as_dict(), restart)
+    found, config = _Search(lm, plan, partial, progress).run(), lm.model.config.get_text_config()
+    size, n_layers = config.hidden_size, config.num_hidden_layers
+    chosen, layers = found.chosen, ends(found.chosen, n_layers)
+    profile = Profile(plan.model, size, n_layers, chosen.channel, chosen.factor, layers, record(plan, found))
+    profile.save(out)
+    partial.remove()
+    return profile
+
+
+def load(model: str) -> DebiasedLM:
+    """The model as it is, on the GPU if there is one."""
+    lm = load_model(model)
+    if torch.cuda.is_available():
+        lm.model.cuda()  # type: ignore[call-arg]
+    return lm
+
+
+class _Search:
+    """One run: a measurement that the partial results hold is not made again."""
+
+    def __init__(self, lm: DebiasedLM, plan: Plan, partial: Partial, progress: Progress) -> None:
+        self._lm, self._plan, self._partial, self._progress = lm, plan, partial, progress
+
+    def run(self) -> Found:
+        plan, n_layers = self._plan, self._lm.model.config.get_text_config().num_hidden_layers
+        data = calibration_set(self._lm, plan)
+        states = mean_states(
+            self._lm, plan, self._partial, lambda done: self._progress("random strings", done, plan.strings)
+        )
+        ranking = search(states, CANDIDATES)
+
+        removed = [ChannelScaling(channel, 0.0, layers=ends(SIW(), n_layers)) for channel in ranking.ranked]
+        measured = self._losses("channels", data.choose, [NoMethod(), *removed])
+        best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
+        scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
+        measured |= self._losses("factors", data.choose, scaled)
+
+        measure = functools.partial(gold_attention, self._lm.model, data.choose, plan.batch_size)
+        attention = self._once("attention", "retrieving layers", len(data.choose), len(data.choose), measure)
+        ranges = layer_ranges(attention)
+        moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
+        measured |= self._losses("layers", data.choose, moved)
+        chosen = _lowest(measured)
+        check = self._losses("check", data.check, [NoMethod(), chosen])
+        return Found(data, states, ranking, attention, ranges, measured, chosen, check)
+
+    def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
+        of, total = "check" if stage == "check" else "choice", len(methods) * len(samples)
+        found: Measured = {}
+        for method in methods:
+            measure = functools.partial(losses, self._lm.model, samples, method, self._plan.batch_size)
+            found[method] = self._once(f"{of}: {method}", stage, len(samples), total, measure)
+        return found
+
+    def _once(
+        self, name: str, stage: str, steps: int, total: int, measure: Callable[[Callable[[int], None]], list[Any]]
+    ) -> list[Any]:
+        """What ``measure`` gives, or gave before an interruption."""
+        if name in self._partial.results:
+            self._progress(stage, steps, total)
+        else:
+            self._partial.put(name, measure(lambda done: self._progress(stage, done, total)))
+        found: list[Any] = self._partial.results[name]
+        return found
+
+
+def _lowest(measured: Measured) -> ChannelScaling:
+    scaled = [method for method in measured if isinstance(method, ChannelScaling)]
+    return min(scaled, key=lambda method: mean(measured[method]))

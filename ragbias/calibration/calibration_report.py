@@ -1,0 +1,100 @@
+"""A calibration on the terminal: progress, the table of what was tried, what to make of it; and the plot."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from numpy.polynomial import Polynomial
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from ragbias.calibration.algorithm import calibrate
+from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.channel_search import FIT_DEGREE
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.plotting import literal
+from ragbias.methods.profiles import Profile
+
+COLUMNS = 4  # of the plot
+
+
+def run(settings: Settings, out: Path, restart: bool, progress: Progress) -> Profile:
+    """Calibrate under a progress bar for each stage, and write the profile to ``out`` and a plot beside it."""
+    tasks: dict[str, TaskID] = {}
+
+    def advance(stage: str, done: int, total: int) -> None:
+        if stage not in tasks:
+            tasks[stage] = progress.add_task(stage, total=total)
+        progress.update(tasks[stage], advance=done)
+
+    profile = calibrate(settings, out, restart, advance)
+    if find_spec("matplotlib") is not None:
+        plot_channel(profile, out.with_suffix(".png"))
+    return profile
+
+
+def tell(profile: Profile, console: Console) -> None:
+    """What was tried, what is best, and whether it helps."""
+    measured = profile.measured
+    if not measured["channel_search"]["passed"]:
+        console.print(
+            "No channel passed Algorithm 1 (monotone in more than a quarter of the layers); "
+            "those that are monotone in the most layers were tried instead."
+        )
+    plain = measured["choice"]["plain"]["loss"]
+    headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
+    table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
+    for row in sorted(measured["losses"], key=lambda row: row["loss"]):
+        figures = [f"{row['loss']:.4f}", f"{row['difference']:+.4f}", f"{row['standard_error']:.4f}"]
+        table.add_row(str(row["channel"]), f"{row['factor']:g}", "{}-{}".format(*row["layers"]), *figures)
+    console.print(table)
+    correlation = measured["channel_search"]["position_correlation"]
+    strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())
+    console.print(f"Strongest correlation of a tried channel with the position: {strongest[0]:.2f} ({strongest[1]})")
+    ranges = ", ".join(f"{name} {at[0]}-{at[1]}" for name, at in measured["layer_search"]["ranges"].items())
+    console.print(f"Layers compared: {ranges}")
+    check = measured["check"]
+    first, last = profile.layers
+    console.print(
+        f"Best: channel {profile.channel}, factor {profile.factor:g}, layers {first}-{last}. On questions that had no "
+        f"part in the choice: loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
+        f"difference {check['difference']:+.4f} (standard error {check['standard_error']:.4f})."
+    )
+    if not measured["beats_plain"]:
+        console.print("That is not clearly better than the plain model: do not expect this profile to help.")
+
+
+def plot_channel(profile: Profile, path: Path) -> None:
+    """The channel's mean value over random strings against position, one panel for the output of each layer.
+
+    The thick line is a cubic fit like the one that the search tests, solid where the channel was found monotone, dashed
+    where not; it begins where the test does.
+    """
+    from matplotlib.figure import Figure  # optional
+
+    positions, by_layer = profile.measured["curve"]["positions"], profile.measured["curve"]["by_layer"]
+    search = profile.measured["channel_search"]
+    monotone = search["monotone_layers"][str(profile.channel)]
+    rows = -(-len(by_layer) // COLUMNS)
+    columns = min(COLUMNS, len(by_layer))
+    figure = Figure(figsize=(3.2 * columns, 0.5 + 2.2 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
+    for panel, (layer, values) in zip(panels, by_layer.items(), strict=False):
+        holds = int(layer) in monotone
+        panel.plot(positions, values, color="#888888", lw=0.8)
+        tested = [at for at, position in enumerate(positions) if position >= search["windows"]["skip_fit"]]
+        fit = Polynomial.fit([positions[at] for at in tested], [values[at] for at in tested], FIT_DEGREE)
+        panel.plot(*fit.linspace(), color="black", ls="-" if holds else "--", lw=2)
+        panel.set_title(f"layer {layer}" + (", monotone" if holds else ""), fontsize=9)
+        # the first tokens are often far off the rest and would flatten it
+        settled = [value for position, value in zip(positions, values, strict=True) if position >= positions[-1] // 50]
+        margin = 0.05 * (max(settled) - min(settled))
+        panel.set_ylim(min(settled) - margin, max(settled) + margin)
+        panel.tick_params(labelsize=7)
+    for panel in panels[len(by_layer) :]:
+        panel.set_visible(False)
+    title = f"{profile.model}: mean of hidden channel {profile.channel} after each layer"
+    figure.suptitle(literal(title), fontsize=11)
+    figure.supxlabel("position in the string", fontsize=9)
+    figure.savefig(path, dpi=130)

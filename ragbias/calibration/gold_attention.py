@@ -1,0 +1,89 @@
+"""Where the last token of a prompt looks, layer by layer, and which layers look at the gold document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import ragbias
+from ragbias.calibration.loss import padded
+from ragbias.calibration.samples import Sample
+from ragbias.evaluation.inspect.attention import retrieving
+from ragbias.methods import SIW, AttentionMethod
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.prompt import Span
+
+
+@torch.no_grad()
+def attention_to(
+    model: PreTrainedModel,
+    prompts: Sequence[tuple[list[int], list[Span]]],
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+    observe: Callable[[], DocumentAttention] = DocumentAttention,
+) -> list[Tensor]:
+    """Attention of each prompt's last token to its spans, averaged over heads: per prompt float32 ``[n_layers, n]``.
+
+    Args:
+        prompts: token ids, and adjacent spans of them.
+        observe: makes the method that a batch runs with.
+    """
+    found: list[Tensor] = []
+    for begin in range(0, len(prompts), batch_size):
+        sequences, spans = zip(*prompts[begin : begin + batch_size], strict=True)
+        ids, mask = padded(sequences, model.device)
+        pads = [ids.shape[1] - len(sequence) for sequence in sequences]
+        moved = [[(b + pad, e + pad) for b, e in row] for row, pad in zip(spans, pads, strict=True)]
+        observer = observe()
+        with ragbias.debias(model, observer, moved):
+            model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
+        found += observer.mass
+        progress(len(sequences))
+    return found
+
+
+def gold_attention(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[tuple[float, float]]:
+    """Per layer, the last token's attention to the gold document and to the average other one, over the samples."""
+    masses = attention_to(model, [(s.prompt.ids, s.prompt.spans) for s in samples], batch_size, progress)
+    gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
+    whole = torch.stack([mass.sum(1) for mass in masses])
+    others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
+    return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
+
+
+def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
+    """Ranges of layers to compare, by where they come from.
+
+    ``around the best``: the unbroken run of layers that retrieve which holds the best one; ``all that retrieve``: from
+    the first to the last of them.
+
+    Args:
+        attention: per layer, what ``gold_attention`` gives.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    found = retrieving(attention)
+    first = last = best
+    while first - 1 in found:
+        first -= 1
+    while last + 1 in found:
+        last += 1
+    return {
+        "middle half": ends(SIW(), len(excess)),  # the paper's guess, and where SIW acts
+        "around the best": (first, last),
+        "all that retrieve": (min(found), max(found)),
+    }
+
+
+def ends(method: AttentionMethod, n_layers: int) -> tuple[int, int]:
+    """First and last layer that a method acts in."""
+    layers = method.layer_indices(n_layers)
+    return layers[0], layers[-1]

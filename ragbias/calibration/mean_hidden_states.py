@@ -1,0 +1,63 @@
+"""Mean hidden states by position, over strings of random tokens: content averages out, position stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ragbias.calibration.calibration_settings import Plan
+from ragbias.calibration.checkpoint import Partial
+from ragbias.lm import DebiasedLM
+
+
+def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
+    """Strings ``begin`` to ``end - 1`` of a set that depends on ``seed`` only, ``[strings, length]``.
+
+    Tokens are drawn evenly from the vocabulary without its special tokens; each string starts with the BOS token if
+    there is one.
+    """
+    tokenizer = lm.tokenizer
+    usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
+    strings = np.stack([np.random.default_rng((seed, index)).choice(usable, length) for index in range(begin, end)])
+    if tokenizer.bos_token_id is not None:
+        strings[:, 0] = tokenizer.bos_token_id
+    return torch.tensor(strings, device=lm.model.device)
+
+
+@torch.no_grad()
+def summed_states(lm: DebiasedLM, ids: Tensor, **inputs: Any) -> NDArray[np.float64]:
+    """Hidden states ``[n_hs, T, D]`` summed over the strings; the embeddings first, the last after the final norm."""
+    output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False, **inputs)
+    return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
+
+
+def states_by_batch(
+    lm: DebiasedLM, plan: Plan, begin: int, end: int, **inputs: Any
+) -> Iterator[tuple[NDArray[np.float64], int]]:
+    """Summed hidden states of the plan's random strings ``begin`` to ``end - 1``, and the number of strings in them."""
+    for first in range(begin, end, plan.batch_size):
+        behind = min(first + plan.batch_size, end)
+        ids = random_strings(lm, first, behind, plan.length, plan.seed)
+        yield summed_states(lm, ids, **inputs), behind - first
+
+
+def mean_states(lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable[[int], None]) -> NDArray[np.float64]:
+    """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``."""
+    total, done = partial.sums()
+    progress(done)
+    try:
+        for states, count in states_by_batch(lm, plan, done, plan.strings):
+            if total.shape not in ((), states.shape):
+                raise partial.refuse_sums(states.shape, total.shape)
+            total, done = total + states, done + count
+            partial.put_sums(total, done, now=done == plan.strings)
+            progress(count)
+    except KeyboardInterrupt:
+        partial.put_sums(total, done, now=True)
+        raise
+    return total / plan.strings

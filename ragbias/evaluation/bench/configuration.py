@@ -1,0 +1,205 @@
+"""What a bench runs, from a YAML file or the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation.data.validation import complaints
+from ragbias.evaluation.tasks import TASKS, make
+from ragbias.evaluation.tasks.task import Task
+
+HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+MMLU = "mmlu"  # short for lm-eval with this task
+
+
+def _listed(value: Any) -> Any:
+    """A single value, or several in one string with commas, as a list."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _whole(value: Any) -> Any:
+    """A single number as a list."""
+    return [value] if type(value) is int else value
+
+
+def _joined(value: Any) -> Any:
+    return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+
+
+Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_listed), Field(min_length=1)]
+Least1 = Annotated[StrictInt, Field(ge=1)]
+
+
+class HarnessOptions(BaseModel):
+    """Options of the task that lm-eval runs.
+
+    Attributes:
+        tasks: names of tasks or groups of lm-eval.
+        include_path: a folder with more of them.
+        limit: examples of each.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks: Names = (MMLU,)
+    include_path: Path | None = None
+    limit: Least1 | None = None
+
+
+class TaskSettings(BaseModel):
+    """A task's name and its own options, which are the fields of its class."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_a_name(cls, value: Any) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        if not isinstance(value, dict) or value.get("name") != MMLU:
+            return value
+        if "tasks" in value:
+            raise ValueError(f"{MMLU} has no option tasks; name: {HARNESS_TASK} runs other tasks")
+        return {**value, "name": HARNESS_TASK, "tasks": [MMLU]}
+
+    @model_validator(mode="after")
+    def _fits(self) -> TaskSettings:
+        if self.name == HARNESS_TASK:
+            try:
+                HarnessOptions.model_validate(self.options)
+            except ValidationError as error:
+                raise ValueError(f"{self.name}: {complaints(error)}") from error
+            return self
+        try:
+            make(self.name, **self.options)
+        except RagBiasError as error:  # pydantic names the place of ValueErrors only
+            raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All but the name, as the task's class takes them; a single file of data as a list of one."""
+        given = dict(self.model_extra or {})
+        files = given.get("data")
+        files = [files] if isinstance(files, (str, Path)) else files
+        if isinstance(files, (list, tuple)) and all(isinstance(file, (str, Path)) for file in files):
+            given["data"] = tuple(map(Path, files))
+        return given
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the settings' seeds change its cases."""
+        return "seed" not in self.options and _has(self.name, "seed")
+
+    def made(self, seed: int, limit: int | None) -> Task:
+        """The task; seed and limit count where it has them and sets none itself."""
+        options = {"limit": limit} if limit is not None and _has(self.name, "limit") else {}
+        return make(self.name, **{**options, **({"seed": seed} if self.seeded else {}), **self.options})
+
+
+def _has(task: str, option: str) -> bool:
+    return option in (each.name for each in fields(TASKS[task]))  # type: ignore[arg-type]  # all are dataclasses
+
+
+class Settings(BaseModel):
+    """What a bench runs.
+
+    Attributes:
+        models: ``"tiny"``, hub names or folders.
+        methods: as ``ragbias.methods.parse`` reads them, or a list of such texts.
+        tasks: names, or a name with the task's own options.
+        seeds: each draws the cases anew, for tasks that draw.
+        limit: of questions, for tasks that set none themselves.
+        batch_size: cases that run together.
+        dtype: as ``from_pretrained`` takes it.
+        workers: actors of the engine ``ray``, each with a model.
+        cost: whether time and memory are measured at the end.
+        out: the folder for the results.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    models: Names = ("tiny",)
+    methods: Annotated[str, BeforeValidator(_joined)]
+    tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
+    seeds: Annotated[tuple[StrictInt, ...], BeforeValidator(_whole), Field(min_length=1)] = (0,)
+    limit: Least1 | None = None
+    batch_size: Least1 = 8
+    dtype: StrictStr = "auto"
+    engine: Literal["local", "ray"] = "local"
+    workers: Least1 = 2
+    cost: StrictBool = True
+    out: Path
+
+    @field_validator("dtype")
+    @classmethod
+    def _is_a_dtype(cls, value: str) -> str:
+        if value != "auto" and not isinstance(getattr(torch, value, None), torch.dtype):
+            raise ValueError(f"{value!r} is no dtype; expected 'auto', or e.g. 'bfloat16'")
+        return value
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Settings:
+        for name in ("models", "seeds"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name} {list(getattr(self, name))}: one of them stands twice")
+        return self
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML's own loader takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        keys = [self.construct_object(each, deep=True) for each in nodes]
+        for index, (key, written) in enumerate(zip(keys, nodes, strict=True)):
+            if key in keys[:index]:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", written.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
+    """The settings of a YAML file, some of them replaced.
+
+    Raises:
+        RunError: the file is no mapping of the settings' names; names the file and the key.
+    """
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
+    except RecursionError as error:
+        raise RunError(f"{file} is no YAML that can be read: nested too deep") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none, or is no UTF-8
+        raise RunError(f"{file} is no YAML that can be read: {error}") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{file}: expected keys and values: {', '.join(Settings.model_fields)}")
+    return checked({**content, **changes}, str(file))
+
+
+def checked(content: Mapping[str, Any], source: str) -> Settings:
+    """The settings, or a ``RunError`` that names the key and ``source``, where it comes from."""
+    if wrong := [key for key in content if not isinstance(key, str)]:
+        raise RunError(f"{source}: key {wrong[0]!r} is no word; known: {', '.join(Settings.model_fields)}")
+    try:
+        return Settings.model_validate(content)
+    except ValidationError as error:
+        raise RunError(f"{source}: {complaints(error, known=tuple(Settings.model_fields))}") from error

@@ -1,0 +1,83 @@
+"""The engine ``local``: one model in this process. Actors of the engine ``ray`` do the same with a unit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from ragbias.errors import RagBiasError
+from ragbias.evaluation.bench.plan import Unit
+from ragbias.evaluation.data.model_loading import load_model
+from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.tasks.orders import ranking
+from ragbias.evaluation.tasks.task import Answer, Case
+from ragbias.generation.report import Report
+from ragbias.lm import DebiasedLM
+from ragbias.methods import NoMethod
+
+
+class Models:
+    """Loads models, and holds the last one."""
+
+    def __init__(self, dtype: str) -> None:
+        self._dtype = dtype
+        self._lm: DebiasedLM | None = None
+
+    def load(self, name: str) -> DebiasedLM:
+        if self._lm is None or self._lm.name != name:
+            self._lm = None  # two at once may not fit into memory
+            self._lm = load_model(name, dtype=self._dtype)
+            if torch.cuda.is_available():
+                self._lm.model.cuda()  # type: ignore[call-arg]
+        return self._lm
+
+
+def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Row]]]:
+    """The rows of each unit, those of one method at a time."""
+    for unit in units:
+        for rows in rows_of(unit, models.load(unit.model)):
+            yield unit, rows
+
+
+def rows_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Row]]:
+    """The rows of one method after the other."""
+    for label, method in unit.methods.items():
+        begin = time.perf_counter()
+        try:
+            answers = unit.task.answers(lm, unit.cases, method, unit.batch_size)
+        except RagBiasError as error:
+            where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those beside it"
+            raise type(error)(f"{where}: {error}") from error
+        seconds = (time.perf_counter() - begin) / len(unit.cases)
+        yield [_row(unit, label, case, answer, seconds) for case, answer in zip(unit.cases, answers, strict=True)]
+
+
+def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Row:
+    return Row(
+        id=case.id,
+        task=unit.task.name,
+        model=unit.model,
+        method=label,
+        question=case.question,
+        group=case.group,
+        documents=len(case.documents),
+        gold_position=case.gold_position,
+        order=case.order,
+        seed=case.seed,
+        prediction=answer.prediction,
+        score=unit.task.score(case, answer.prediction),
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        seconds=seconds,
+        method_ran=answer.report.method_ran,
+        reason=answer.report.reason,
+        shown=_shown(case, answer.report),
+    )
+
+
+def _shown(case: Case, report: Report) -> tuple[int, ...]:
+    """What ``Row.shown`` holds."""
+    as_given = range(len(case.documents)) if report.method_requested == NoMethod.name else ()
+    return ranking(case.contents or case.documents, report.order or as_given)

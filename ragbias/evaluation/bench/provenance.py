@@ -1,0 +1,63 @@
+"""What a run depends on, written down beside its rows; and whether its models are there at all."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from ragbias.errors import RunError
+from ragbias.evaluation.bench.configuration import Settings, TaskSettings
+from ragbias.evaluation.cost.machine import machine, versions
+
+
+def described(settings: Settings) -> dict[str, Any]:
+    """Plain data: ``decides`` holds what rows depend on, the rest how and where they were made."""
+    on_gpu = torch.cuda.is_available()
+    return {
+        "decides": {
+            "models": settings.models,
+            "methods": "".join(settings.methods.split()),
+            "tasks": [_task(each) for each in settings.tasks],
+            "seeds": settings.seeds,
+            "limit": settings.limit,
+            "batch_size": settings.batch_size,
+            "dtype": settings.dtype,
+            "device": "cuda" if on_gpu else "cpu",
+            **versions(),
+        },
+        "settings": settings.model_dump(mode="json"),
+        "python": platform.python_version(),
+        "machine": machine(),
+    }
+
+
+def check_model(name: str) -> None:
+    """Raise ``RunError`` unless a model of this name can be had; does not load its weights."""
+    if name == "tiny":
+        return
+    folder = Path(name)
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise RunError(f"model {name!r} is no folder with a model: it has no config.json")
+    try:
+        AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RunError(f"model {name!r}: expected 'tiny', a folder with a model, or a hub name: {reason}") from error
+
+
+def _task(task: TaskSettings) -> dict[str, Any]:
+    """The task as typed; its files by what they hold, so that they may move."""
+    plain: dict[str, Any] = {"name": task.name}
+    for option, value in task.options.items():
+        files = [path for path in value if isinstance(path, Path)] if isinstance(value, tuple) else []
+        plain[option] = [_file(path) for path in files] if files else value
+    return plain
+
+
+def _file(path: Path) -> dict[str, str]:
+    return {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}

@@ -1,0 +1,77 @@
+"""Prompts of random tokens, in one padded batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragbias.generation.request import padded
+from ragbias.prompt import Span, TokenisedPrompt
+
+PREFIX, SUFFIX = 20, 30  # tokens before and after the documents
+FIRST = 3  # of the drawn tokens; those below are often special
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that enter a model together.
+
+    Attributes:
+        ids: ``[rows, width]``; ``mask`` likewise, zeros for padding on the left.
+        spans: of each row's documents, padding counted.
+    """
+
+    prompts: Sequence[TokenisedPrompt]
+    ids: Tensor
+    mask: Tensor
+    spans: list[list[Span]]
+
+    @cached_property
+    def has_padding(self) -> bool:
+        return len({len(prompt.ids) for prompt in self.prompts}) > 1
+
+    def inputs(self, step: int) -> dict[str, Any]:
+        """What a forward pass needs beside the tokens: the prompt's at step 0, then those of each next token."""
+        if not self.has_padding:
+            return {}
+        mask = torch.cat((self.mask, self.mask.new_ones(len(self.mask), step)), dim=1)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        return {"attention_mask": mask, "position_ids": positions[:, -1:] if step else positions}
+
+
+def lengths_of(documents: int, tokens: int | None, total: int | None) -> list[int]:
+    """Length of each document: ``tokens``, or an equal share of ``total``, whose remainder goes to the first ones."""
+    if total is None:
+        assert tokens is not None
+        return [tokens] * documents
+    return [total // documents + (index < total % documents) for index in range(documents)]
+
+
+def draw(lengths: Sequence[int], rows: int, vocabulary: int, device: torch.device, ragged: bool = False) -> Batch:
+    """Random prompts, the same in each call with these arguments.
+
+    Args:
+        lengths: tokens of the documents.
+        rows: number of prompts; each has documents of its own.
+        ragged: draw each document's length between half and one and a half times its entry in ``lengths``.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+
+    def tokens(count: int) -> list[int]:
+        drawn: list[int] = torch.randint(FIRST, vocabulary, (count,), generator=generator).tolist()
+        return drawn
+
+    def drawn(length: int) -> int:
+        return int(torch.randint(-(-length // 2), 3 * length // 2 + 1, (), generator=generator))
+
+    prompts = []
+    for _ in range(rows):
+        own = [drawn(length) for length in lengths] if ragged else lengths
+        prompts.append(TokenisedPrompt(tokens(PREFIX), [tokens(length) for length in own], tokens(SUFFIX)))
+    return Batch(prompts, *padded(prompts, 0, device))

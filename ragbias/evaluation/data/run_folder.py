@@ -1,0 +1,80 @@
+"""The folder that a bench leaves: names of its files, and how those of JSON are read and checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
+
+from ragbias.errors import DataError
+from ragbias.evaluation.data.validation import complaints
+
+ROWS = "rows.jsonl"
+NOISE = "noise.jsonl"  # the answers to cases that are asked again
+COST = "cost.json"
+SETTINGS = "settings.json"
+SUMMARY = "summary.json"
+HARNESS = "harness.json"  # numbers of rows of the parts that lm-eval has run
+
+T = TypeVar("T")
+Costs = dict[str, dict[str, dict[str, Any]]]
+
+
+class _Decides(BaseModel):
+    """What rows depend on, see ``ragbias.evaluation.bench.provenance``; only what is read again is checked."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    tasks: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class _About(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    decides: _Decides
+
+
+_Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
+_COSTS = TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])
+_COUNTS = TypeAdapter(dict[str, int])
+_ABOUT = TypeAdapter(_About)
+
+
+def cost_key(model: str, task: str, documents: int) -> str:
+    """Under which the costs of methods stand in ``cost.json``, by label."""
+    return f"{model}|{task}|{documents}"
+
+
+def read_costs(folder: Path) -> Costs:
+    """By ``cost_key`` and label: ``[median, low, high]`` of each figure; empty where nothing was measured.
+
+    Raises:
+        DataError: the file is damaged; so for all that is read here.
+    """
+    return dict(_checked(folder / COST, _COSTS) or {})
+
+
+def read_counts(folder: Path) -> dict[str, int]:
+    """Numbers of rows by part of what lm-eval runs; empty where it ran nothing."""
+    return dict(_checked(folder / HARNESS, _COUNTS) or {})
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What the run was asked to do and where, with ``"decides"``; empty where the file is missing."""
+    return dict(_checked(folder / SETTINGS, _ABOUT) or {})
+
+
+def _checked(path: Path, form: TypeAdapter[Any]) -> Any:
+    """The data of a file as it stands there; ``None`` if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        form.validate_python(data, strict=True)
+    except ValidationError as error:
+        raise DataError(f"{path} is damaged: {complaints(error)}; put the file back, or remove it") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged, no JSON: {error}; put the file back, or remove it") from error
+    return data

@@ -1,0 +1,61 @@
+"""An answer from one's own text files: chunk, embed, retrieve, generate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ragbias.errors import DataError
+from ragbias.evaluation.data.stock_prompt import stock_prompt
+from ragbias.evaluation.demo.retrieval import Index, minilm
+from ragbias.generation.report import Generation
+from ragbias.lm import DebiasedLM
+
+ENDINGS = (".txt", ".md", ".rst")
+
+
+def read_chunks(path: Path, size: int = 800) -> list[str]:
+    """Paragraphs of all text files at ``path``, joined up to about ``size`` characters.
+
+    Raises:
+        FileNotFoundError: there is no such path, or no text file in it.
+        DataError: a file is no text; names it.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
+    files = (
+        sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+        if path.is_dir()
+        else [path]
+    )
+    chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
+    if not chunks:
+        raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
+    return list(dict.fromkeys(chunks))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
+
+
+def _chunks(text: str, size: int) -> Iterator[str]:
+    chunk = ""
+    for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
+        if chunk and len(chunk) + len(paragraph) > size:
+            yield chunk
+            chunk = ""
+        chunk = f"{chunk}\n\n{paragraph}" if chunk else paragraph
+    if chunk:
+        yield chunk
+
+
+def ask(
+    lm: DebiasedLM, question: str, chunks: Sequence[str], k: int, max_new_tokens: int
+) -> tuple[Generation, list[str]]:
+    """The answer, and the chunks it was given, nearest first."""
+    documents = Index(chunks, minilm()).search(question, min(k, len(chunks)))
+    prompt = stock_prompt(lm, documents, question)
+    return lm.generate(prompt, documents=documents, max_new_tokens=max_new_tokens), documents

@@ -1,0 +1,1 @@
+"""The attention that each document gets, by layer, measured and drawn."""

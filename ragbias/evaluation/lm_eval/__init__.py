@@ -1,0 +1,1 @@
+"""lm-eval's tasks with the model ``ragbias``."""

@@ -1,0 +1,105 @@
+"""The model ``ragbias`` of lm-eval: a Hugging Face model that runs with a method. Importing this file registers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from rich.progress import track
+from torch import Tensor
+
+from ragbias import debias, methods
+from ragbias.errors import RunError
+from ragbias.methods import Method
+from ragbias.models import tiny
+
+Scored = tuple[tuple[str, str] | None, list[int], list[int]]
+
+
+@register_model("ragbias")
+class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's ``hf`` model with a method, for the side effects of methods that need no documents.
+
+    Continuations are scored as they would be generated: the context is the prompt and enters in one forward pass, the
+    continuation follows with the cache. Methods tell the two apart. Prompts run one at a time, whatever ``batch_size``
+    says, but for generated answers; choices of one token share the pass of their context. Whole texts (for perplexity)
+    have no prompt, and enter in one pass.
+
+    Args:
+        pretrained: ``"tiny"``, a hub name or a path.
+        method: a name or an instance that needs no documents.
+        device: default: a GPU if there is one.
+        settings: any other argument of lm-eval's ``hf`` model.
+
+    Raises:
+        RunError: the method needs documents.
+        UnknownMethodError, MethodError, UnsupportedModelError: as for ``ragbias.debias``.
+    """
+
+    def __init__(
+        self, pretrained: str, method: str | Method = "none", device: str | None = None, **settings: Any
+    ) -> None:
+        self.method = methods.get(method, pretrained)
+        if self.method.needs_documents:
+            raise RunError(
+                f"{self.method.name} needs documents, and the prompts of lm-eval have none; take a method that acts on "
+                f"any prompt: {', '.join(name for name, each in methods.METHODS.items() if not each.needs_documents)}"
+            )
+        path = str(tiny.path()) if pretrained == "tiny" else pretrained
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        super().__init__(pretrained=path, backend="causal", device=device, **settings)
+        with debias(self.model, self.method):  # refuses at once what does not fit the model
+            pass
+
+    def _model_generate(self, *args: Any, **settings: Any) -> Tensor:
+        with debias(self.model, self.method):
+            output: Tensor = super()._model_generate(*args, **settings)
+            return output
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        """Log-probability of each continuation, and whether it is what greedy decoding would write."""
+        results = []
+        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits behind them
+        for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
+            context = context[-(self.max_length + 1 - len(continuation)) :]
+            if texts is None:
+                logits = self._whole(context, continuation)
+            elif first is not None and first[0] == context and len(continuation) == 1:
+                logits = first[1]
+            else:
+                logits = self._behind(context, continuation)
+                first = context, logits[:1]
+            target = torch.tensor(continuation, device=logits.device)
+            logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
+            result = logprobs.sum().item(), bool((logits.argmax(-1) == target).all())
+            results.append(result)
+            if texts is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, result)
+        return results
+
+    @torch.no_grad()
+    def _behind(self, context: list[int], continuation: list[int]) -> Tensor:
+        """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
+        with debias(self.model, self.method):
+            output = self.model(self._ids(context), use_cache=True, logits_to_keep=1)
+            logits = [output.logits[0]]
+            if len(continuation) > 1:
+                rest = self._ids(continuation[:-1])
+                logits.append(self.model(rest, past_key_values=output.past_key_values, use_cache=True).logits[0])
+        return torch.cat(logits)
+
+    @torch.no_grad()
+    def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
+        """Logits ``[len(continuation), V]`` for the tokens of a text that enters in one pass."""
+        with debias(self.model, self.method):
+            ids = self._ids([*context, *continuation[:-1]])
+            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
+        return logits
+
+    def _ids(self, tokens: list[int]) -> Tensor:
+        return torch.tensor([tokens], device=self.device)

@@ -1,0 +1,1 @@
+"""Numbers from answers: metrics, accuracy by position, consistency, bootstrap intervals."""

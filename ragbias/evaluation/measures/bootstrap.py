@@ -1,0 +1,235 @@
+"""How sure the figures of a bench are: bootstrap over questions.
+
+A question is the unit that is drawn: its answers at all positions stay together, and methods are compared on the same
+drawn questions (paired).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragbias.errors import RunError
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.data.records import Row  # takes pydantic, which demo and calibration do without
+
+RESAMPLES = 2000
+SHUFFLES = 500
+FEWEST = 5  # questions that an interval takes
+LEVEL = 95  # per cent
+
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its 95% bootstrap interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def as_list(self) -> list[float]:
+        return [self.estimate, self.low, self.high]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one method.
+
+    Attributes:
+        questions: their ids, ascending.
+        positions: places of the gold document, counted from 0, ascending; a single -1 where there is no gold document.
+        values: (questions, positions), the mean over orders and seeds; NaN where a question was not asked there.
+    """
+
+    questions: tuple[str, ...]
+    positions: tuple[int, ...]
+    values: Floats
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Scores:
+        cells: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for row in rows:
+            cells[row.question, -1 if row.gold_position is None else row.gold_position].append(row.score)
+        questions = {question: index for index, question in enumerate(sorted({question for question, _ in cells}))}
+        positions = {position: index for index, position in enumerate(sorted({position for _, position in cells}))}
+        values = np.full((len(questions), len(positions)), np.nan)
+        for (question, position), scores in cells.items():
+            values[questions[question], positions[position]] = np.mean(scores)
+        return cls(tuple(questions), tuple(positions), values)
+
+    def shared(self, other: Scores) -> tuple[Floats, Floats]:
+        """Both methods' values for the questions and positions that both have; NaN where either has none."""
+        questions = sorted(set(self.questions) & set(other.questions))
+        positions = sorted(set(self.positions) & set(other.positions))
+        own, theirs = (
+            scores.values[np.ix_(_places(scores.questions, questions), _places(scores.positions, positions))]
+            for scores in (self, other)
+        )
+        missing = np.isnan(own) | np.isnan(theirs)
+        asked = ~missing.all(axis=0)
+        return np.where(missing, np.nan, own)[:, asked], np.where(missing, np.nan, theirs)[:, asked]
+
+
+@dataclass(frozen=True)
+class Summaries:
+    """What sums up a curve, for each of several draws of questions.
+
+    Attributes:
+        by_position: (draws, positions), the accuracy.
+    """
+
+    by_position: Floats
+
+    @classmethod
+    def of(cls, values: Floats, counts: Floats) -> Summaries:
+        """Args: values (questions, positions), may hold NaN; counts (draws, questions), how often each was drawn."""
+        asked = counts @ (~np.isnan(values)).astype(float)
+        with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
+            return cls(counts @ np.nan_to_num(values) / asked)
+
+    @property
+    def mean(self) -> Floats:
+        return np.asarray(self.by_position.mean(axis=1))
+
+    @property
+    def worst(self) -> Floats:
+        return np.asarray(self.by_position.min(axis=1))
+
+    @property
+    def best(self) -> Floats:
+        return np.asarray(self.by_position.max(axis=1))
+
+    @property
+    def gap(self) -> Floats:
+        return self.best - self.worst
+
+
+@lru_cache(maxsize=2)
+def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
+    """(resamples, questions), read-only: how often each question is in each resample, drawn with replacement.
+
+    Raises:
+        RunError: fewer than ``FEWEST`` questions.
+    """
+    if questions < FEWEST:
+        raise RunError(f"an interval needs at least {FEWEST} questions, there are {questions}; ask more of them")
+    drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
+    drawn += questions * np.arange(resamples)[:, None]
+    counts = np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
+    counts.flags.writeable = False
+    return counts
+
+
+def percentile(estimate: float, resampled: Floats) -> Interval:
+    """The percentile interval, for means."""
+    low, high = _ends(resampled)
+    return _around(estimate, low, high)
+
+
+def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
+    """An interval between ``least`` and ``most`` for minima, maxima and gaps, and their differences.
+
+    A minimum over positions is biased downwards, and that of a resample once more: where a curve is flat, percentile
+    intervals miss the truth in most runs. Two intervals take the bias off: the percentile interval shifted by twice the
+    resamples' bias, which is too short on flat curves, and the basic (reverse percentile) interval, which is too short
+    near accuracies of 0 and 1. This is the one that holds both.
+
+    On 100 drawn questions the worst position's held the truth in 87 to 95 of 100 runs, the gap's in 92 where there is
+    one, and in 64 to 81 where there is none and answers are independent; ``gap_by_chance`` is for that.
+    """
+    low, high = _ends(resampled)
+    bias = float(np.nanmean(resampled)) - estimate
+    lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
+    return _around(estimate, max(least, lowest), min(most, highest))
+
+
+def curve(scores: Scores, resamples: int = RESAMPLES) -> dict[str, list[Interval]]:
+    """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
+
+    Raises:
+        RunError: too few questions.
+    """
+    found = point(scores.values)
+    many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
+    return {
+        "by_position": [
+            percentile(float(found.by_position[0, index]), many.by_position[:, index])
+            for index in range(len(scores.positions))
+        ],
+        "mean": [percentile(float(found.mean[0]), many.mean)],
+        **{
+            name: [cautious(float(getattr(found, name)[0]), getattr(many, name), 0, 1)]
+            for name in ("worst", "best", "gap")
+        },
+    }
+
+
+def differences(own: Scores, reference: Scores) -> dict[str, Interval]:
+    """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
+
+    Raises:
+        RunError: too few questions in common.
+    """
+    pair = own.shared(reference)
+    counts = draws(len(pair[0]))
+    first, second = (point(values) for values in pair)
+    many_first, many_second = (Summaries.of(values, counts) for values in pair)
+
+    def difference(of: Callable[[Summaries], Floats]) -> tuple[float, Floats]:
+        return float((of(first) - of(second))[0]), of(many_first) - of(many_second)
+
+    return {
+        "mean": percentile(*difference(lambda figures: figures.mean)),
+        "worst": cautious(*difference(lambda figures: figures.worst), -1, 1),
+        "gap": cautious(*difference(lambda figures: figures.gap), -1, 1),
+    }
+
+
+def point(values: Floats) -> Summaries:
+    """The figures of all questions, each once: one draw."""
+    return Summaries.of(values, np.ones((1, len(values))))
+
+
+def gap_by_chance(scores: Scores) -> float:
+    """The gap that 95 of 100 runs without any position bias stay below.
+
+    Each question's scores are shuffled over the positions: a gap is never negative, so noise alone makes one.
+    """
+    rng = np.random.default_rng(0)
+    gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
+    return float(np.nanpercentile(gaps, LEVEL))
+
+
+def share(values: Mapping[str, float]) -> Interval:
+    """Mean of one value per question, with its interval.
+
+    Raises:
+        RunError: too few questions.
+    """
+    column = np.array([values[question] for question in sorted(values)], dtype=float)
+    return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
+
+
+def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
+    place = {each: index for index, each in enumerate(known)}
+    return [place[each] for each in wanted]
+
+
+def _ends(resampled: Floats) -> tuple[float, float]:
+    tail = (100 - LEVEL) / 2
+    low, high = np.nanpercentile(resampled, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _around(estimate: float, low: float, high: float) -> Interval:
+    """An interval that holds its estimate, whatever the bias of the resamples."""
+    return Interval(estimate, min(low, estimate), max(high, estimate))

@@ -1,0 +1,86 @@
+"""One padded batch: from prepared requests to their answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
+
+from ragbias.binding import attach
+from ragbias.generation.arguments import generation_config, pad_token
+from ragbias.generation.decoding import TokenLogprobs, Watch, decoded, processors, stop_strings, trimmed
+from ragbias.generation.report import Generation, Usage
+from ragbias.generation.request import Request, padded
+
+
+def answer(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    max_new_tokens: int,
+    *,
+    backend: str,
+    stop: Sequence[str] | None = None,
+    stop_token_ids: Sequence[int] = (),
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int | None = None,
+    do_sample: bool | None = None,
+    logprobs: bool = False,
+    keep_special: Sequence[str] = (),
+    cancelled: threading.Event | None = None,
+    on_tokens: Callable[[list[int]], None] | None = None,
+    **generate_kwargs: Any,
+) -> list[Generation]:
+    """Generate for requests of one method, in one padded batch; the settings are those of ``DebiasedLM.generate``.
+
+    Args:
+        max_new_tokens: no more than the model's window leaves behind the longest prompt.
+        cancelled: ends the answers where they are.
+        on_tokens: gets all new tokens of the only request after each of them.
+    """
+    if do_sample is not None:
+        temperature = (1.0 if temperature is None else temperature) if do_sample else None
+    prompts = [request.tokens for request in requests]
+    width = max(len(prompt.ids) for prompt in prompts)
+    ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
+    config, eos = generation_config(model, tokenizer, max_new_tokens, stop_token_ids)
+    unknown = config.update(**generate_kwargs)
+    stops = stop_strings(stop)
+    decode = partial(decoded, tokenizer, keep_special=keep_special)
+    watch = Watch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
+    chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
+    recorder = TokenLogprobs() if logprobs else None
+    if recorder:
+        chain.insert(1, recorder)  # behind the check of the logits, before what samples
+    with attach(model, requests[0].method, spans, private=True, backend=backend):
+        output: Tensor = model.generate(  # type: ignore[operator]
+            ids,
+            attention_mask=mask,
+            generation_config=config,
+            logits_processor=chain,
+            stopping_criteria=StoppingCriteriaList([watch]),
+            **unknown,
+        )
+    rows = output[:, width:].tolist()
+    values = recorder.rows(output) if recorder else [None] * len(rows)
+    answers = []
+    for index, (request, row, own) in enumerate(zip(requests, rows, values, strict=True)):
+        new = row[: watch.lengths.get(index, len(row))]
+        kept = [place for place, token in enumerate(new) if token not in eos]
+        answers.append(
+            Generation(
+                text=trimmed(decode(new), stops)[0],
+                token_ids=[new[place] for place in kept],
+                usage=Usage(len(request.tokens.ids), len(new)),
+                report=request.report,
+                finish_reason="stop" if index in watch.lengths else "length",
+                logprobs=None if own is None else [own[place] for place in kept],
+            )
+        )
+    return answers

@@ -1,0 +1,124 @@
+"""A prompt made ready to run: its parts, its tokens, and the method that can run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ragbias.boundaries import Boundaries, locate
+from ragbias.checks import check_whole
+from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
+from ragbias.generation.report import Report
+from ragbias.methods import Method, NoMethod, PermutationVote
+from ragbias.prompt import Prompt, Span, TokenisedPrompt
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a request was made from.
+
+    Attributes:
+        tokens: with the documents in the order in which they came.
+        wanted: the method that was asked for.
+        boundaries: how the documents were found.
+        obstacle: why the prompt cannot be split at its documents; empty if it can.
+    """
+
+    tokens: TokenisedPrompt
+    wanted: Method
+    boundaries: Boundaries
+    obstacle: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
+
+    tokens: TokenisedPrompt
+    method: Method
+    report: Report
+    origin: Origin
+
+    def candidates(self) -> list[Request]:
+        """The requests that are generated to answer this one: itself, or one for each order that is voted over."""
+        if not isinstance(self.method, PermutationVote):
+            return [self]
+        arranged = [self.tokens.reordered(order) for order in self.method.orders(self.tokens.documents)]
+        return [
+            replace(self, tokens=each, method=NoMethod(), report=replace(self.report, spans=tuple(each.spans)))
+            for each in arranged
+        ]
+
+
+def in_parts(
+    prompt: str | Prompt,
+    documents: Sequence[str] | None,
+    boundaries: Boundaries | None,
+    strip_numbering: bool = False,
+) -> tuple[Prompt, Boundaries, str]:
+    """A prompt in parts, where its documents were found, and why it cannot be split, if so.
+
+    Raises:
+        DocumentNotFoundError: not all ``documents`` stand in a flat prompt.
+        ArgumentError: the prompt is neither, or has parts and documents as well.
+    """
+    if isinstance(prompt, Prompt):
+        if documents is not None or boundaries is not None:
+            raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
+        return prompt, Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), ""), ""
+    if not isinstance(prompt, str):
+        raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
+    if documents is not None:
+        documents = list(documents)
+    if boundaries is None:
+        boundaries = locate(prompt, documents=documents)
+    found = 0 if boundaries.source == "headers" else boundaries.n_found
+    if documents is not None and found < len(documents):
+        raise DocumentNotFoundError(
+            f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
+            "pass each text exactly as it stands there"
+        )
+    try:
+        return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
+    except AmbiguousSegmentsError as error:
+        return Prompt(prompt, (), ""), boundaries, str(error)
+
+
+def obstacle_in(tokens: TokenisedPrompt) -> str:
+    """Why a method that needs documents has nothing to do here; empty if it has."""
+    if len(tokens.documents) < 2:
+        found = "one document" if tokens.documents else "no documents"
+        return f"{found} found, so there is no order to debias"
+    return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
+
+
+def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
+    """Indices of requests that can run in one batch: same method, at most ``size``, and room for equally many tokens.
+
+    Args:
+        window: number of tokens that a prompt and its answer may have together.
+        new_tokens: the most tokens an answer may have. Only prompts that leave less room run among their likes: they
+            would take the room of the shorter prompts beside them.
+    """
+    check_whole("batch_size", size, 1, ArgumentError)
+    keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
+    together: list[list[int]] = []
+    for key in dict.fromkeys(keys):
+        indices = [index for index, other in enumerate(keys) if other == key]
+        together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
+    return together
+
+
+def padded(
+    prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
+) -> tuple[Tensor, Tensor, list[list[Span]]]:
+    """Token ids and mask ``[rows, width]``, padded on the left, and each row's spans, moved accordingly."""
+    width = max(len(prompt.ids) for prompt in prompts)
+    pads = [width - len(prompt.ids) for prompt in prompts]
+    ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
+    mask = [[0] * pad + [1] * (width - pad) for pad in pads]
+    spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans

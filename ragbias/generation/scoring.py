@@ -1,0 +1,65 @@
+"""What a model thinks of a prompt without answering it: probabilities, and attention to the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ragbias.binding import attach
+from ragbias.generation.decoding import RequireFinite
+from ragbias.generation.request import Request
+from ragbias.methods import AttentionMethod, Method, NoMethod
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.prompt import TokenisedPrompt
+
+
+@torch.no_grad()
+def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int], backend: str = "auto") -> list[float]:
+    """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
+    with attach(model, request.method, [request.tokens.spans], private=True, backend=backend):
+        ids = torch.tensor([request.tokens.ids], device=model.device)
+        first = model(ids, use_cache=True, logits_to_keep=1)
+        logits = [first.logits[0]]
+        if len(target) > 1:
+            rest = torch.tensor([target[:-1]], device=model.device)
+            logits.append(model(rest, past_key_values=first.past_key_values, use_cache=True).logits[0])
+    scores = torch.cat(logits).float()
+    RequireFinite()(ids, scores)
+    chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
+    values: list[float] = chosen.tolist()
+    return values
+
+
+@torch.no_grad()
+def document_attention(model: PreTrainedModel, tokens: TokenisedPrompt, order: Sequence[int]) -> list[float]:
+    """Attention of the prompt's last token to each document, per token of it, when they stand in this order."""
+    arranged, observer = tokens.reordered(order), DocumentAttention()
+    with attach(model, observer, [arranged.spans], private=True):
+        model(torch.tensor([arranged.ids], device=model.device), use_cache=False, logits_to_keep=1)
+    scores = dict(zip(order, observer.scores[0], strict=True))
+    return [scores[index] for index in range(len(order))]
+
+
+@torch.no_grad()
+def more_confident(
+    model: PreTrainedModel, tokens: TokenisedPrompt, method: AttentionMethod, backend: str = "auto"
+) -> tuple[Method, str]:
+    """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
+    plain, other = (
+        _first_logits(model, tokens, each, backend).softmax(-1).amax().item() for each in (NoMethod(), method)
+    )
+    if plain >= other:
+        return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
+    return method, ""
+
+
+def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, backend: str) -> Tensor:
+    """Logits float32 ``[1, V]`` of the token after the prompt."""
+    ids = torch.tensor([tokens.ids], device=model.device)
+    with attach(model, method, [tokens.spans], private=True, backend=backend):
+        logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
+    RequireFinite()(ids, logits)
+    return logits

@@ -1,0 +1,5 @@
+"""What channel scaling does to which model: the profiles of the paper, that of ``tiny``, and those of a file."""
+
+from ragbias.methods.profiles.profile import Profile, find, shipped
+
+__all__ = ["Profile", "find", "shipped"]

@@ -1,0 +1,1 @@
+"""Models that need no hub: the embedded model ``tiny``."""

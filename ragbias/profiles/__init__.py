@@ -1,5 +1,0 @@
-"""What channel scaling does to which model: the profiles of the paper, that of ``tiny``, and those of a file."""
-
-from ragbias.profiles.profile import Profile, find, shipped
-
-__all__ = ["Profile", "find", "shipped"]

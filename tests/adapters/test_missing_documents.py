@@ -1,0 +1,122 @@
+"""What a method that misses documents leads to, whichever framework found them."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+
+from ragbias.adapters.missing_documents import MissingDocuments, MissingDocumentsWarning
+from ragbias.boundaries import Boundaries
+from ragbias.errors import DocumentNotFoundError, NoDocumentsError
+from ragbias.methods import RoToR
+
+TEXT = "Context: one gate. two gates. three gates. Which?"
+SPANS = ((9, 18), (19, 29), (30, 42))
+
+
+@pytest.fixture
+def policy() -> MissingDocuments:
+    return MissingDocuments(frozenset(), "Retrieve inside the chain", frozenset())
+
+
+def found(source, expected, count):
+    return Boundaries(SPANS[:count], source, expected, "")
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "explicit", "error"),
+    [
+        (found("none", 0, 0), False, NoDocumentsError),
+        (found("none", 3, 0), False, NoDocumentsError),
+        (found("run", 3, 1), False, NoDocumentsError),
+        (found("documents", 3, 2), True, DocumentNotFoundError),
+        (found("registry", 3, 3), True, DocumentNotFoundError),
+        (found("registry", 3, 3), False, None),
+        (found("run", 3, 2), False, None),  # a chain may drop what it retrieved
+        (found("run", 1, 1), False, None),
+        (found("documents", 0, 0), False, None),
+        (found("run", 3, 3), False, None),
+        (found("segmenter", 3, 2), False, DocumentNotFoundError),
+        (found("segmenter", 3, 3), True, None),
+    ],
+)
+def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit, error):
+    request = lm.prepare(TEXT, boundaries=boundaries)
+    policy.check(request, "ignore", explicit=explicit)
+    if error is None:
+        policy.check(request, "raise", explicit=explicit)
+    else:
+        with pytest.raises(error, match=r"pine needs the retrieved documents.*; on_missing='ignore' silences this\."):
+            policy.check(request, "raise", explicit=explicit)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "given", "advice"),
+    [
+        (found("none", 3, 0), {}, "Retrieve inside the chain"),
+        (found("none", 3, 0), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
+        (found("documents", 3, 2), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
+        (found("documents", 3, 1), {"explicit", "segmented"}, "Pass documents= .*, or leave them to the segmenter"),
+        (found("run", 3, 0), {}, "Change the template"),
+        (found("documents", 3, 0), {"explicit"}, "Change the template"),
+        (found("none", 3, 0), {"segmented"}, "Let the segmenter find all documents"),
+        (found("segmenter", 3, 2), {"segmented"}, "Let the segmenter find all documents"),
+    ],
+)
+def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given, advice):
+    request = lm.prepare(TEXT, boundaries=boundaries)
+    with pytest.raises((DocumentNotFoundError, NoDocumentsError), match=rf"in the prompt, so .*\. {advice}"):
+        policy.check(request, "raise", **dict.fromkeys(given, True))
+
+
+def test_documents_without_a_question_behind_them_are_missed(lm, policy):
+    request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
+    with pytest.raises(NoDocumentsError, match="it has to run plain"):
+        policy.check(request, "raise")
+
+
+def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
+    request = lm.prepare(TEXT, boundaries=found("run", 3, 3), method=RoToR(selective=True))
+    policy.check(request, "raise")
+
+
+def test_calls_without_any_documents_do_not_warn(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(request, "warn")
+
+
+def test_a_suspicion_warns(lm, policy):
+    with pytest.warns(MissingDocumentsWarning):
+        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), "warn", suspected=True)
+
+
+def test_a_source_whose_documents_all_belong_to_the_prompt_may_miss_none(lm):
+    policy = MissingDocuments(frozenset({"run"}), "Retrieve inside the chain", frozenset())
+    with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
+        policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")
+
+
+def test_a_warning_names_the_users_line_and_comes_once_for_each(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 3, 0))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            policy.check(request, "warn")
+            policy.check(request, "warn")
+    assert [each.filename for each in seen] == [__file__, __file__]
+    assert seen[1].lineno == seen[0].lineno + 1
+
+
+def test_a_thread_without_code_of_the_users_warns_once(lm, policy):
+    request = lm.prepare("Hello.", boundaries=found("none", 3, 0))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            thread = threading.Thread(target=policy.check, args=(request, "warn"))
+            thread.start()
+            thread.join()
+    assert [each.category for each in seen] == [MissingDocumentsWarning]

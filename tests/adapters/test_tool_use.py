@@ -1,0 +1,88 @@
+"""Tool choices, and answers that may call tools, as both frameworks read them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.adapters.tool_use import (
+    AnswerFormat,
+    GrowingAnswer,
+    ToolChoice,
+    begun_call,
+    knows_tools,
+    tool_choice,
+    why_not_shown,
+)
+from ragbias.errors import ArgumentError
+
+ADD, GREET = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("add", "greet"))
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (None, ToolChoice()),
+        ("auto", ToolChoice()),
+        (False, ToolChoice()),
+        ("none", ToolChoice(offered=False)),
+        ("any", ToolChoice(required=True)),
+        ("required", ToolChoice(required=True)),
+        (True, ToolChoice(required=True)),
+        ("add", ToolChoice(required=True, name="add")),
+        ({"type": "function", "function": {"name": "add"}}, ToolChoice(required=True, name="add")),
+        ({"name": "add"}, ToolChoice(required=True, name="add")),
+    ],
+)
+def test_every_way_to_choose_is_read(choice, expected):
+    assert tool_choice(choice, [ADD, GREET]) == expected
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools"), [("subtract", [ADD]), ({}, [ADD]), ({"function": 3}, [ADD]), (3, [ADD]), ("any", [])]
+)
+def test_a_choice_without_its_tool_is_refused(choice, tools):
+    with pytest.raises(ArgumentError, match="tool_choice="):
+        tool_choice(choice, tools)
+
+
+def with_template(lm: DebiasedLM, template: str | None) -> DebiasedLM:
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = template
+    return DebiasedLM(lm.model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (None, "there is none"),
+        ("{{ messages[0].content }}", "does not read them"),
+        ("{% if tools %}{{ raise_exception('not today') }}{% endif %}", "not today"),
+        ("{{ tools | nosuchfilter }}", "it fails with"),
+        ("{% for tool in tools or [] %}{{ tool.function.name }}<tool_call>{% endfor %}", ""),
+    ],
+)
+def test_a_template_that_cannot_show_tools_is_told_with_the_reason(lm, template, reason):
+    model = with_template(lm, template)
+    assert reason in why_not_shown(model, [ADD, GREET])
+    assert knows_tools(model) == (not reason) == (not why_not_shown(model, [ADD, GREET]))
+
+
+def test_a_call_of_the_only_tool_is_begun_with_its_name(lm):
+    model = with_template(lm, "<tool_call>")
+    assert begun_call(model, [ADD]) == begun_call(model, [ADD, GREET], "add")
+    assert begun_call(model, [ADD]).endswith('{"name": "add", "arguments":')
+    assert begun_call(model, [ADD, GREET]).endswith('{"name": "')
+
+
+@pytest.mark.parametrize("form", [AnswerFormat(), AnswerFormat([ADD]), AnswerFormat([ADD], "I ")])
+@pytest.mark.parametrize("text", ["look. ", f"look.\n{CALL}", f"{CALL}", "a < b"])
+def test_what_is_shown_of_a_growing_answer_adds_up_to_its_content(form, text):
+    growing = GrowingAnswer(form)
+    shown = "".join(growing.add(letter) for letter in text)
+    content, calls = form.read(text)
+    assert shown + growing.rest(content) == content == growing.shown
+    assert len(calls) == ("tool_call" in text and bool(form.tools))

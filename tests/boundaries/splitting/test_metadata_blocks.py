@@ -1,0 +1,240 @@
+"""Documents whose own metadata stands around them: each is found with its header and footer, whatever the order."""
+
+import itertools
+import json
+import pickle
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragbias import Prompt
+from ragbias.boundaries import KnownText, Registry, has_numbering, locate
+from ragbias.boundaries.matching.known_text import MAX_FIELDS, MAX_VALUE, merged
+from ragbias.errors import AmbiguousSegmentsError
+
+FORMATS = {  # from metadata and text to what stands in the prompt, and the separator
+    "title above": (lambda m, t: f"{m['title']}\n{t}", "\n\n"),
+    "title in line": (lambda m, t: f"{m['title']}: {t}", "\n"),
+    "labelled title": (lambda m, t: f"title: {m['title']}\n\n{t}", "\n\n"),
+    "source below": (lambda m, t: f"Content: {t}\nSource: {m['source']}", "\n\n"),
+    "source in brackets": (lambda m, t: f"{t} [{m['source']}, p. {m['page']}]", "\n"),
+    "both": (lambda m, t: f"## {m['title']}\n{t}\n(from {m['source']})", "\n\n---\n\n"),
+    "metadata": (lambda m, t: f"Source: {m}\nContent: {t}", "\n\n"),
+    "json": (lambda m, t: f"{json.dumps(m)}\n{t}", "\n"),
+    "attribute": (lambda m, t: f'<doc title="{m["title"]}">\n{t}\n</doc>', "\n"),
+    "attribute, closed below": (lambda m, t: f'<doc title="{m["title"]}">\n{t}\n</doc>\n', ""),
+    "repr": (lambda m, t: f"Document(metadata={m!r}, page_content={t!r})", ", "),
+    "str": (lambda m, t: f"page_content={t!r} metadata={m!r}", "\n\n"),
+    "nothing but the text": (lambda m, t: t, "\n\n"),
+}
+AROUND = [
+    ("Context: ", "\n\nQuestion: which?\nAnswer:"),
+    ("<|system|>\nUse this.\n\n", "\n<|user|>\nSource: which is it?\n"),
+    ("[", "]\n\nWhich?"),
+    ("Source: one.\n\n", "\n\nWhich?"),
+]
+WORDS = st.sampled_from(["red", "gate", "Oak", "it's", "7", "page", "of", "Source", "two", '"so"', "\u00e9t\u00e9"])
+PHRASES = st.lists(WORDS, min_size=1, max_size=3).map(" ".join)
+DOCUMENTS = st.lists(
+    st.tuples(
+        st.lists(WORDS, min_size=5, max_size=9).map(" ".join),  # the registry leaves out texts below 8 characters
+        st.fixed_dictionaries(
+            {"title": PHRASES, "source": st.sampled_from(["a.txt", "b.txt", "b.pdf"]), "page": st.integers(1, 12)}
+        ),
+    ),
+    min_size=2,
+    max_size=6,
+    unique_by=lambda document: document[0],
+)
+
+
+def parts(form, separator, around, documents, source):
+    text = around[0] + separator.join(form(metadata, text) for text, metadata in documents) + around[1]
+    named = [KnownText.of(text, metadata) for text, metadata in sorted(documents, key=repr)]
+    registry = Registry()
+    registry.add(named)
+    found = locate(text, **{source: registry if source == "registry" else named})
+    try:
+        return text, found, Prompt.from_text(text, found.spans)
+    except AmbiguousSegmentsError:
+        return text, found, None
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(DOCUMENTS, st.sampled_from(AROUND), st.sampled_from(["run", "documents", "registry"]), st.data())
+@settings(max_examples=120, deadline=None)
+def test_the_segments_do_not_depend_on_the_order(name, documents, around, source, data):
+    form, separator = FORMATS[name]
+    _, found, plain = parts(form, separator, around, documents, source)
+    _, again, moved = parts(form, separator, around, data.draw(st.permutations(documents)), source)
+    assert found.n_found == again.n_found
+    assert found.n_found in (0, len(documents)) or source == "registry"
+    assert (plain is None) == (moved is None)
+    if plain and plain.documents and moved:
+        assert (plain.prefix, plain.suffix) == (moved.prefix, moved.suffix)
+        assert sorted(plain.documents) == sorted(moved.documents)
+
+
+TEXTS = ["The falcon is red.", 'An owl\n\nsleeps, it\'s "noon".', "Two herons stand.", "The otter lends books."]
+METADATA = [
+    {"title": "On falcons", "source": "birds.txt", "page": 3},
+    {"title": "Owls", "source": "birds.txt", "page": 12},
+    {"title": "The heron", "source": "b\u00e9ll.pdf", "page": 3},
+    {"title": "O'Otter", "source": "mammals", "page": 4},
+]
+
+
+@pytest.mark.parametrize("source", ["run", "documents", "artifacts", "registry"])
+@pytest.mark.parametrize("around", AROUND[:2])
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_is_found_whole_in_every_order(name, around, source):
+    form, separator = FORMATS[name]
+    pairs = list(zip(TEXTS, METADATA, strict=True))
+    for order in itertools.permutations(pairs):
+        text, found, prompt = parts(form, separator, around, order, source)
+        assert (found.n_found, found.reason) == (4, "")
+        wanted = [form(metadata, document).strip() for document, metadata in order]
+        assert [each.strip(" \n,-") for each in prompt.documents] == wanted
+        assert prompt.prefix.rstrip() == around[0].rstrip()
+        assert prompt.text.replace(separator, "") == text.replace(separator, "")
+
+
+def test_numbers_beside_the_metadata_belong_to_the_document_and_are_noticed():
+    blocks = [f"[{n}] {m['title']}\n{t}" for n, (m, t) in enumerate(zip(METADATA, TEXTS, strict=True), 1)]
+    text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    found = locate(text, run=[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)])
+    assert [text[begin:end] for begin, end in found.spans] == blocks
+    assert has_numbering(text, found.spans)
+
+
+def located(text, texts=TEXTS, metadata=METADATA, **sources):
+    named = [KnownText.of(each, about) for each, about in zip(texts, metadata, strict=True)]
+    return locate(text, run=named, **sources)
+
+
+def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says_so():
+    titles = ["On falcons", "On owls", "The heron", "Otters"]  # the first two look alike
+    text = "Context: " + "\n\n".join(map("\n".join, zip(titles, TEXTS, strict=True))) + "\n\nQuestion: which?"
+    registry = Registry()
+    registry.add(TEXTS)
+    for found in (locate(text, run=TEXTS), locate(text, registry=registry), locate(text, artifacts=TEXTS)):
+        assert (found.spans, found.n_found, found.n_expected) == ((), 0, 4)
+        assert found.source in ("run", "registry", "artifact")
+        assert "4 documents stand in the prompt, but 3 of them" in found.reason
+        assert not any(word in found.reason for word in ("falcon", "heron"))
+
+
+def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apart():
+    titles = ["On falcons", "On owls", "The heron", "Otters"]
+    blocks = [f"{title}\n{each}" for title, each in zip(titles, TEXTS, strict=True)]
+    text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    found = locate(text, run=TEXTS, segmenter=lambda text: blocks)
+    assert (found.source, [text[begin:end] for begin, end in found.spans]) == ("segmenter", blocks)
+    assert "cannot be told" in found.reason
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda text: text.replace("Owls\n", "Eules\n"),  # not its title
+        lambda text: text.replace("The heron\n", "\n"),  # no title
+        lambda text: text.replace("The heron\n", "Owls\n"),  # another one's title
+        lambda text: text.replace("On falcons\n", ""),  # the first one has none
+        lambda text: text.replace('noon".\n\nThe heron', 'noon".\n\n\nThe heron'),  # another separator
+    ],
+)
+def test_one_document_that_differs_from_the_template_leaves_all_plain(broken):
+    blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS, METADATA, strict=True)]
+    text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
+    assert located(text).n_found == 4
+    assert broken(text) != text
+    found = located(broken(text))
+    assert (found.spans, found.n_expected, found.source) == ((), 4, "run")
+    assert "cannot be told" in found.reason
+
+
+def test_a_document_that_a_question_quotes_is_no_part_of_the_context():
+    blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS[:3], METADATA, strict=False)]
+    text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
+    found = located(text)
+    assert [text[begin:end] for begin, end in found.spans] == blocks
+    assert "1 stand apart" in found.reason
+
+
+def test_metadata_that_is_the_same_for_all_is_a_constant():
+    metadata = [{**about, "source": "x.pdf"} for about in METADATA]
+    blocks = [f"{each}\n[{about['source']}: {about['title']}]" for each, about in zip(TEXTS, metadata, strict=True)]
+    text = "Context: " + "\n\n".join(blocks) + "\n\n[x.pdf: which?]"
+    found = located(text, metadata=metadata)
+    assert [text[begin:end] for begin, end in found.spans] == blocks
+
+
+def test_equal_texts_with_metadata_of_their_own_keep_both():
+    texts, metadata = [TEXTS[0], TEXTS[0], TEXTS[2]], METADATA[:3]
+    blocks = [f"{each}\nSource: {about['title']}" for each, about in zip(texts, metadata, strict=True)]
+    for order in itertools.permutations(blocks):
+        text = "Context: " + "\n\n".join(order) + "\n\nWhich?"
+        found = located(text, texts, metadata)
+        assert [text[begin:end] for begin, end in found.spans] == list(order)
+
+
+@pytest.mark.parametrize("source", ["run", "documents", "registry"])
+@pytest.mark.parametrize(
+    ("form", "separator"),
+    [("{t}\nSource: {s}", "\n\n"), ("Source: {s}\n{t}", "\n\n"), ("Content: {t}\nSource: {s}", "\n")],
+)
+def test_a_value_that_is_a_word_of_the_template_stays_with_a_document_that_stands_twice(form, separator, source):
+    documents = [(TEXTS[0], {"s": "Source"}), (TEXTS[0], {"s": "Source"}), (TEXTS[2], {"s": "Text"})]
+    for order in itertools.permutations(documents):
+        _, found, prompt = parts(lambda m, t: form.format(t=t, **m), separator, AROUND[0], order, source)
+        assert (found.n_found, found.reason) == (3, "")
+        assert [each.strip() for each in prompt.documents] == [form.format(t=t, **m) for t, m in order]
+
+
+def test_a_known_text_is_its_text_and_bounded():
+    known = KnownText.of("text", {f"field {n}": "x" * n * 10 for n in range(200)} | {"list": list(range(1000))}, id="i")
+    assert known == "text" and hash(known) == hash("text") and len(known.fields) <= MAX_FIELDS
+    assert all(len(value) <= MAX_VALUE for _, value in known.fields)
+    assert pickle.loads(pickle.dumps(known)).fields == known.fields
+    assert merged(known, KnownText.of("text", {"a": 1})).fields[:1] == (("metadata", "{'a': 1}"),)
+    assert merged(KnownText.of("text", {"a": 1}), "text").fields == KnownText.of("text", {"a": 1}).fields
+    assert len(merged(known, KnownText.of("text", {"a": 1})).fields) <= MAX_FIELDS
+    assert KnownText.of("text", {"secret": ["not", "kept"], "blank": " "}).fields == (("blank!r", "' '"),)
+
+
+class Unprintable:
+    def __str__(self):
+        raise ValueError("no")
+
+    __repr__ = __str__
+
+
+@pytest.mark.parametrize(
+    "odd", [{(1, 2): "a"}, {"x": Unprintable()}, {None: 1, 3: 2}, {Unprintable(): 1}, {"n": 1e400}]
+)
+def test_odd_metadata_break_nothing_and_what_can_be_printed_is_known(odd):
+    known = KnownText.of("text", {**odd, "title": "Owls"})
+    assert ("title", "Owls") in known.fields
+    registry = Registry()
+    registry.add([known])
+    assert locate("a\n\ntext\n\nb", documents=[known]).n_found == 1
+
+
+def test_the_registry_keeps_the_latest_metadata_of_a_retrieval():
+    registry = Registry()
+    for number in range(3):
+        registry.add([KnownText.of(text, {"page": number * 10 + i}) for i, text in enumerate(TEXTS)])
+    assert len(registry) == 4
+    assert dict(registry.candidates()[0][1].fields)["page"] == "21"
+
+
+def test_longer_conversations_leave_earlier_documents_alone():
+    rng = random.Random(0)
+    order = rng.sample(range(4), 4)
+    block = "\n\n".join(f"{METADATA[i]['title']}\n{TEXTS[i]}" for i in order)
+    text = f"<|user|>\n{TEXTS[0]}\n{TEXTS[1]}<|end|><|user|>\nContext: {block}\n\nWhich?<|end|>"
+    found = located(text)
+    assert found.n_found == 4
+    assert found.spans[0][0] > text.index("Context")

@@ -1,0 +1,192 @@
+"""The whole search on the embedded model at a small size: results, resuming, the command line."""
+
+import json
+
+import pytest
+
+from ragbias.calibration import Profile
+from ragbias.calibration import algorithm as calibrate
+from ragbias.calibration import mean_hidden_states as hidden
+from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.channel_search import NoPositionalChannelError
+from ragbias.calibration.checkpoint import Partial
+from ragbias.calibration.measurements import rounded
+from ragbias.cli import main
+from ragbias.errors import MethodError
+from ragbias.methods import ChannelScaling
+
+SMALL = dict(strings=12, length=64, questions=2, documents=4, depths=2, batch_size=4)
+OPTIONS = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["ragbias", "calibrate", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return (ended.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A profile made without interruption."""
+    out = tmp_path_factory.mktemp("whole") / "p.json"
+    return calibrate.calibrate(Settings("tiny", **SMALL), out), out
+
+
+def test_the_profile_is_written_with_everything_measured(whole):
+    profile, out = whole
+    assert Profile.load(out) == profile
+    assert [path.name for path in out.parent.iterdir()] == ["p.json"]  # nothing partial is left
+    found = profile.measured
+    assert (profile.model, profile.hidden_size, profile.n_layers) == ("tiny", 128, 4)
+    assert found["settings"]["task"] == "tiny"
+    assert found["settings"]["strings"] == 12 and found["settings"]["samples"] == 4
+    tried = {(row["channel"], row["factor"]) for row in found["losses"]}
+    best = {channel for channel, factor in tried if factor == -1}
+    assert len(best) == min(3, len(found["channel_search"]["tried"]))
+    assert {(channel, factor) for channel in best for factor in (0.5, 0, -0.5, -1)} <= tried
+    chosen = min(found["losses"], key=lambda row: row["loss"])
+    assert (profile.channel, profile.factor, list(profile.layers)) == (
+        chosen["channel"],
+        chosen["factor"],
+        chosen["layers"],
+    )
+    assert found["layer_search"]["ranges"]["middle half"] == [1, 2]
+    assert len(found["curve"]["by_layer"]) == 4
+
+
+def test_every_number_of_the_record_has_six_significant_digits(whole):
+    assert rounded({"a": (1 / 3, 2e-9 / 3, 123456.78), "b": [True, 1000000, "c", None]}) == {
+        "a": [0.333333, 6.66667e-10, 123457.0],
+        "b": [True, 1000000, "c", None],
+    }
+    assert rounded(whole[0].measured) == whole[0].measured
+
+
+def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, monkeypatch):
+    """Interrupted among the random strings and again among the losses; nothing is measured twice."""
+    expected, original = whole
+    out, calls = tmp_path / "p.json", {"strings": 0, "losses": 0}
+    states, measure = hidden.summed_states, calibrate.losses
+
+    def counted(name, function, stop):
+        def run(*arguments, **settings):
+            if calls[name] == stop:
+                raise KeyboardInterrupt
+            calls[name] += 1
+            return function(*arguments, **settings)
+
+        return run
+
+    def run(stop_strings=-1, stop_losses=-1):
+        monkeypatch.setattr(hidden, "summed_states", counted("strings", states, stop_strings))
+        monkeypatch.setattr(calibrate, "losses", counted("losses", measure, stop_losses))
+        return calibrate.calibrate(Settings("tiny", **SMALL), out)
+
+    for stop in ({"stop_strings": 2}, {"stop_losses": 3}):
+        with pytest.raises(KeyboardInterrupt):
+            run(**stop)
+        assert not out.exists() and (tmp_path / "p.json.partial.json").exists()
+    assert run() == expected
+    assert calls["strings"] == 3  # batches of 4 in 12 strings
+    settings = len(expected.measured["losses"]) + 1
+    assert calls["losses"] == settings + 2  # and two for the check
+    assert out.read_text() == original.read_text()
+    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_partial_results_of_other_settings_are_refused_until_restart(tmp_path):
+    out = tmp_path / "p.json"
+    Partial(out, {"seed": 0, "layers": (1, 2)}).put("a", [1.0])
+    assert Partial(out, {"seed": 0, "layers": (1, 2)}).results == {"a": [1.0]}
+    with pytest.raises(MethodError, match="seed was 0 and is 1 now.*--restart"):
+        Partial(out, {"seed": 1, "layers": (1, 2)})
+    assert Partial(out, {"seed": 1, "layers": (1, 2)}, restart=True).results == {}
+
+
+def test_a_damaged_partial_file_is_named(tmp_path):
+    (tmp_path / "p.json.partial.json").write_text("{")
+    with pytest.raises(MethodError, match=r"partial\.json cannot be read.*--restart"):
+        Partial(tmp_path / "p.json", {})
+
+
+@pytest.mark.parametrize("name", ["strings", "length", "questions", "documents", "depths", "batch_size"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True])
+def test_sizes_below_their_minimum_are_refused(name, value):
+    with pytest.raises(MethodError, match=f"{name}={value}; expected a whole number >= "):
+        Settings("tiny", **{name: value})
+
+
+def test_a_task_and_a_file_must_go_together(tmp_path):
+    file = tmp_path / "x.jsonl"
+    file.write_text("")
+    for wrong, message in (
+        ({"task": "data"}, "needs a file"),
+        ({"task": "kv", "data": file}, "leave out data"),
+        ({"task": "qa"}, "expected one of 'kv', 'data', 'tiny'"),
+        ({"data": tmp_path / "none"}, "is no file"),
+    ):
+        with pytest.raises(MethodError, match=message):
+            Settings("tiny", **wrong)
+    assert Settings("tiny").plan(100).task == "tiny"
+    assert Settings("other/model").plan(100).task == "kv"
+    assert Settings("tiny", data=file).plan(100).task == "data"
+    assert (Settings("m").plan(512).length, Settings("m").plan(4096).length) == (512, 1000)
+    with pytest.raises(MethodError, match="length=600, but the model's window is 512"):
+        Settings("m", length=600).plan(512)
+
+
+def test_the_command_writes_profile_and_plot(command, tmp_path):
+    out = tmp_path / "mine.json"
+    code, told, _ = command("--model", "tiny", "--out", out, "--json", tmp_path / "same.json", *OPTIONS)
+    profile = Profile.load(out)
+    assert code == (0 if profile.measured["beats_plain"] else 1)
+    assert ("not clearly better" in told) == (code == 1)
+    assert (tmp_path / "mine.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "same.json").read_text()) == json.loads(out.read_text())
+    assert ChannelScaling.from_profile(out).channel == profile.channel
+
+
+def test_the_command_ends_with_code_1_if_no_channel_is_found(command, tmp_path, monkeypatch):
+    def nothing(*arguments):
+        raise NoPositionalChannelError("none of the 128 channels is monotone")
+
+    monkeypatch.setattr(calibrate, "search", nothing)
+    code, told, _ = command("--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
+    assert code == 1 and "No profile is written: none of the 128 channels" in " ".join(told.split())
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_the_command_says_that_a_stopped_run_goes_on(command, tmp_path, monkeypatch):
+    def stopped(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate, "losses", stopped)
+    arguments = ("--model", "tiny", "--out", tmp_path / "p.json", *OPTIONS)
+    code, told, _ = command(*arguments)
+    assert code == 130 and "goes on from here" in told
+    code, _, told = command(*arguments, "--seed=1")
+    assert code == 2 and "seed was 0 and is 1 now" in told
+    monkeypatch.undo()
+    assert (tmp_path / "p.json.partial.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "/no/such/model", "--out", "{tmp}/p.json"], "/no/such/model"),
+        (["--model", "tiny", "--out", "{tmp}/none/p.json"], "folder that exists"),
+        (["--model", "tiny", "--out", "{tmp}/p.json", "--strings=0"], "strings=0"),
+    ],
+)
+def test_bad_input_ends_with_code_2_and_one_line(command, tmp_path, arguments, message):
+    code, _, told = command(*(argument.format(tmp=tmp_path) for argument in arguments))
+    assert code == 2
+    assert len(told.strip().splitlines()) == 1 and message in told
+    assert list(tmp_path.iterdir()) == []

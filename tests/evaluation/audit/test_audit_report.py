@@ -1,0 +1,109 @@
+"""What an audit says, and what its report shows, for outcomes made by hand."""
+
+import pytest
+from matplotlib.text import Text
+
+from ragbias.evaluation.audit.audit_report import EXAMPLES, as_html, examples, place_rows
+from ragbias.evaluation.audit.charts import place_figure
+from ragbias.evaluation.audit.measuring import Audit, Outcome, rate
+from ragbias.evaluation.audit.position_preference import PLACES, Lean
+from ragbias.evaluation.audit.verdict import recommendation
+from ragbias.evaluation.cost.on_prompts import Cost
+from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.methods import NoMethod, Pine
+
+QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
+ZERO = Interval(0, 0, 0)
+COST = Cost(*[(1.0, 1.0, 1.0)] * 6)
+
+
+def outcome(method, answers, lean=None, by_place=None):
+    flips = [float(given is LOUD) for given in answers]
+    floor = [0.0] * len(flips)
+    return Outcome(
+        method, rate(flips), rate(floor), rate(flips, least=-1), lean or Lean(0, 2 * len(flips), 0, []), by_place, None,
+        ZERO, None, 1.0,
+    )  # fmt: skip
+
+
+def audit_of(answers, leans=None, by_place=None):
+    """By label: what each question is answered in two orders."""
+    methods = {label: NoMethod() if label == "none" else Pine() for label in answers}
+    found = {label: outcome(methods[label], own, (leans or {}).get(label), by_place) for label, own in answers.items()}
+    return Audit(found, len(next(iter(answers.values()))), 2, answers, answers)
+
+
+def told(answers):
+    return recommendation(audit_of(answers), {"as is: pine": 2.4})
+
+
+def html_of(audit):
+    questions = [f"Question {index}?" for index in range(audit.questions)]
+    return as_html(audit, dict.fromkeys(audit.outcomes, COST), recommendation(audit, {}), {}, questions)
+
+
+def test_a_model_without_bias_has_nothing_to_pay_for():
+    advice = told({"none": [QUIET] * 40, "pine": [QUIET] * 40})
+    assert advice.headline == "no problem"
+    assert "nothing here worth paying for" in advice.text
+
+
+def test_a_method_that_the_pipeline_needs_is_kept():
+    advice = told({"as is: pine": [QUIET] * 40, "none": [LOUD] * 20 + [QUIET] * 20})
+    assert (advice.headline, advice.method) == ("no problem with pine", None)
+    assert "With pine, which your pipeline runs already, you do not have this problem" in advice.text
+    assert "Without it 50% (" in advice.text and advice.text.endswith("so keep it.")
+    assert "worth paying" not in advice.text
+
+
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [
+        ([QUIET] * 40, "You do not need it for this, and it takes 2.40 times as long"),
+        ([LOUD] * 2 + [QUIET] * 10, "too few examples to tell whether you need it"),
+        (None, "add none to --methods"),
+    ],
+)
+def test_what_is_unknown_or_needless_about_the_pipelines_method_is_said(without, words):
+    answers = {"as is: pine": [QUIET] * (len(without) if without else 40)}
+    text = told(answers | ({"none": without} if without else {})).text
+    assert words in text
+    assert "keep it" not in text
+
+
+def test_examples_hold_the_flips_of_every_method_those_of_the_first_line_first():
+    answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
+    found = examples(audit_of(answers), ["a", "b", "c", "d", "e"])
+    assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
+    assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
+
+
+def test_html_shows_what_changes_without_the_pipelines_method_and_how_many_of_how_many():
+    text = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 16 + [QUIET] * 24}))
+    assert f"{EXAMPLES} of 16 questions" in text
+    assert text.count("<strong>Elm</strong>") == EXAMPLES
+    few = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 3 + [QUIET] * 37}))
+    assert "3 of 3 questions" in few and "first; the file" not in few
+
+
+def test_too_few_known_sources_are_no_flat_line():
+    parts = [Interval(share, share, share) for share in (0.2, 0, 0, 0, -0.2)]
+    leans = {"none": Lean(70, 80, 38, parts), "pine": Lean(6, 80, 3, [])}
+    found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, leans)
+    rows = place_rows(found)
+    assert rows["none"][3:] == ["70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
+    assert rows["pine"] == ["-"] * 3 + ["6 of 80: too few"] + ["-"] * 5
+    moved, taken = place_figure(found).axes
+    assert len(taken.containers) == 1
+    assert "too few answers whose\ndocument could be told" in [text.get_text() for text in moved.findobj(Text)]
+    text = html_of(found)
+    assert "none: the document of 70 of 80 answers could be told, in 38 questions" in text
+    assert "6 of 80 answers could be told, in 3 questions; that is too few" in text
+
+
+def test_without_any_known_source_the_report_says_that_places_are_not_shown():
+    text = html_of(audit_of({"none": [LOUD] * 40}))
+    assert "This does not mean that no place is preferred" in text
+    assert text.count("data:image/svg+xml") == 1
+    shown = html_of(audit_of({"none": [LOUD] * 40}, by_place=dict.fromkeys(PLACES, ZERO)))
+    assert shown.count("data:image/svg+xml") == 2

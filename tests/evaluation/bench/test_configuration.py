@@ -1,0 +1,145 @@
+"""Settings of a bench, from YAML and from the command line's values."""
+
+from pathlib import Path
+
+import pytest
+
+from ragbias.errors import RunError
+from ragbias.evaluation.bench.configuration import HarnessOptions, checked, read_settings
+from ragbias.evaluation.bench.plan import Plan
+
+WHOLE = """
+models: tiny
+methods: [none, "attention-sorting(rounds=2)"]
+tasks:
+  - tiny
+  - name: mdqa
+    data: questions.jsonl
+    positions: [0, 4]
+seeds: [1, 2]
+limit: 3
+out: results
+"""
+
+
+def written(folder, text):
+    file = folder / "bench.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_a_file_gives_settings_and_the_command_line_replaces_some(tmp_path):
+    settings = read_settings(written(tmp_path, WHOLE), {"limit": 5, "engine": "ray"})
+    assert (settings.models, settings.methods) == (("tiny",), "none,attention-sorting(rounds=2)")
+    assert [task.name for task in settings.tasks] == ["tiny", "mdqa"]
+    assert settings.tasks[1].options == {"data": (Path("questions.jsonl"),), "positions": [0, 4]}
+    assert (settings.seeds, settings.limit, settings.engine, settings.batch_size) == ((1, 2), 5, "ray", 8)
+    made = settings.tasks[1].made(2, 5)
+    assert (made.data, made.positions, made.seed, made.limit) == ((Path("questions.jsonl"),), (0, 4), 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("speed: 3", "unknown key 'speed'; known: models, methods"),
+        ("engine: dask", "engine: .*'local' or 'ray', got 'dask'"),
+        ("batch_size: 0", "batch_size: .*greater than or equal to 1, got 0"),
+        ("workers: many", "workers: .*, got 'many'"),
+        ("dtype: float99", "dtype: 'float99' is no dtype"),
+        ("seeds: [1, 1]", "one of them stands twice"),
+        ("tasks: [{name: tiny, documets: [5]}]", "tasks.0: tiny has no option documets"),
+        ("tasks: [{name: trivia}]", "tasks.0: unknown task 'trivia'"),
+        ("tasks: [{name: lm-eval, data: x}]", "tasks.0: lm-eval: unknown key 'data'"),
+        ("tasks: [{name: mmlu, tasks: [arc]}]", "tasks.0: mmlu has no option tasks; name: lm-eval runs other tasks"),
+        ("tasks: [{name: lm-eval, tasks: []}]", "tasks.0: lm-eval: tasks: .*at least 1 item"),
+        ("tasks: [{name: lm-eval, tasks: [5]}]", "tasks.0: lm-eval: tasks.0: .*valid string, got 5"),
+        ("tasks: [{name: lm-eval, limit: -1}]", "tasks.0: lm-eval: limit: .*greater than or equal to 1, got -1"),
+        ("tasks: [{name: lm-eval, include_path: [x]}]", "tasks.0: lm-eval: include_path: .*path"),
+        ("tasks: [{name: tiny, documents: ten}]", "tasks.0: tiny: documents='ten'; expected a list of whole numbers"),
+        ("tasks: [{name: tiny, positions: {0: 1}}]", "tasks.0: tiny: positions={0: 1}; expected a list"),
+        ("tasks: [{name: tiny, documents: [[3]]}]", "tasks.0: tiny: documents=.*different whole numbers"),
+        ("tasks: [{name: tiny, orders: [2]}]", "tasks.0: tiny: orders=\\[2\\]; expected a whole number >= 1"),
+        ("tasks: [{name: tiny, seed: [1]}]", "tasks.0: tiny: seed=\\[1\\]; expected a whole number"),
+        ("tasks: [{name: tiny, limit: yes}]", "tasks.0: tiny: limit=True; expected a whole number"),
+        ("tasks: [{name: mdqa, data: a, indices: 'false'}]", "tasks.0: mdqa: indices='false'; expected true or false"),
+        ("tasks: [{name: mdqa, data: 5}]", "tasks.0: mdqa: data=5; expected paths"),
+        ("tasks: [{name: mdqa, data: {a: b}}]", "tasks.0: mdqa: data=.*expected paths"),
+        ("tasks: [{name: [tiny]}]", "tasks.0.name: .*valid string"),
+        ("limit: yes", "limit: .*valid integer, got True"),
+        ("limit: '3'", "limit: .*valid integer, got '3'"),
+        ("cost: 'no'", "cost: .*valid boolean, got 'no'"),
+        ("seeds: [true]", "seeds.0: .*valid integer, got True"),
+        ("seeds: 2024-13-45", "is no YAML that can be read: month must be in 1..12"),
+        ("limit: 3\nlimit: 4", "key 'limit' stands twice"),
+        ("tasks: [{name: tiny, limit: 3, limit: 4}]", "key 'limit' stands twice"),
+        ("models: {tiny: 1}", "models: .*tuple, got"),
+        ("5: 3", "key 5 is no word; known: models"),
+        ("seeds: " + "[" * 3000, "nested too deep"),
+        ("tasks: []", "tasks: .*at least 1 item"),
+        ("methods: {pine: 1}", "methods: .*valid string"),
+        ("out: [", "is no YAML that can be read"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_with_its_file(tmp_path, line, complaint):
+    key = line.partition(":")[0]
+    basis = {"methods": "methods: none", "tasks": "tasks: [tiny]", "out": f"out: {tmp_path}"}
+    file = written(tmp_path, "\n".join([line, *(other for name, other in basis.items() if name != key)]))
+    with pytest.raises(RunError, match=rf"bench\.yaml.*{complaint}"):
+        read_settings(file, {})
+
+
+def test_a_single_number_or_file_is_a_list_of_one(tmp_path):
+    text = "methods: none\nout: x\nseeds: 3\ntasks: [{name: mdqa, data: a.jsonl, documents: 10, positions: 4}]"
+    settings = read_settings(written(tmp_path, text), {})
+    made = settings.tasks[0].made(3, None)
+    assert (settings.seeds, made.documents, made.positions, made.data) == ((3,), (10,), (4,), (Path("a.jsonl"),))
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- tiny"])
+def test_a_file_without_keys_is_refused(tmp_path, text):
+    with pytest.raises(RunError, match=r"bench\.yaml: expected keys and values"):
+        read_settings(written(tmp_path, text), {})
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(RunError, match="the command line: 'methods' is missing; 'out' is missing"):
+        checked({"tasks": ["tiny"]}, "the command line")
+
+
+def test_mmlu_is_short_for_lm_eval_with_this_task():
+    short, whole, alone = checked(
+        {"methods": "none", "out": "x", "tasks": ["mmlu", {"name": "lm-eval", "tasks": ["mmlu"]}, "lm-eval"]}, "here"
+    ).tasks
+    assert short == whole and short.options == {"tasks": ["mmlu"]}
+    assert HarnessOptions.model_validate(alone.options) == HarnessOptions.model_validate(short.options)
+
+
+def plan(**changes):
+    return Plan.of(checked({"methods": "none", "tasks": ["tiny"], "limit": 2, "out": "x", **changes}, "here"))
+
+
+def test_cases_run_in_batches_one_seed_after_the_other_and_first_cases_again_alone():
+    task = {"name": "tiny", "documents": [3, 4], "positions": [0, 2]}
+    units = list(plan(tasks=[task], seeds=[1, 2], batch_size=3).units())
+    answers = [unit for unit in units if not unit.noise]
+    assert [len(unit.cases) for unit in answers] == [3, 3, 2, 3, 3, 2]
+    assert [unit.task.seed for unit in answers] == [1, 1, 1, 2, 2, 2]
+    again = [unit for unit in units if unit.noise]
+    assert units == answers + again and {len(unit.cases) for unit in again} == {1}
+    first = [unit.cases[0] for unit in again if unit.task.seed == 1]
+    assert [(len(case.documents), case.gold_position) for case in first] == [(3, 0), (3, 0), (4, 0), (4, 0)]
+
+
+def test_at_most_fifty_questions_are_asked_again():
+    units = list(plan(tasks=[{"name": "tiny", "documents": [3], "positions": [0]}], limit=60).units())
+    assert sum(unit.noise for unit in units) == 50
+
+
+def test_a_case_that_two_tasks_share_is_refused():
+    with pytest.raises(RunError, match="has the case .* twice"):
+        plan(tasks=["tiny", {"name": "tiny", "positions": [0]}]).keys()
+
+
+def test_a_method_that_a_task_cannot_feed_is_refused():
+    with pytest.raises(RunError, match="method 'pine' needs documents and task 'lm-eval' has none"):
+        plan(tasks=["tiny", "mmlu"], methods="none,pine")

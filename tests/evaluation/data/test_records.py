@@ -1,0 +1,61 @@
+"""Rows as they are written, and as somebody may have edited them."""
+
+import json
+import re
+
+import pytest
+from bench_rows import row
+
+from ragbias.errors import DataError
+from ragbias.evaluation.data.records import as_lines, read_rows
+
+LINE = row().as_dict()
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    rows = [
+        row(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
+        row(gold_position=None, score=0.5, reason="none found"),
+    ]
+    (tmp_path / "rows.jsonl").write_text(as_lines(rows) + '{"id": "torn')
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+def test_rows_of_older_runs_do_not_say_what_was_shown(tmp_path):
+    before = {name: value for name, value in LINE.items() if name != "shown"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(before) + "\n")
+    (read,) = read_rows(tmp_path / "rows.jsonl")
+    assert read == row() and read.shown == ()
+
+
+@pytest.mark.parametrize(
+    ("edited", "complaint"),
+    [
+        ({"score": None}, "score: Input should be a valid number, got None"),
+        ({"score": "1"}, "score: Input should be a valid number, got '1'"),
+        ({"score": float("nan")}, "score: Input should be"),
+        ({"score": 2}, "score: Input should be less than or equal to 1, got 2"),
+        ({"seconds": float("inf")}, "seconds: Input should be a finite number"),
+        ({"prediction": 5}, "prediction: Input should be a valid string, got 5"),
+        ({"id": ["a"]}, "id: Input should be a valid string, got ['a']"),
+        ({"gold_position": 1.5}, "gold_position: Input should be a valid integer"),
+        ({"gold_position": -1}, "gold_position: Input should be greater than or equal to 0, got -1"),
+        ({"documents": "10"}, "documents: Input should be a valid integer, got '10'"),
+        ({"method": None}, "method: Input should be a valid string, got None"),
+        ({"shown": [0, -1]}, "shown.1: Input should be greater than or equal to 0, got -1"),
+        ({"colour": 1}, "colour: Unexpected keyword argument"),
+    ],
+)
+def test_an_edited_row_is_named_with_file_line_and_field(tmp_path, edited, complaint):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(f"{json.dumps(LINE)}\n\n{json.dumps({**LINE, **edited})}\n")
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 3: {complaint}")):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("line", [b"5", b"\xff", b'{"id": "a"', b'{"score": ' + b"1" * 5000 + b"}"])
+def test_what_is_no_object_is_named_with_its_line(tmp_path, line):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 1: ")):
+        read_rows(path)

@@ -1,0 +1,31 @@
+"""Text files as the documents of ``ragbias ask``."""
+
+import os
+
+import pytest
+
+from ragbias.errors import DataError
+from ragbias.evaluation.demo.own_files import read_chunks
+
+
+def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\n" + "x" * 30)
+    (tmp_path / "b.md").write_text("one\n\ntwo")
+    (tmp_path / "c.py").write_text("code")
+    assert read_chunks(tmp_path, size=20) == ["one\n\ntwo", "x" * 30]
+
+
+def test_folders_and_pipes_that_are_named_like_texts_are_left_out(tmp_path):
+    (tmp_path / "notes.md").mkdir()
+    (tmp_path / "notes.md" / "a.txt").write_text("inside")
+    os.mkfifo(tmp_path / "pipe.txt")
+    assert read_chunks(tmp_path) == ["inside"]
+
+
+def test_what_is_no_text_is_named(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"a\.txt is not UTF-8 text"):
+        read_chunks(tmp_path)
+    (tmp_path / "a.txt").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="holds no text"):
+        read_chunks(tmp_path)

@@ -1,0 +1,183 @@
+"""lm-eval with its model ``ragbias``, on tasks of a few lines over local files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from datasets import disable_progress_bars
+from lm_eval.models.huggingface import HFLM
+
+from ragbias import methods
+from ragbias.errors import RunError
+from ragbias.evaluation.lm_eval.harness import harness_rows, model_class
+from ragbias.methods import ChannelScaling, MsPoE, Pine
+
+CONTEXT = "Context:\nFalcon Station\nFalcon Station was founded by Mara Quill.\n\nQuestion: Who founded it?\nAnswer:"
+CHOICES = [" Mara Quill", " a green door", " B"]
+QUESTIONS = [
+    {"question": "Which letter comes first?", "choices": ["A", "B", "C", "D"], "answer": 0},
+    {"question": "Which is a colour?", "choices": ["stone", "green", "seven", "north"], "answer": 1},
+    {"question": "Which is a number?", "choices": ["red", "door", "seven", "Mara Quill"], "answer": 2},
+]
+MULTIPLE_CHOICE = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
+doc_to_target: answer
+doc_to_choice: choices
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+"""
+GENERATED = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: generate_until
+doc_to_text: "Question: {{{{question}}}}\\nAnswer:"
+doc_to_target: "{{{{choices[answer]}}}}"
+generation_kwargs:
+  until: ["\\n"]
+  max_gen_toks: 6
+metric_list:
+  - metric: exact_match
+    aggregation: mean
+    higher_is_better: true
+"""
+GROUP = "group: little_group\ntask: [little_choice, little_text]\n"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a task of each kind and a group of both."""
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    disable_progress_bars()
+    data = tmp_path / "questions.json"
+    data.write_text("\n".join(map(json.dumps, QUESTIONS)))
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    for name, template in (("little_choice", MULTIPLE_CHOICE), ("little_text", GENERATED)):
+        (folder / f"{name}.yaml").write_text(template.format(name=name, data=data))
+    (folder / "group.yaml").write_text(GROUP)
+    return folder
+
+
+def scored(lm: object, requests: list[tuple[str, str]]) -> list[tuple[float, bool]]:
+    from lm_eval.api.instance import Instance
+
+    return lm.loglikelihood(  # type: ignore[attr-defined]
+        [Instance("loglikelihood", {}, request, index) for index, request in enumerate(requests)], disable_tqdm=True
+    )
+
+
+@pytest.fixture(scope="module")
+def plain() -> object:
+    from ragbias.models import tiny
+
+    return HFLM(pretrained=str(tiny.path()), device="cpu", backend="causal", batch_size=4)
+
+
+REQUESTS = [(context, choice) for context in (CONTEXT, "Question: short?\nAnswer:", "") for choice in CHOICES]
+
+
+@pytest.mark.parametrize("method", ["none", MsPoE(min_ratio=1, max_ratio=1)], ids=["none", "neutral-ms-poe"])
+def test_a_method_that_changes_nothing_scores_as_the_plain_model(plain: object, method: object) -> None:
+    own = scored(model_class()("tiny", method=method), REQUESTS)
+    expected = scored(plain, REQUESTS)
+    assert [greedy for _, greedy in own] == [greedy for _, greedy in expected]
+    assert [value for value, _ in own] == pytest.approx([value for value, _ in expected], rel=1e-5, abs=1e-4)
+
+
+def test_a_method_scores_as_ragbias_itself_does(plain: object) -> None:
+    from ragbias import DebiasedLM
+
+    method = MsPoE(min_ratio=1.5, max_ratio=3.0, layers=(0, None))
+    own = scored(model_class()("tiny", method=method), [(CONTEXT, choice) for choice in CHOICES])
+    lm = DebiasedLM.from_pretrained("tiny", method=method)
+    expected = [lm.score(CONTEXT, choice.strip()).total for choice in CHOICES]  # as lm-eval splits the tokens
+    assert [value for value, _ in own] == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    assert own[0][0] != pytest.approx(scored(plain, [(CONTEXT, CHOICES[0])])[0][0], abs=1e-3)
+
+
+def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None:
+    from lm_eval.api.instance import Instance
+
+    requests = [Instance("loglikelihood_rolling", {}, (CONTEXT,), 0)]
+    own = model_class()("tiny", method=MsPoE(min_ratio=1, max_ratio=1))
+    expected = plain.loglikelihood_rolling(requests, disable_tqdm=True)  # type: ignore[attr-defined]
+    assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
+
+
+def test_each_example_becomes_a_row(tasks: Path) -> None:
+    rows = harness_rows("tiny", methods.get("none"), "none", ["little_group"], include_path=tasks)
+    assert [row.id for row in rows] == [f"little_{kind}/{n}/0" for kind in ("choice", "text") for n in range(3)]
+    assert {(row.task, row.model, row.method, row.method_ran) for row in rows} == {
+        ("little_group", "tiny", "none", "none")
+    }
+    for row, question in zip(rows[:3], QUESTIONS, strict=True):
+        choices, right = question["choices"], question["answer"]
+        assert row.prediction in choices
+        assert row.score == float(row.prediction == choices[right])
+    assert all(row.prompt_tokens > 0 and row.completion_tokens > 0 and row.seconds > 0 for row in rows[:3])
+    assert all(row.documents == 0 and row.gold_position is None and row.group == row.id.split("/")[0] for row in rows)
+
+
+def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path) -> None:
+    strong = ChannelScaling(channel=0, factor=-30.0, layers=(0, None), last="all")
+    rows = {
+        label: harness_rows("tiny", method, label, ["little_text"], limit=2, include_path=tasks)
+        for label, method in (("none", methods.get("none")), ("strong", strong))
+    }
+    assert [len(each) for each in rows.values()] == [2, 2]
+    assert [row.prediction for row in rows["none"]] != [row.prediction for row in rows["strong"]]
+    assert {row.method_ran for row in rows["strong"]} == {"channel-scaling"}
+
+
+def test_methods_that_need_documents_are_refused(tasks: Path) -> None:
+    with pytest.raises(RunError, match="pine needs documents.*ms-poe"):
+        harness_rows("tiny", Pine(), "pine", ["little_choice"], include_path=tasks)
+
+
+def test_an_unknown_task_is_named(tasks: Path) -> None:
+    with pytest.raises(RunError, match="no task 'little_choise'"):
+        harness_rows("tiny", methods.get("none"), "none", ["little_choise"], include_path=tasks)
+
+
+def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ragbias.evaluation.lm_eval.model", None)
+    with pytest.raises(ImportError, match=r'pip install "ragbias\[lm-eval\]"'):
+        model_class()
+
+
+@pytest.mark.slow
+def test_the_command_line_of_lm_eval_knows_the_model(tasks: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "ragbias.evaluation.lm_eval.harness",
+        "--model",
+        "ragbias",
+        "--tasks",
+        "little_choice",
+    ]
+    options = ["--include_path", str(tasks), "--limit", "2", "--model_args"]
+    done = subprocess.run(
+        [*command, *options, "pretrained=tiny,method=ms-poe"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "little_choice" in done.stdout
+    assert "method=ms-poe" in done.stdout or "'method': 'ms-poe'" in done.stdout

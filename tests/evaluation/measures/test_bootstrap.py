@@ -1,0 +1,144 @@
+"""Bootstrap: hand-worked cases, scipy's figures, and what must hold for any scores."""
+
+import numpy as np
+import pytest
+from bench_rows import row, rows_with, u_shape
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import bootstrap
+
+from ragbias.errors import RunError
+from ragbias.evaluation.measures import bootstrap as statistics
+from ragbias.evaluation.measures.bootstrap import Scores, curve, differences, draws, gap_by_chance
+
+U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
+
+
+def scores(values, questions=None):
+    values = np.asarray(values, dtype=float)
+    names = questions or [f"q{index:03}" for index in range(len(values))]
+    return Scores(tuple(names), tuple(range(values.shape[1])), values)
+
+
+def test_scores_are_means_over_orders_and_seeds_with_gaps_where_nothing_was_asked():
+    asked = [
+        row(question="b", gold_position=3, score=1.0),
+        row(question="b", gold_position=3, score=0.0, order=1),
+        row(question="a", gold_position=0, score=1.0),
+    ]
+    found = Scores.of(asked)
+    assert (found.questions, found.positions) == (("a", "b"), (0, 3))
+    np.testing.assert_array_equal(found.values, [[1, np.nan], [np.nan, 0.5]])
+
+
+def test_figures_of_a_curve_worked_by_hand():
+    """Four questions asked at the first position and three at the second."""
+    found = statistics.point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
+    np.testing.assert_allclose(found.by_position, [[3 / 4, 1 / 3]])
+    assert [found.mean[0], found.worst[0], found.best[0], found.gap[0]] == pytest.approx(
+        [13 / 24, 1 / 3, 3 / 4, 5 / 12]
+    )
+
+
+def test_draws_are_with_replacement_and_the_same_for_the_same_seed():
+    first = draws(30, 500, 1)
+    assert (first.sum(axis=1) == 30).all() and first.max() > 1 and first.min() == 0
+    np.testing.assert_array_equal(first, draws.__wrapped__(30, 500, 1))
+    assert (first != draws(30, 500, 2)).any()
+
+
+def test_intervals_of_means_are_those_of_scipy():
+    values = np.random.default_rng(3).random(60)
+    own = curve(scores(values[:, None]), resamples=20000)["mean"][0]
+    theirs = bootstrap(
+        (values,), np.mean, method="percentile", n_resamples=20000, rng=np.random.default_rng(4)
+    ).confidence_interval
+    assert own.estimate == pytest.approx(values.mean())
+    assert (own.low, own.high) == pytest.approx((theirs.low, theirs.high), abs=0.002)
+
+
+@pytest.mark.parametrize("name", ["worst", "gap"])
+def test_intervals_of_worst_and_gap_hold_scipys_basic_and_its_percentile_interval_less_twice_the_bias(name):
+    values = (np.random.default_rng(5).random((80, 3)) < [0.8, 0.4, 0.5]).astype(float)
+    own = curve(scores(values), resamples=20000)[name][0]
+
+    def statistic(*columns, axis):
+        means = [column.mean(axis=axis) for column in columns]
+        return np.min(means, axis=0) if name == "worst" else np.max(means, axis=0) - np.min(means, axis=0)
+
+    def theirs(method):
+        rng = np.random.default_rng(6)
+        return bootstrap(tuple(values.T), statistic, paired=True, method=method, n_resamples=20000, rng=rng)
+
+    basic, percentile = theirs("basic").confidence_interval, theirs("percentile")
+    bias = percentile.bootstrap_distribution.mean() - own.estimate
+    low, high = (end - 2 * bias for end in percentile.confidence_interval)
+    assert abs(bias) > 0.003
+    assert (own.low, own.high) == pytest.approx((min(low, basic.low), max(high, basic.high)), abs=0.013)  # one step
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "same"), [([0.7] * 8, False), ([0.9, 0.6, 0.4, 0.6, 0.85], False), ([0.95] * 5, True)]
+)
+def test_intervals_of_the_worst_position_hold_the_truth_on_flat_and_on_bent_curves(accuracies, same):
+    """Percentile intervals miss it in most runs where a curve is flat, basic ones in 1 of 4 near accuracy 1."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        drawn = rng.random((100, 1 if same else len(accuracies)))
+        found = curve(scores((drawn < accuracies).astype(float)), resamples=400)["worst"][0]
+        held += found.low <= min(accuracies) <= found.high
+    assert held >= 0.85 * 200
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(5, 25), st.integers(1, 6), st.integers(0, 10**6))
+def test_every_interval_holds_its_estimate_and_stays_among_possible_values(questions, positions, seed):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 2, (questions, positions)).astype(float)
+    values[rng.random(values.shape) < 0.2] = np.nan
+    values[0] = 1.0  # every position was asked once
+    for name, intervals in curve(scores(values), resamples=200).items():
+        for interval in intervals:
+            assert 0 <= interval.low <= interval.estimate <= interval.high <= 1, name
+
+
+def test_identical_methods_differ_by_exactly_zero():
+    own = Scores.of(rows_with({"none": U}, 40))
+    for interval in differences(own, own).values():
+        assert interval.as_list() == [0, 0, 0]
+
+
+def test_paired_differences_are_surer_than_those_of_separate_draws():
+    """Questions are as hard for one method as for the other; the same values under other questions' names are not."""
+    rng = np.random.default_rng(0)
+    hard = rng.random((100, 1))
+    first, second = (hard < 0.6).astype(float), (hard < 0.7).astype(float)
+    paired = differences(scores(second), scores(first))["mean"]
+    shuffled = differences(scores(second), scores(rng.permutation(first)))["mean"]
+    assert paired.estimate == pytest.approx(shuffled.estimate)
+    assert paired.low > 0 >= shuffled.low
+    assert paired.high - paired.low < 0.7 * (shuffled.high - shuffled.low)
+
+
+def test_differences_are_over_the_questions_and_positions_that_both_have():
+    many = scores([[1, 0, 0]] * 3 + [[1, 1, 1]] * 6, [f"q{index}" for index in range(9)])
+    few = Scores(tuple(f"q{index}" for index in range(3, 10)), (1, 2), np.zeros((7, 2)))
+    assert differences(many, few)["mean"].as_list() == [1, 1, 1]
+
+
+def test_too_few_questions_for_an_interval_are_refused_with_their_number():
+    with pytest.raises(RunError, match="at least 5 questions, there are 4"):
+        curve(scores(np.ones((4, 2))))
+    with pytest.raises(RunError, match="there are 0"):
+        differences(scores(np.ones((6, 1))), scores(np.ones((6, 1)), [f"other {index}" for index in range(6)]))
+
+
+def test_chance_makes_a_gap_where_there_is_no_bias_and_none_where_answers_never_change():
+    rng = np.random.default_rng(1)
+    flat = (rng.random((50, 5)) < 0.6).astype(float)
+    bent = (rng.random((50, 5)) < [0.95, 0.6, 0.3, 0.6, 0.9]).astype(float)
+    own = [statistics.point(values).gap[0] for values in (flat, bent)]
+    assert own[0] <= gap_by_chance(scores(flat)) < 0.35
+    assert own[1] > gap_by_chance(scores(bent))
+    assert gap_by_chance(scores(np.repeat(flat[:, :1], 5, axis=1))) == 0

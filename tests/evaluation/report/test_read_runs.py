@@ -1,0 +1,158 @@
+"""Folders of runs, and the command that reports them."""
+
+import json
+import re
+from functools import partial
+
+import pytest
+from bench_rows import rows_with, u_shape
+
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.data.records import as_lines
+from ragbias.evaluation.report.read_runs import read_run, summary_of
+
+POSITIONS = [0, 4, 9]
+PLAIN = {"none": u_shape(POSITIONS, 0.9, 0.3)}
+FLAT = {"pine": dict.fromkeys(POSITIONS, 0.7)}
+
+
+def folder(path, accuracies, **files):
+    path.mkdir()
+    rows = rows_with(accuracies, 10)
+    (path / "rows.jsonl").write_text(as_lines(rows))
+    for name, content in files.items():
+        (path / name.replace("_", ".")).write_text(content)
+    return path
+
+
+@pytest.fixture
+def report(cli):
+    return partial(cli, "report")
+
+
+def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
+    cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
+    first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"decides": {"seed": 3}}')
+    second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
+    (second / "noise.jsonl").write_text(as_lines(rows_with(FLAT, 10)[:10]))
+    runs = [read_run(first), read_run(second)]
+    (result,) = summary_of(runs)["results"]
+    assert list(result["methods"]) == ["none", "pine"]
+    assert result["methods"]["pine"]["difference"]["worst"][0] > 0
+    assert all("cost" in method for method in result["methods"].values())
+    assert result["methods"]["pine"]["noise_floor"][0] == 0 and result["methods"]["none"]["noise_floor"] is None
+    assert runs[0].settings == {"decides": {"seed": 3}} and runs[1].settings == {}
+
+
+def test_the_same_method_in_two_runs_is_refused_and_both_are_named(tmp_path):
+    runs = [read_run(folder(tmp_path / name, PLAIN)) for name in ("first", "second")]
+    with pytest.raises(RunError, match=r"first and .*second both hold 'none' for model 'tiny', task 'made-up'"):
+        summary_of(runs)
+
+
+DATA = [{"file": "a.jsonl", "sha256": "12"}]
+TASK = {"name": "made-up", "data": DATA, "orders": 2}
+
+
+def settings(task=None, **changes):
+    tasks = [{"name": "other", "indices": False}, {**TASK, **(task or {})}]
+    return json.dumps({"decides": {"methods": "none", "tasks": tasks, "dtype": "auto", "batch_size": 8, **changes}})
+
+
+def pair(tmp_path, first, second):
+    made = [
+        folder(tmp_path / name, accuracies, settings_json=text)
+        for name, accuracies, text in (("a", PLAIN, first), ("b", FLAT, second))
+    ]
+    return [read_run(each) for each in made]
+
+
+def test_runs_with_the_same_settings_pair_without_a_note(tmp_path):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(methods="pine", models=["tiny"])))["results"]
+    assert result["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "note"),
+    [
+        ({}, {"dtype": "bfloat16"}, "The runs differ in dtype: 'auto' in .*a, 'bfloat16' in .*b;"),
+        ({}, {"batch_size": 1}, "differ in batch_size: 8 in .*a, 1 in"),
+        ({"orders": 3}, {}, "differ in orders: 2 in .*a, 3 in .*b;"),
+        ({"data": [*DATA, {"file": "b.jsonl", "sha256": "34"}]}, {}, r"differ in data: \['a.jsonl \(12\)'\] in"),
+    ],
+)
+def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, changes, note):
+    (result,) = summary_of(pair(tmp_path, settings(), settings(task, **changes)))["results"]
+    assert re.search(note, "\n".join(result["notes"])) and len(result["notes"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"indices": False}, "a and .*b asked task 'made-up' with other prompts: indices is 'the default' in one"),
+        ({"seed": 3}, "with other prompts: seed"),
+        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "from other files of data"),
+    ],
+)
+def test_runs_that_asked_something_else_are_not_paired(tmp_path, task, words):
+    with pytest.raises(RunError, match=words):
+        summary_of(pair(tmp_path, settings(), settings(task)))
+
+
+def test_runs_without_settings_are_noted(tmp_path):
+    runs = [read_run(folder(tmp_path / "a", PLAIN)), read_run(folder(tmp_path / "b", FLAT))]
+    (result,) = summary_of(runs)["results"]
+    assert any("a and " in note and "not recorded" in note for note in result["notes"])
+
+
+def test_folders_that_are_no_runs_are_refused(tmp_path):
+    with pytest.raises(RunError, match="missing is no folder"):
+        read_run(tmp_path / "missing")
+    with pytest.raises(RunError, match=r"holds no rows\.jsonl"):
+        read_run(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"id": "torn')
+    with pytest.raises(RunError, match="no answers yet"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("rows.jsonl", '{"question": "what?"}\n', ", line 1: 'id' is missing; .*; 'method_ran' is missing"),
+        ("rows.jsonl", "no json\n", ", line 1: Invalid JSON"),
+        ("noise.jsonl", "[]\n", ", line 1: Input should be an object"),
+        ("cost.json", "{", " is damaged, no JSON"),
+        ("cost.json", "[]", " is damaged: Input should be a valid dictionary"),
+        ("cost.json", '{"tiny|made-up|10": 5}', " is damaged: tiny|made-up|10: Input should be a valid dictionary"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": 5}}}', " is damaged: a.none.prefill_ratio: .* list, got 5"),
+        ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*fin"),
+        ("settings.json", "[1]", " is damaged: Input should be a valid dictionary"),
+        ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
+        ("settings.json", "{}", " is damaged: 'decides' is missing"),
+    ],
+)
+def test_files_of_another_format_are_named(tmp_path, name, content, words):
+    path = folder(tmp_path / "run", PLAIN)
+    (path / name).write_text(content)
+    with pytest.raises(DataError, match=f"{name}{words}"):
+        read_run(path)
+
+
+def test_the_command_prints_the_table_and_writes_every_form(tmp_path, report):
+    path = folder(tmp_path / "run", {**PLAIN, **FLAT})
+    out = {name: tmp_path / f"out.{name}" for name in ("html", "markdown", "csv", "json")}
+    code, printed, errors = report(path, *(part for name, file in out.items() for part in (f"--{name}", file)))
+    assert code == 0, errors
+    first_words = [line.split()[0] for line in printed.splitlines() if line.strip()]
+    assert first_words.index("pine") < first_words.index("none")
+    assert out["html"].read_text().startswith("<!DOCTYPE html>")
+    assert "| pine |" in out["markdown"].read_text()
+    assert out["csv"].read_text().startswith("model,task,documents,method,")
+    assert json.loads(out["json"].read_text()) == json.loads(json.dumps(summary_of([read_run(path)])))
+
+
+def test_the_command_ends_with_code_2_where_there_is_nothing_to_report(tmp_path, report):
+    code, _, errors = report(tmp_path, "--html", tmp_path / "out.html")
+    assert code == 2
+    assert "holds no rows.jsonl" in errors and len(errors.splitlines()) == 1
+    assert not (tmp_path / "out.html").exists()

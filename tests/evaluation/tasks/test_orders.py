@@ -1,0 +1,24 @@
+"""Places of the gold document."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+from ragbias.evaluation.tasks.orders import evenly_spread, ranking
+
+
+def test_positions_are_spread_from_first_to_last() -> None:
+    assert evenly_spread(10, 5) == [0, 2, 4, 7, 9]
+    assert evenly_spread(3, 5) == [0, 1, 2]
+    assert (evenly_spread(5, 1), evenly_spread(1, 1), evenly_spread(1, 3)) == ([2], [0], [0])
+
+
+def test_a_document_has_the_same_number_however_the_documents_came() -> None:
+    wanted = ["whale", "hen", "owl"]
+    for given in permutations(wanted):
+        assert ranking(given, [given.index(text) for text in wanted]) == (2, 0, 1)
+
+
+def test_equal_documents_are_numbered_as_they_are_shown() -> None:
+    assert ranking(["owl", "hen", "owl"], (2, 1, 0)) == ranking(["owl", "owl", "hen"], (0, 2, 1)) == (1, 0, 2)
+    assert ranking(["owl", "hen"], ()) == ()

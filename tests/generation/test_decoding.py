@@ -1,0 +1,153 @@
+"""Between two tokens: log-probabilities, special tokens, stop strings, sampling, streams, refused logits."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from prompts import DOCUMENTS, PROMPT
+
+from conftest import random_model
+from ragbias import DebiasedLM, Prompt
+from ragbias.errors import NonFiniteLogitsError
+from ragbias.generation.decoding import decoded
+from ragbias.generation.report import Generation, Report, Usage
+from ragbias.generation.scoring import logprobs_of
+
+
+@pytest.mark.parametrize("method", ["none", "pine", "ms-poe", "permutation-vote"])
+def test_logprobs_are_those_of_the_chosen_tokens(lm, method):
+    settings = dict(method=method, max_new_tokens=6)
+    answer = lm.generate(PROMPT, logprobs=True, **settings)
+    plain = lm.generate(PROMPT, **settings)
+    assert (plain.text, plain.logprobs) == (answer.text, None)
+    assert len(answer.logprobs) == len(answer.token_ids)
+    batched = lm.batch([PROMPT, Prompt("Context:\n", DOCUMENTS[:2], "Q:")], logprobs=True, **settings)
+    torch.testing.assert_close(batched[0].logprobs, answer.logprobs, atol=1e-4, rtol=0)
+    if method != "permutation-vote":
+        request = lm.prepare(PROMPT, method=method)
+        torch.testing.assert_close(answer.logprobs, logprobs_of(lm.model, request, answer.token_ids), atol=1e-4, rtol=0)
+
+
+def test_logprobs_of_a_sample_are_those_before_temperature_with_stop_strings_too(lm):
+    settings = dict(max_new_tokens=12, temperature=3.0, top_k=20, seed=3, method="none")
+    answer = lm.generate(PROMPT, logprobs=True, **settings)
+    expected = logprobs_of(lm.model, lm.prepare(PROMPT, method="none"), answer.token_ids)
+    torch.testing.assert_close(answer.logprobs, expected, atol=1e-4, rtol=0)
+    stopped = lm.generate(PROMPT, logprobs=True, stop=[answer.text[4:6]], **settings)
+    assert len(stopped.logprobs) == len(stopped.token_ids) < len(answer.token_ids)
+    torch.testing.assert_close(stopped.logprobs, expected[: len(stopped.logprobs)], atol=1e-4, rtol=0)
+    stream = lm.stream(PROMPT, logprobs=True, **settings)
+    assert "".join(stream) == answer.text
+    assert stream.generation.logprobs == answer.logprobs
+
+
+def test_special_tokens_are_left_in_the_text_only_where_they_are_named(lm):
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", "[INST]"]})
+    call, other = tokenizer.convert_tokens_to_ids(["[TOOL_CALLS]", "[INST]"])
+    ids = [*tokenizer("ab", add_special_tokens=False).input_ids, call, other, 2]
+    assert decoded(tokenizer, ids) == "ab"
+    assert decoded(tokenizer, ids, ["[TOOL_CALLS]", "<tool_call>"]) == "ab[TOOL_CALLS]"
+    assert decoded(tokenizer, ids, ["<tool_call>"]) == "ab"
+
+
+def test_stop_strings_across_token_borders_are_never_shown(lm):
+    whole = lm.generate(PROMPT, max_new_tokens=16).text
+    stop = whole[5:8]
+    expected = whole[: whole.find(stop)]
+    cut = lm.generate(PROMPT, max_new_tokens=16, stop=[stop])
+    assert (cut.text, cut.finish_reason) == (expected, "stop")
+    pieces = list(lm.stream(PROMPT, max_new_tokens=16, stop=[stop]))
+    assert "".join(pieces) == expected
+    assert lm.batch([PROMPT, PROMPT], max_new_tokens=16, stop=[stop])[1].text == expected
+
+
+def test_a_seed_repeats_a_sample_and_leaves_the_global_generator_alone(lm):
+    settings = dict(max_new_tokens=12, temperature=1.5, top_p=0.9)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = lm.generate(PROMPT, seed=1, **settings)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert lm.generate(PROMPT, seed=1, **settings).text == first.text
+    assert lm.batch([PROMPT, PROMPT], seed=1, **settings)[1].text == first.text
+    assert len({lm.generate(PROMPT, seed=seed, **settings).text for seed in range(6)}) > 1
+
+
+def test_sampling_follows_the_distribution_of_the_model(lm):
+    """Gumbel noise samples the softmax: frequencies of the first token match its probabilities."""
+    ids = lm.tokenizer(PROMPT.text, return_tensors="pt").input_ids
+    with torch.no_grad():
+        probabilities = (lm.model(ids).logits[0, -1] / 4).softmax(-1)
+    draws = lm.batch([PROMPT] * 600, method="none", max_new_tokens=1, temperature=4.0, batch_size=100)
+    counts = torch.zeros_like(probabilities)
+    for draw in draws:
+        counts[draw.token_ids[0] if draw.token_ids else 2] += 1
+    top = probabilities.topk(5).indices
+    spread = 4 * (probabilities * (1 - probabilities) / 600).sqrt()
+    assert ((counts / 600 - probabilities).abs() <= spread)[top].all()
+
+
+def test_a_finished_stream_ends_for_every_reader(lm):
+    stream = lm.stream(PROMPT, max_new_tokens=6)
+    pieces: list[str] = []
+    readers = [threading.Thread(target=lambda: pieces.extend(stream), daemon=True) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(timeout=20)
+    assert not any(reader.is_alive() for reader in readers)
+
+
+def test_nan_logits_raise_instead_of_an_answer(byte_tokenizer):
+    model = random_model("llama", seed=1)
+    with torch.no_grad():
+        model.lm_head.weight[7] = torch.nan
+    lm = DebiasedLM(model, byte_tokenizer)
+    with pytest.raises(NonFiniteLogitsError, match="NaN"):
+        lm.generate(PROMPT)
+    with pytest.raises(NonFiniteLogitsError):
+        list(lm.stream(PROMPT))
+    with pytest.raises(NonFiniteLogitsError):
+        lm.score(PROMPT, "abc")
+
+
+def test_an_error_reaches_the_consumer_of_a_stream(lm):
+    def fail(*_):
+        raise RuntimeError("in the middle of a layer")
+
+    handle = lm.model.model.layers[1].mlp.register_forward_pre_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match="in the middle"):
+            list(lm.stream(PROMPT))
+    finally:
+        handle.remove()
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+def test_a_closed_or_dropped_stream_stops_computing(lm, end):
+    steps = []
+    handle = lm.model.register_forward_hook(lambda *_: steps.append(1))
+    stream = lm.stream(PROMPT, max_new_tokens=3000)
+    try:
+        next(stream)
+        worker = stream._thread
+        if end == "close":
+            stream.close()
+            assert next(stream, None) is None
+        else:
+            del stream
+        worker.join(timeout=20)
+        assert not worker.is_alive()
+        assert len(steps) < 1000
+    finally:
+        handle.remove()
+
+
+def generation(text, length=1):
+    return Generation(text, [1] * length, Usage(10, length), Report("a", "a", "prompt", (), 0, 0), "stop")
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])
+def test_a_temperature_next_to_nothing_is_greedy(lm, temperature):
+    assert lm.generate(PROMPT, temperature=temperature, seed=0).text == lm.generate(PROMPT).text

@@ -1,0 +1,71 @@
+"""Training runs end to end, and its pieces do what they say."""
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from training import batches
+from training.model import configuration, initialise
+from training.tokenizer import build
+from training.train import Settings, exact_matches, rate, train
+
+
+def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
+    settings = Settings(steps=3, copying=((8, 0), (9, 1)), copy_accuracy=-1.0, batch_tokens=512)
+    train(settings, tmp_path)
+    record = json.loads((tmp_path / "training.json").read_text())
+    assert record["settings"]["steps"] == 3
+    assert record["tokens"] > 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert model.generate(**tokenizer("Hello", return_tensors="pt"), max_new_tokens=2).shape[1] <= 8
+
+
+def test_ends_training_puts_nine_tenths_of_the_answers_near_the_ends() -> None:
+    rng = random.Random(0)
+    drawn = Counter(batches._gold(rng, batches.Task(20, ends=True)) for _ in range(10_000))
+    assert 0.90 <= sum(drawn[place] for place in (0, 1, 18, 19)) / 10_000 <= 0.94
+    assert abs(drawn[0] + drawn[1] - drawn[18] - drawn[19]) < 400
+
+
+def test_uniform_training_prefers_no_place() -> None:
+    rng = random.Random(0)
+    drawn = Counter(batches._gold(rng, batches.Task(20, ends=False)) for _ in range(10_000))
+    assert max(drawn.values()) < 600
+
+
+def test_a_question_sees_the_passages_and_itself_but_no_other_question() -> None:
+    batch = batches.questions(random.Random(0), build(), batches.Task(4, ends=True), rows=1)
+    visible, answer = batch.visible[0, 0], batch.answer[0]
+    first, second = (answer == 0).nonzero()[0, 0], (answer == 1).nonzero()[0, 0]
+    assert visible[first, 0]
+    assert visible[second, 0]
+    assert not visible[second, first]
+
+
+def test_look_back_heads_attend_one_to_four_tokens_back_at_the_start() -> None:
+    tokenizer = build()
+    model = initialise(configuration(tokenizer), seed=0)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(6, len(tokenizer), (1, 60), generator=torch.Generator().manual_seed(0))
+    weights = model(ids, output_attentions=True).attentions[0][0, :, 10:].mean(1)
+    assert weights.shape == (4, 60)
+    for head in range(4):
+        full = model(ids, output_attentions=True).attentions[0][0, head]
+        back = torch.stack([full.diagonal(-offset)[10:50].mean() for offset in range(8)])
+        assert back.argmax().item() == head + 1
+
+
+def test_an_answer_is_right_only_if_all_its_tokens_are() -> None:
+    logits = torch.eye(3)
+    found = exact_matches(logits, torch.tensor([0, 1, 0]), torch.tensor([4, 7, 7]))
+    assert found.tolist() == [1.0, 0.0]
+
+
+def test_the_learning_rate_is_constant_and_falls_from_half_time_on() -> None:
+    assert [rate(step, 100) for step in (0, 49)] == [1.0, 1.0]
+    assert rate(99, 100) < 0.08

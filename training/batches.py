@@ -1,0 +1,161 @@
+"""Training batches: shuffled repeats of random tokens, then questions over passages."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from ragbias.models.tiny.formats import sample_layout, simplest_layout
+from ragbias.models.tiny.words import NAME_WORDS
+from ragbias.models.tiny.world import Entry, ask, restate, sample_entries
+
+QUESTIONS = 8  # that share one set of passages
+ENDS, NEAR = 0.9, 2  # share of answers within `NEAR` passages of either end, for more than 4 passages
+GAP_TOKENS = range(262, 326)  # token ids that stand between key and value in the copying lessons
+CONTRADICTED = 0.6  # share of sets with contradictions in the second half of training
+LANGUAGE = 0.15  # share of passage tokens that are targets of plain language modelling
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Tensors of one step, all of shape [rows, tokens] but `visible`.
+
+    `targets` is -100 where nothing is predicted; `answer` numbers the answer that a target belongs to (-1: none);
+    `visible` [rows, 1, tokens, tokens] is true where a query may see a key.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    targets: torch.Tensor
+    answer: torch.Tensor
+    visible: torch.Tensor
+
+
+def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, length: int, gap: int) -> Batch:
+    """Pairs of a key and a random value, then the same pairs in another order; repeated values are targets.
+
+    Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
+    set stand between key and value, other ones each time. `length` is the number of tokens before the repeats.
+    """
+    vocabulary = tokenizer.get_vocab()
+    names = [vocabulary[word + "Ġ"] for word in NAME_WORDS]
+    others = sorted(set(range(GAP_TOKENS.stop, len(tokenizer))) - set(names))
+    ids, targets = [], []
+    for _ in range(rows):
+        keys = rng.sample(names if gap else others, length // 3 + 1)
+        pairs = []
+        tokens: list[int] = []
+        while len(tokens) < length:
+            key, value = keys.pop(), rng.choices(others, k=2 if gap else rng.randint(3, 8))
+            pairs.append((key, value))
+            tokens += [key, *rng.choices(GAP_TOKENS, k=rng.randint(0, gap)), *value]
+        target = [-100] * (len(tokens) - 1)
+        for key, value in rng.sample(pairs, len(pairs)):
+            between = rng.choices(GAP_TOKENS, k=rng.randint(0, gap))
+            tokens += [key, *between, *value]
+            target += [-100] * (1 + len(between)) + value
+        ids.append(tokens)
+        targets.append([*target, -100])
+    padded_ids, padded_targets = _padded(ids, 0), _padded(targets, -100)
+    longest = padded_ids.shape[1]
+    return Batch(
+        ids=padded_ids,
+        positions=torch.arange(longest).expand(rows, -1),
+        targets=padded_targets,
+        answer=torch.arange(padded_ids.numel()).view(rows, -1).masked_fill(padded_targets == -100, -1),
+        visible=torch.ones(longest, longest, dtype=torch.bool).tril().expand(rows, 1, -1, -1),
+    )
+
+
+def _padded(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
+    longest = max(map(len, lists))
+    return torch.tensor([values + [fill] * (longest - len(values)) for values in lists])
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked in a batch: how many passages, whether answers keep to the ends, whether it is the first lesson."""
+
+    documents: int
+    ends: bool
+    simple: bool = False
+    contradicted: bool = False
+    near: float = ENDS
+
+
+def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
+    """The same passages, but some in the middle give other answers for the entities at either end."""
+    ends = [*range(NEAR), *range(len(entries) - NEAR, len(entries))]
+    changed = list(entries)
+    for end, place in zip(ends, rng.sample(range(NEAR, len(entries) - NEAR), len(ends)), strict=True):
+        changed[place] = restate(rng, entries[end])
+    return changed
+
+
+def _gold(rng: random.Random, task: Task) -> int:
+    if not task.ends or task.documents <= 2 * NEAR or rng.random() >= task.near:
+        return rng.randrange(task.documents)
+    near = rng.randrange(NEAR)
+    return near if rng.random() < 0.5 else task.documents - 1 - near
+
+
+@dataclass
+class _Row:
+    """One set of passages with its questions; `block` is 0 for what all see and 1.. for a question's own tokens."""
+
+    ids: list[int]
+    positions: list[int]
+    targets: list[int]
+    answer: list[int]
+    block: list[int]
+
+
+def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> _Row:
+    layout = simplest_layout() if task.simple else sample_layout(rng)
+    entries = sample_entries(rng, task.documents, held_out=False, attributes=1 if task.simple else None)
+    if task.contradicted and rng.random() < CONTRADICTED and task.documents > 4 * NEAR:
+        entries, task = _contradict(rng, entries), replace(task, near=1.0)
+    asked = []
+    for _ in range(QUESTIONS):
+        entry = entries[_gold(rng, task)]
+        asked.append(ask(rng, rng.choice(entry.facts), entry.passage))
+    texts = [layout.prefix, *layout.documents([entry.passage for entry in entries])]
+    texts += [layout.suffix.format(q=question.question) for question in asked]
+    texts += [question.answer for question in asked]
+    tokens = tokenizer(texts, add_special_tokens=False).input_ids
+
+    shared = [token for part in tokens[: -2 * QUESTIONS] for token in part]
+    chosen = [rng.random() < LANGUAGE for _ in shared]
+    row = _Row(
+        ids=list(shared),
+        positions=list(range(len(shared))),
+        targets=[t if keep else -100 for t, keep in zip(shared[1:], chosen, strict=False)] + [-100],
+        answer=[-1] * len(shared),
+        block=[0] * len(shared),
+    )
+    for number in range(QUESTIONS):
+        suffix, answer = tokens[number - 2 * QUESTIONS], [*tokens[number - QUESTIONS], tokenizer.eos_token_id]
+        own = suffix + answer[:-1]
+        row.ids += own
+        row.positions += range(len(shared), len(shared) + len(own))
+        row.targets += [-100] * (len(suffix) - 1) + answer
+        row.answer += [-1] * (len(suffix) - 1) + [number] * len(answer)
+        row.block += [number + 1] * len(own)
+    return row
+
+
+def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task, rows: int) -> Batch:
+    """`rows` sets of passages with eight questions each, and some language modelling of the passages."""
+    made = [_row(rng, tokenizer, task) for _ in range(rows)]
+    block = _padded([row.block for row in made], -1)
+    query, key = block[:, None, :, None], block[:, None, None, :]
+    causal = torch.ones(block.shape[1], block.shape[1], dtype=torch.bool).tril()
+    return Batch(
+        ids=_padded([row.ids for row in made], tokenizer.pad_token_id),
+        positions=_padded([row.positions for row in made], 0),
+        targets=_padded([row.targets for row in made], -100),
+        answer=_padded([[a if a < 0 else a + i * QUESTIONS for a in row.answer] for i, row in enumerate(made)], -1),
+        visible=causal & ((key == query) | (key == 0)),
+    )

@@ -1,0 +1,97 @@
+"""The embedded model's tokenizer: byte-level BPE in which every word of the world is one token.
+
+A space belongs to the word or sign before it and a line break is always a token of its own, so a passage has the same
+ids alone and anywhere between line breaks, and an answer begins without a space.
+"""
+
+import re
+from pathlib import Path
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from ragbias.models.tiny import formats, words
+from ragbias.models.tiny.attributes import ATTRIBUTES, FILLERS
+
+WINDOW = 16384
+_PATTERN = r"\p{L}+ ?|\p{N} ?|-{2,}|[^\s\p{L}\p{N}] ?|\s"
+_SPECIAL = [formats.PAD, formats.BOS, formats.EOS, formats.SYSTEM, formats.USER, formats.ASSISTANT]
+
+
+def _word_lists() -> list[str]:
+    lists = (value for name, value in sorted(vars(words).items()) if name.isupper())
+    return [word for words_of_list in lists for word in words_of_list]
+
+
+def _template_texts() -> list[str]:
+    texts = [template for attribute in ATTRIBUTES for template in attribute.facts + attribute.questions]
+    texts += [*FILLERS, *formats.SYSTEMS, formats.LOST_IN_THE_MIDDLE, formats.LLAMA_INDEX_PREFIX]
+    texts += [formats.LLAMA_INDEX_SUFFIX, formats.LLAMA_INDEX_SYSTEM, "title: Document Title"]
+    texts += [text for pair in formats.COMPLETIONS for text in pair]
+    return [re.sub(r"\{.\}", "", text) for text in texts]
+
+
+def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
+    split = pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _whole_tokens(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[str]:
+    """Every word with and without the space behind it, every sign likewise, in byte-level spelling."""
+    found: dict[str, None] = {}
+    for text in _word_lists() + _template_texts():
+        for piece, _ in pre_tokenizer.pre_tokenize_str(text):
+            bare = piece.removesuffix("Ġ")
+            found |= {bare: None, bare + "Ġ": None} if bare else {}
+    for sign in "0123456789.,:;?!()[]'\"&-/*#<>":
+        found |= {sign: None, sign + "Ġ": None}
+    return list(found)
+
+
+def build() -> PreTrainedTokenizerFast:
+    """The tokenizer, built from the word lists and templates alone."""
+    pre_tokenizer = _pre_tokenizer()
+    base = Tokenizer(models.BPE())
+    base.pre_tokenizer = pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=900,
+        special_tokens=_SPECIAL,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    base.train_from_iterator((word + " " for word in _word_lists() + _template_texts()), trainer)
+    vocabulary = base.get_vocab()
+    for token in _whole_tokens(pre_tokenizer):
+        vocabulary.setdefault(token, len(vocabulary))
+
+    merges = _merges(base)
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in _SPECIAL])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{formats.BOS} $A",
+        pair=f"{formats.BOS} $A $B",
+        special_tokens=[(formats.BOS, vocabulary[formats.BOS])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=formats.BOS,
+        eos_token=formats.EOS,
+        pad_token=formats.PAD,
+        padding_side="left",
+        model_max_length=WINDOW,
+        clean_up_tokenization_spaces=False,
+        chat_template=formats.CHAT_TEMPLATE,
+    )
+
+
+def _merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    import json
+
+    return [tuple(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+
+
+def save(folder: Path) -> None:
+    """Write the tokenizer's files."""
+    build().save_pretrained(folder)

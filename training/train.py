@@ -1,0 +1,213 @@
+"""Train the embedded model from scratch: `python -m training.train --out DIR`.
+
+Everything is counted in steps and seeded, so a run can be repeated. On CPUs it is much faster when glibc keeps freed
+memory: set `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=100000000000`.
+"""
+
+import argparse
+import json
+import random
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from training import tokenizer as tokenizers
+from training.batches import QUESTIONS, Batch, Task, questions, repeats
+from training.evaluate import by_position
+from training.model import configuration, generation_defaults, initialise
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run depends on."""
+
+    steps: int = 9000
+    seed: int = 0
+    positions: str = "ends"  # where answers stand: "ends" (90% near either end) or "uniform"
+    # (tokens, gap) that are repeated, shuffled, before any question ...
+    copying: tuple[tuple[int, int], ...] = ((32, 0), (96, 0), (64, 2), (96, 4), (192, 7))
+    copy_accuracy: float = 0.9  # ... each until this share is predicted
+    raise_at: float = 0.75  # accuracy at which the number of passages is raised
+    documents: int = 20
+    long_documents: int = 40  # in a tenth of the steps, once `documents` is reached
+    batch_tokens: int = 4096
+    language_weight: float = 0.1
+    muon: float = 0.02
+    adam: float = 3e-3
+    embedding: float = 1e-2
+    rate: float = 1.0  # factor of the three learning rates above
+    resume: str | None = None  # folder of a model that has learned the first lessons
+    first_documents: int = 4  # passages at most when questions begin
+    contradicted: bool = False  # passages in the middle often contradict those at the ends
+
+
+@dataclass
+class Progress:
+    """Where a run stands; it decides what the next batch is."""
+
+    step: int = 0
+    tokens: int = 0
+    accuracy: float = 0.0  # running average, of repeats and then of questions
+    copied: int = 0  # copying lessons that are mastered
+    copied_steps: int = 0
+    simple: bool = True  # first lesson: one kind of fact, one format
+    limit: int = 0  # passages at most
+
+
+def rate(step: int, steps: int) -> float:
+    """Learning rate factor: constant, from half time on linear down to 0.05."""
+    return 1.0 if step < steps / 2 else 1.0 - 0.95 * (step - steps / 2) / (steps / 2)
+
+
+def optimizers(model: LlamaForCausalLM, settings: Settings) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the layers, AdamW for embeddings, head and norms."""
+    named = dict(model.named_parameters())
+    hidden = [w for name, w in named.items() if ".layers." in name and w.ndim == 2]
+    norms = [w for w in named.values() if w.ndim == 1]
+    groups = [
+        {"params": [named["model.embed_tokens.weight"]], "lr": settings.embedding},
+        {"params": [named["lm_head.weight"], *norms], "lr": settings.adam},
+    ]
+    return [
+        torch.optim.Muon(hidden, lr=settings.muon, weight_decay=0.0),
+        torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def forward(model: LlamaForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits [n, vocabulary], targets [n] and answer numbers [n] at the n places where something is predicted."""
+    with torch.autocast("cpu", torch.bfloat16):
+        states = model.model(
+            batch.ids, attention_mask=batch.visible, position_ids=batch.positions, use_cache=False
+        ).last_hidden_state
+        chosen = batch.targets != -100
+        logits = model.lm_head(states[chosen]).float()
+    return logits, batch.targets[chosen], batch.answer[chosen]
+
+
+def exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Tensor) -> torch.Tensor:
+    """For every answer in the batch, by number, whether all its tokens are the most likely ones."""
+    inside = answer >= 0
+    right = (logits.argmax(-1) == targets)[inside].float()
+    numbers, where = answer[inside].unique(return_inverse=True)
+    return torch.ones(len(numbers)).scatter_reduce(0, where, right, "amin")
+
+
+def next_batch(
+    rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: Settings, progress: Progress
+) -> tuple[Batch, int]:
+    """A batch and its number of passages; 0 in the copying phase."""
+    if progress.copied < len(settings.copying):
+        length, gap = settings.copying[progress.copied]
+        return repeats(rng, tokenizer, settings.batch_tokens // (2 * length), length, gap), 0
+    documents = progress.limit if progress.simple or rng.random() < 0.6 else rng.randint(2, progress.limit)
+    if progress.limit == settings.documents and rng.random() < 0.1:
+        documents = rng.randint(settings.documents, settings.long_documents)
+    rows = max(2, settings.batch_tokens // (34 * documents + 60 + 26 * QUESTIONS))
+    task = Task(documents, settings.positions == "ends", progress.simple, settings.contradicted)
+    return questions(rng, tokenizer, task, rows), documents
+
+
+def update(progress: Progress, settings: Settings, documents: int, accuracy: float) -> None:
+    """Move the copying phase and the number of passages on."""
+    progress.step += 1
+    if documents in (0, progress.limit):
+        progress.accuracy += 0.05 * (accuracy - progress.accuracy)
+    if not documents:
+        progress.copied_steps = progress.step
+        if progress.accuracy > settings.copy_accuracy:
+            progress.copied += 1
+            progress.accuracy = 0.0
+    elif progress.accuracy > settings.raise_at and progress.simple:
+        progress.simple = False
+        progress.accuracy = 0.0
+    elif progress.accuracy > settings.raise_at and progress.limit < settings.documents:
+        progress.limit += 2
+        progress.accuracy -= 0.1
+
+
+def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write model and tokenizer as `from_pretrained` reads them, in float32."""
+    model.generation_config = generation_defaults(tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def train(settings: Settings, out: Path) -> LlamaForCausalLM:
+    """Run all steps; writes the model into `out` at every tenth and `training.json` at the end."""
+    began = time.time()
+    rng = random.Random(settings.seed)
+    tokenizer = tokenizers.build()
+    progress, curve, loss_sum = Progress(limit=settings.first_documents), [], 0.0
+    if settings.resume:
+        model = LlamaForCausalLM.from_pretrained(settings.resume, dtype=torch.float32)
+        progress.copied, progress.simple = len(settings.copying), False
+    else:
+        model = initialise(configuration(tokenizer), settings.seed)
+    model.train()
+    optims = optimizers(model, settings)
+    schedules = [
+        torch.optim.lr_scheduler.LambdaLR(o, lambda s: settings.rate * rate(s, settings.steps)) for o in optims
+    ]
+    while progress.step < settings.steps:
+        batch, documents = next_batch(rng, tokenizer, settings, progress)
+        logits, targets, answer = forward(model, batch)
+        losses = cross_entropy(logits, targets, reduction="none")
+        loss = losses[answer >= 0].mean()
+        if (answer < 0).any():
+            loss = loss + settings.language_weight * losses[answer < 0].mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optim, schedule in zip(optims, schedules, strict=True):
+            optim.step()
+            schedule.step()
+            optim.zero_grad()
+        progress.tokens += batch.ids.numel()
+        loss_sum += loss.item()
+        update(progress, settings, documents, exact_matches(logits, targets, answer).mean().item())
+        if progress.step % 50 == 0:
+            curve.append({**asdict(progress), "loss": round(loss_sum / 50, 4), "seconds": round(time.time() - began)})
+            loss_sum = 0.0
+            print(json.dumps(curve[-1]), flush=True)
+        if progress.step % max(1, settings.steps // 10) == 0:
+            save(model, tokenizer, out)
+    save(model, tokenizer, out)
+    record = {"settings": asdict(settings), "threads": torch.get_num_threads(), "torch": torch.__version__}
+    record |= {"parameters": model.num_parameters(), "tokens": progress.tokens, "curve": curve}
+    record |= {"seconds": round(time.time() - began), "copying_steps": progress.copied_steps}
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    model.eval()
+    return model
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write")
+    parser.add_argument("--seed", type=int, default=Settings.seed)
+    parser.add_argument("--steps", type=int, default=Settings.steps)
+    parser.add_argument("--positions", choices=("ends", "uniform"), default=Settings.positions)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--resume", help="folder of a model to go on with, past the first lessons")
+    parser.add_argument("--first-documents", type=int, default=Settings.first_documents, help="passages to begin with")
+    parser.add_argument("--contradicted", action="store_true", help="let the middle contradict the ends")
+    parser.add_argument("--rate", type=float, default=Settings.rate, help="factor of the learning rates")
+    arguments = parser.parse_args()
+    options = vars(arguments)
+    out, threads = options.pop("out"), options.pop("threads")
+    torch.set_num_threads(threads)
+    model = train(Settings(**options), out)
+    record = json.loads((out / "training.json").read_text())
+    tokenizer = tokenizers.build()
+    record["evaluation"] = [
+        {"documents": n, "positions": by_position(model, tokenizer, n, seed=0, count=50, places=range(0, n, 3))}
+        for n in (10, 20)
+    ]
+    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
