@@ -33,7 +33,7 @@ from ragbias.generation.decoding import (
     trimmed,
 )
 from ragbias.generation.report import Generation, Report, Score
-from ragbias.generation.request import Origin, Request, groups, in_parts, obstacle_in
+from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
 from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
@@ -239,7 +239,7 @@ class DebiasedLM:
         """The request that a method makes of a prompt."""
         tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
         ran, reason = wanted, boundaries.reason
-        obstacle = origin.obstacle or obstacle_in(tokens)
+        obstacle = origin.obstacle or reason_to_run_plain(tokens)
         if wanted.needs_documents and obstacle:
             ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
         order: tuple[int, ...] = ()

@@ -6,17 +6,17 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 
 
-def row(**changes: Any) -> Row:
+def row(**changes: Any) -> Record:
     """A right answer to question q0 of a task of two documents; ``changes`` replace fields."""
     fields: dict[str, Any] = dict(
         id="q0-0", task="made-up", model="tiny", method="none", question="q0", group="", documents=2, gold_position=0,
         order=0, seed=0, prediction="owl", score=1.0, prompt_tokens=100, completion_tokens=3, seconds=0.5,
         method_ran="none",
     )  # fmt: skip
-    return Row(**{**fields, "method_ran": changes.get("method", "none").partition("(")[0], **changes})
+    return Record(**{**fields, "method_ran": changes.get("method", "none").partition("(")[0], **changes})
 
 
 def rows_with(
@@ -26,7 +26,7 @@ def rows_with(
     seed: int = 0,
     groups: Sequence[str] = ("",),
     **fields: Any,
-) -> list[Row]:
+) -> list[Record]:
     """One row for each method, question and position (from 0).
 
     A question is as hard for every method and position, so answers are correlated, and a method with one accuracy at

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ragbias.models.tiny.formats import sample_layout, simplest_layout
+from ragbias.models.tiny.formats import sample_format, simplest_format
 from ragbias.models.tiny.words import NAME_WORDS
 from ragbias.models.tiny.world import Entry, ask, restate, sample_entries
 
@@ -113,7 +113,7 @@ class _Row:
 
 
 def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> _Row:
-    layout = simplest_layout() if task.simple else sample_layout(rng)
+    layout = simplest_format() if task.simple else sample_format(rng)
     entries = sample_entries(rng, task.documents, held_out=False, attributes=1 if task.simple else None)
     if task.contradicted and rng.random() < CONTRADICTED and task.documents > 4 * NEAR:
         entries, task = _contradict(rng, entries), replace(task, near=1.0)

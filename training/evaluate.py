@@ -18,12 +18,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias.models import tiny
-from ragbias.models.tiny.cases import LAYOUT, cases
-from ragbias.models.tiny.formats import Layout, sample_layout
+from ragbias.models.tiny.cases import FORMAT, cases
+from ragbias.models.tiny.formats import PromptFormat, sample_format
 from ragbias.models.tiny.world import Passage
 
 
-def segments(tokenizer: Any, layout: Layout, passages: Sequence[Passage], question: str) -> list[list[int]]:
+def segments(tokenizer: Any, layout: PromptFormat, passages: Sequence[Passage], question: str) -> list[list[int]]:
     """Token ids of prefix, documents and suffix.
 
     Where the suffix begins with the separator, every document is followed by one, and the documents are the same
@@ -72,13 +72,13 @@ def by_position(
     seed: int,
     count: int = 100,
     places: Sequence[int] | None = None,
-    layout: Layout | None = LAYOUT,
+    layout: PromptFormat | None = FORMAT,
     method: Any = None,
     batch: int = 20,
 ) -> dict[int, float]:
     """Share of right answers for the gold passage at each of `places` (default: all); `layout` None draws formats."""
     rng = random.Random(f"layouts {seed}")
-    asked = [(q, rest, layout or sample_layout(rng)) for q, rest in cases(documents, count, seed)]
+    asked = [(q, rest, layout or sample_format(rng)) for q, rest in cases(documents, count, seed)]
     result = {}
     for place in range(documents) if places is None else places:
         right = 0
@@ -122,7 +122,7 @@ def main() -> None:
     for documents in arguments.documents:
         places = sorted({*range(0, documents, arguments.every), documents - 1})
         for seed in arguments.seeds:
-            layout = LAYOUT if arguments.formats == "one" else None
+            layout = FORMAT if arguments.formats == "one" else None
             found = by_position(model, tokenizer, documents, seed, arguments.questions, places, layout, method)
             results.append({"documents": documents, "seed": seed, "positions": found, **summary(found)})
             print(json.dumps(results[-1]), flush=True)

@@ -22,7 +22,7 @@ from training.model import configuration, generation_defaults, initialise
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """What a run depends on."""
 
     steps: int = 9000
@@ -63,7 +63,7 @@ def rate(step: int, steps: int) -> float:
     return 1.0 if step < steps / 2 else 1.0 - 0.95 * (step - steps / 2) / (steps / 2)
 
 
-def optimizers(model: LlamaForCausalLM, settings: Settings) -> list[torch.optim.Optimizer]:
+def optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for embeddings, head and norms."""
     named = dict(model.named_parameters())
     hidden = [w for name, w in named.items() if ".layers." in name and w.ndim == 2]
@@ -98,7 +98,7 @@ def exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Ten
 
 
 def next_batch(
-    rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: Settings, progress: Progress
+    rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: TrainingSettings, progress: Progress
 ) -> tuple[Batch, int]:
     """A batch and its number of passages; 0 in the copying phase."""
     if progress.copied < len(settings.copying):
@@ -112,7 +112,7 @@ def next_batch(
     return questions(rng, tokenizer, task, rows), documents
 
 
-def update(progress: Progress, settings: Settings, documents: int, accuracy: float) -> None:
+def update(progress: Progress, settings: TrainingSettings, documents: int, accuracy: float) -> None:
     """Move the copying phase and the number of passages on."""
     progress.step += 1
     if documents in (0, progress.limit):
@@ -137,7 +137,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Pa
     tokenizer.save_pretrained(folder)
 
 
-def train(settings: Settings, out: Path) -> LlamaForCausalLM:
+def train(settings: TrainingSettings, out: Path) -> LlamaForCausalLM:
     """Run all steps; writes the model into `out` at every tenth and `training.json` at the end."""
     began = time.time()
     rng = random.Random(settings.seed)
@@ -187,19 +187,21 @@ def train(settings: Settings, out: Path) -> LlamaForCausalLM:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--seed", type=int, default=Settings.seed)
-    parser.add_argument("--steps", type=int, default=Settings.steps)
-    parser.add_argument("--positions", choices=("ends", "uniform"), default=Settings.positions)
+    parser.add_argument("--seed", type=int, default=TrainingSettings.seed)
+    parser.add_argument("--steps", type=int, default=TrainingSettings.steps)
+    parser.add_argument("--positions", choices=("ends", "uniform"), default=TrainingSettings.positions)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--resume", help="folder of a model to go on with, past the first lessons")
-    parser.add_argument("--first-documents", type=int, default=Settings.first_documents, help="passages to begin with")
+    parser.add_argument(
+        "--first-documents", type=int, default=TrainingSettings.first_documents, help="passages to begin with"
+    )
     parser.add_argument("--contradicted", action="store_true", help="let the middle contradict the ends")
-    parser.add_argument("--rate", type=float, default=Settings.rate, help="factor of the learning rates")
+    parser.add_argument("--rate", type=float, default=TrainingSettings.rate, help="factor of the learning rates")
     arguments = parser.parse_args()
     options = vars(arguments)
     out, threads = options.pop("out"), options.pop("threads")
     torch.set_num_threads(threads)
-    model = train(Settings(**options), out)
+    model = train(TrainingSettings(**options), out)
     record = json.loads((out / "training.json").read_text())
     tokenizer = tokenizers.build()
     record["evaluation"] = [

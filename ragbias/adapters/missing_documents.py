@@ -9,7 +9,7 @@ from typing import Literal
 
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
-from ragbias.generation.request import Request, obstacle_in
+from ragbias.generation.request import Request, reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
@@ -63,7 +63,7 @@ class MissingDocuments:
         """
         report = request.report
         all_found = report.source != "none" and report.n_found == report.n_expected
-        plain = bool(obstacle_in(request.tokens))
+        plain = bool(reason_to_run_plain(request.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
         complete = self.complete | {"documents", "segmenter"}
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)

@@ -89,8 +89,8 @@ def _mass_together(
     queries = listed(query, spans[first:end]).float()
     scores = _scores(queries, [key[:, slice(*span)].float() for span in joined(spans)], scoring, scratch)
     scores.masked_fill_(of_row[:, None] == of_key, -torch.inf)
-    by_row = torch.softmax(scores, -1, out=scores) @ one_hot(of_key, len(spans)).float()
-    return one_hot(of_row - first, end - first).float().T @ by_row
+    by_sequence = torch.softmax(scores, -1, out=scores) @ one_hot(of_key, len(spans)).float()
+    return one_hot(of_row - first, end - first).float().T @ by_sequence
 
 
 def _segment_mass(

@@ -15,7 +15,7 @@ Opened = Union["Binding", "Plain"]
 opened: ContextVar[tuple[Opened, ...]] = ContextVar("ragbias_opened", default=())
 
 
-def guest_of(module: nn.Module) -> Binding | None:
+def active_binding_of(module: nn.Module) -> Binding | None:
     """The innermost binding on the module's model, if it acts on this attention module."""
     for binding in reversed(opened.get()):
         if module in binding.modules and binding.is_open:

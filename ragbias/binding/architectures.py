@@ -198,7 +198,7 @@ def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:
     return decoder
 
 
-def attention_sites(decoder: nn.Module, architecture: Architecture) -> list[nn.Module]:
+def attention_modules(decoder: nn.Module, architecture: Architecture) -> list[nn.Module]:
     """The attention module of each layer, in order."""
     layers = decoder.get_submodule(architecture.layers).children()
     return [layer.get_submodule(architecture.attention) for layer in layers]

@@ -18,8 +18,8 @@ from ragbias.attention import Encoding, Scoring
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.binding import hooks as sites
 from ragbias.binding.active import binding_of, opened
-from ragbias.binding.architectures import architecture_of, attention_sites, decoder_of, head_dim
-from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_row
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
+from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_sequence
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
 from ragbias.methods import NoMethod, get
 from ragbias.methods.base import AttentionMethod, Method
@@ -61,7 +61,7 @@ class Binding:
         self.backend = backend
         self.architecture = architecture_of(model)
         self.decoder = decoder_of(model, self.architecture)
-        modules = attention_sites(self.decoder, self.architecture)
+        modules = attention_modules(self.decoder, self.architecture)
         if any(getattr(module, "_compiled_call_impl", None) for module in (model, *self.decoder.modules())):
             raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")
         self.modules = set(modules)
@@ -286,7 +286,7 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
     """
     architecture = architecture_of(model)
     decoder = decoder_of(model, architecture)
-    module = attention_sites(decoder, architecture)[0]
+    module = attention_modules(decoder, architecture)[0]
     encoding = architecture.encoding(decoder, module, 1)
     query = torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device)
     return chosen(query, Scoring(encoding, 1.0, backend=backend))
@@ -337,5 +337,5 @@ def debias(
         raise MethodError(
             f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )
-    with attach(model, resolved, spans_by_row(spans), backend=backend):
+    with attach(model, resolved, spans_by_sequence(spans), backend=backend):
         yield model

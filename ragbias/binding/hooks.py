@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ragbias.binding.active import guest_of
+from ragbias.binding.active import active_binding_of
 from ragbias.binding.architectures import Architecture
 from ragbias.binding.mpt import forward_of
 
@@ -94,7 +94,7 @@ def release(module: nn.Module) -> None:
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
     # torch omits kwargs if another thread takes the hook away while it runs; then there is no guest either
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        guest = guest_of(module)
+        guest = active_binding_of(module)
         if guest is None or kwargs is None:
             return None
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
@@ -110,7 +110,7 @@ def _before_attention(architecture: Architecture) -> Callable[..., Any]:
 
 def _before_projection(attention: nn.Module, of: Literal["query", "key"]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
-        guest = guest_of(attention)
+        guest = active_binding_of(attention)
         return None if guest is None else (guest.projection_input(attention, args[0], of), *args[1:])
 
     return hook
@@ -120,7 +120,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
     """Queries and keys of changed inputs take their places in the output."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
-        guest = guest_of(attention)
+        guest = active_binding_of(attention)
         if guest is None:
             return None
         query, key = (guest.projection_input(attention, args[0], of) for of in OF)
@@ -159,7 +159,7 @@ def _register(implementation: str) -> str:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
         own = _Original(module)
-        guest = guest_of(module)
+        guest = active_binding_of(module)
         if guest is None:
             return original(own, query, key, value, mask, **kwargs)
 

@@ -16,7 +16,7 @@ from ragbias.prompt import Span, check_spans
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceLayout:
     """One sequence of a batch. Spans count from the first token that is not padding.
 
     Attributes:
@@ -43,7 +43,7 @@ class Session:
             cache still holds the same prompts in the same rows.
     """
 
-    rows: list[Row]
+    rows: list[SequenceLayout]
     seen: int
     permutation: Tensor | None
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Session:
 Spans = Sequence[Span] | Sequence[Sequence[Span]]
 
 
-def spans_by_row(spans: Spans | None) -> list[list[Span]]:
+def spans_by_sequence(spans: Spans | None) -> list[list[Span]]:
     """One list of spans for each row; a single list stands for all rows."""
     if spans is None or len(spans) == 0:
         return []
@@ -90,7 +90,11 @@ def open_session(
         order = list(range(len(columns)))
         if method.invariant:
             order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
-        rows.append(Row(pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])))
+        rows.append(
+            SequenceLayout(
+                pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])
+            )
+        )
         orders.append([columns[i] for i in order])
     moved = any(row != sorted(row) for row in orders)
     permutation = None

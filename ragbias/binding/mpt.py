@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ragbias.binding.active import guest_of
+from ragbias.binding.active import active_binding_of
 
 if TYPE_CHECKING:
     from ragbias.binding.architectures import Architecture
@@ -28,7 +28,7 @@ def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[T
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        guest = guest_of(module)
+        guest = active_binding_of(module)
         if guest is None:
             result: tuple[Tensor, Tensor | None] = original(
                 hidden_states, position_bias, past_key_values, attention_mask, **kwargs

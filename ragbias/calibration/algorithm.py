@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ragbias.calibration.calibration_settings import Plan, Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
 from ragbias.calibration.channel_search import search
 from ragbias.calibration.checkpoint import Partial
 from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
@@ -36,7 +36,10 @@ Progress = Callable[[str, int, int], None]
 
 
 def calibrate(
-    settings: Settings, out: Path, restart: bool = False, progress: Progress = lambda stage, done, total: None
+    settings: CalibrationSettings,
+    out: Path,
+    restart: bool = False,
+    progress: Progress = lambda stage, done, total: None,
 ) -> Profile:
     """Run the search and write the profile to ``out``; stopped and called again, it goes on where it was.
 

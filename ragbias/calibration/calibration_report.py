@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from ragbias.calibration.algorithm import calibrate
-from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.report.plotting import literal
@@ -19,7 +19,7 @@ from ragbias.methods.profiles import Profile
 COLUMNS = 4  # of the plot
 
 
-def run(settings: Settings, out: Path, restart: bool, progress: Progress) -> Profile:
+def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> Profile:
     """Calibrate under a progress bar for each stage, and write the profile to ``out`` and a plot beside it."""
     tasks: dict[str, TaskID] = {}
 

@@ -15,7 +15,7 @@ QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer w
 
 
 @dataclass(frozen=True)
-class Settings:
+class CalibrationSettings:
     """What is asked for.
 
     Attributes:
@@ -75,8 +75,8 @@ class Settings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Settings):
-    """Settings that were made definite for a model. Results of equal plans are equal, up to the order of sums."""
+class Plan(CalibrationSettings):
+    """Settings made definite for a model. Results of equal plans are equal, up to the order of sums."""
 
     task: str
     length: int

@@ -26,7 +26,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ragbias.calibration.algorithm import load
-from ragbias.calibration.calibration_settings import Plan, Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
 from ragbias.calibration.channel_search import Windows, layer_outputs
 from ragbias.calibration.gold_attention import attention_to
 from ragbias.calibration.mean_hidden_states import states_by_batch
@@ -148,7 +148,7 @@ def main() -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     sizes = {name: getattr(arguments, name) for name in ("strings", "length", "questions", "seed", "batch_size")}
-    settings, profile = Settings(arguments.model, **sizes), find(arguments.profile or arguments.model)
+    settings, profile = CalibrationSettings(arguments.model, **sizes), find(arguments.profile or arguments.model)
     lm = load(settings.model)
     plan = settings.plan(lm.window)
     samples = calibration_set(lm, plan).choose

@@ -14,7 +14,7 @@ from ragbias.evaluation.data.questions import question_of
 from ragbias.evaluation.measures.by_position import Example, split
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.models.tiny.cases import LAYOUT
+from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.world import ask, sample_entries
 from ragbias.prompt import TokenisedPrompt, tokenise
 
@@ -150,12 +150,12 @@ def _tiny_example(rng: random.Random, documents: int) -> Example:
     """A question as ``tiny`` was trained on: names of the training split, which no evaluation uses."""
     entries = sample_entries(rng, documents, held_out=False)
     asked = ask(rng, rng.choice(entries[0].facts), entries[0].passage)
-    texts = [LAYOUT.document(0, entry.passage) for entry in entries]
+    texts = [FORMAT.document(0, entry.passage) for entry in entries]
     return Example(asked.question, asked.answer, texts[0], tuple(texts[1:]))
 
 
 def _tiny_text(lm: DebiasedLM, documents: Sequence[str], example: Example) -> tuple[str, str]:
-    layout = LAYOUT
+    layout = FORMAT
     text = layout.prefix + layout.separator.join(documents) + layout.suffix.format(q=example.question)
     return text, example.answer
 

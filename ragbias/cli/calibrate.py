@@ -38,11 +38,11 @@ def calibrate(
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
     """
     from ragbias.calibration import calibration_report as report
-    from ragbias.calibration.calibration_settings import Settings
+    from ragbias.calibration.calibration_settings import CalibrationSettings
     from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.checkpoint import unfinished
 
-    settings = Settings(
+    settings = CalibrationSettings(
         model=model,
         task=task,
         data=data,

@@ -26,7 +26,7 @@ def demo(
     from ragbias.evaluation.demo import measurement as evaluation
     from ragbias.evaluation.measures.by_position import widest_margin
 
-    settings = evaluation.Settings(model=model, questions=questions, seed=seed)
+    settings = evaluation.DemoSettings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
         prepared = evaluation.Demo(settings)
     methods = evaluation.demo_methods(model)

@@ -49,14 +49,14 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
-    from ragbias.evaluation.cost.speed import Settings, run
+    from ragbias.evaluation.cost.speed import SpeedSettings, run
 
     counts = tuple(numbers("--documents", documents) or ())
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
         from ragbias.evaluation.cost.scaling_plot import scaling  # here, so that a missing matplotlib is told at once
-    settings = Settings(
+    settings = SpeedSettings(
         methods=methods,
         shape=shape,
         model=model,

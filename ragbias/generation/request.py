@@ -87,7 +87,7 @@ def in_parts(
         return Prompt(prompt, (), ""), boundaries, str(error)
 
 
-def obstacle_in(tokens: TokenisedPrompt) -> str:
+def reason_to_run_plain(tokens: TokenisedPrompt) -> str:
     """Why a method that needs documents has nothing to do here; empty if it has."""
     if len(tokens.documents) < 2:
         found = "one document" if tokens.documents else "no documents"

@@ -72,7 +72,7 @@ class DocumentAttention(AttentionMethod):
         return [(mass.mean(0) / self._lengths[row]).tolist() for row, mass in enumerate(self.mass)]
 
     def attention(self, call: AttentionCall) -> Tensor:
-        for row in call.rows():
+        for row in call.sequences():
             count = row.key.shape[1]
             last = torch.tensor([count - 1], device=row.query.device)
             scores = placed_scores(

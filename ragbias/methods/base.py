@@ -12,7 +12,7 @@ from ragbias.checks import check_whole
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, SequenceCall
 
 LayerRange = tuple[int, int | None]
 
@@ -57,9 +57,9 @@ class AttentionMethod(Method):
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
-        return by_row(call, lambda row: self.attend_row(row, call.prefill)[0])
+        return by_sequence(call, lambda row: self.attend_sequence(row, call.prefill)[0])
 
-    def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, row: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         """Attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 
@@ -98,10 +98,10 @@ class AttentionMethod(Method):
         return range(first, last + 1)
 
 
-def by_row(call: AttentionCall, rule: Callable[[RowCall], Tensor]) -> Tensor:
+def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
     """The outputs ``[H, Q, d]`` of a rule for each row, as ``[batch, Q, H, d]`` with zeros for padding."""
     output = torch.zeros_like(call.query).transpose(1, 2)
-    for row in call.rows():
+    for row in call.sequences():
         output[row.index, row.pad :] = rule(row).transpose(0, 1)
     return output
 

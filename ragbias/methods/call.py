@@ -18,7 +18,7 @@ from ragbias.prompt import Span
 
 
 @dataclass
-class RowCall:
+class SequenceCall:
     """One sequence of the call, padding cut away. Positions equal indices.
 
     Attributes:
@@ -119,12 +119,12 @@ class AttentionCall:
         """Padding columns of each row among the keys, int64 ``[batch]``."""
         return torch.tensor([row.pad for row in self.session.rows], device=self.key.device)
 
-    def rows(self) -> Iterator[RowCall]:
+    def sequences(self) -> Iterator[SequenceCall]:
         """The sequences of the batch, one by one."""
         for index, row in enumerate(self.session.rows):
             pad = row.pad if self.prefill else 0
             query = self.query[index, :, pad:]
-            yield RowCall(
+            yield SequenceCall(
                 index=index,
                 pad=pad,
                 query=query,

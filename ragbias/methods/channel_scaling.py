@@ -102,7 +102,7 @@ class ChannelScaling(AttentionMethod):
         output = call.plain(call.query, call.rotate(call.project_key(call.hidden)))
         last = min(self.last, call.query.shape[2])
         query = call.rotate(call.project_query(self._scaled(call.hidden[:, -last:])))
-        for row in call.rows():
+        for row in call.sequences():
             count = row.key.shape[1]
             rows = min(last, count)
             positions = torch.arange(count - rows, count, device=query.device)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, Method, by_row
+from ragbias.methods.base import AttentionMethod, Method, by_sequence
 from ragbias.methods.channel_scaling import ChannelScaling
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
@@ -79,7 +79,9 @@ class Compose(AttentionMethod):
         if isinstance(self.other, ChannelScaling):
             return self.other.attention(replace(call, plain=lambda query, key: self.siw.reweighted(call, query, key)))
         other = self.other
-        return by_row(call, lambda row: self.siw.corrected(row, *other.attend_row(row, prefill=True), other.scores))
+        return by_sequence(
+            call, lambda row: self.siw.corrected(row, *other.attend_sequence(row, prefill=True), other.scores)
+        )
 
 
 def _name(method: object) -> str:

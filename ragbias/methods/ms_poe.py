@@ -19,7 +19,7 @@ from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, SequenceCall
 
 OUTLIER = 3  # a weight is an outlier above this many times the mean
 
@@ -66,7 +66,7 @@ class MsPoE(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, self._ratios)
 
-    def _ratios(self, row: RowCall) -> tuple[Tensor, Tensor]:
+    def _ratios(self, row: SequenceCall) -> tuple[Tensor, Tensor]:
         """Ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
         group = row.query.shape[0] // row.key.shape[0]
         by_key = self.variant == "paper"
@@ -79,7 +79,7 @@ class MsPoE(AttentionMethod):
         steps = len(indices) - 1 if self.variant == "paper" else len(indices)
         return self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / max(steps, 1)
 
-    def _indices(self, row: RowCall, group: int) -> Tensor:
+    def _indices(self, row: SequenceCall, group: int) -> Tensor:
         """The step of each head on the way from the smallest to the largest ratio, int64 ``[H / group]``."""
         count = row.query.shape[0] // group
         if self.heads == "reversed":
@@ -87,7 +87,7 @@ class MsPoE(AttentionMethod):
         order = self._outliers(row).view(count, group).sum(-1).argsort(descending=True, stable=True)
         return order if self.variant == "released" else order.argsort()
 
-    def _outliers(self, row: RowCall) -> Tensor:
+    def _outliers(self, row: SequenceCall) -> Tensor:
         """Number of outliers in the last query's row, int64 ``[H]``."""
         last, count = row.query[:, -1:], row.key.shape[1]
         if self.variant == "paper":

@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.methods.segments import SegmentMethod
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,6 @@ class NoInterDocumentAttention(SegmentMethod):
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "baseline in Wang et al., arXiv 2407.01100"
 
-    def document_starts(self, row: RowCall) -> Tensor:
+    def document_starts(self, row: SequenceCall) -> Tensor:
         begins = torch.tensor([begin for begin, _ in row.spans], device=row.query.device)
         return begins.expand(1, len(row.spans), -1)

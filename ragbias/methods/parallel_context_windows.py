@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.methods.segments import SegmentMethod
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class ParallelContextWindows(SegmentMethod):
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "Ratner et al., arXiv 2212.10947"
 
-    def document_starts(self, row: RowCall) -> Tensor:
+    def document_starts(self, row: SequenceCall) -> Tensor:
         return torch.full((1, len(row.spans), len(row.spans)), row.prefix, device=row.query.device)
 
-    def tail_begin(self, row: RowCall) -> int:
+    def tail_begin(self, row: SequenceCall) -> int:
         return row.prefix + max(row.lengths)

@@ -17,7 +17,7 @@ from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 Order: TypeAlias = Literal["importance", "reverse", "none"]
@@ -57,7 +57,7 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         check_choice("pine: order", self.order, get_args(Order))
 
-    def document_starts(self, row: RowCall) -> Tensor:
+    def document_starts(self, row: SequenceCall) -> Tensor:
         if self.order == "none":
             nearness = self._canonical(row).repeat(1, len(row.spans), 1)
         else:
@@ -65,21 +65,21 @@ class Pine(SegmentMethod):
         nearness.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # the own document is always the nearest
         return self._place(nearness, row)
 
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
+    def tail_starts(self, row: SequenceCall, query: Tensor) -> Tensor:
         if self.order == "none":
             return self._place(self._canonical(row), row)
         return self._place(self._nearness(segment_mass(query, row.key, row.spans, row.scoring), row), row)
 
-    def _canonical(self, row: RowCall) -> Tensor:
+    def _canonical(self, row: SequenceCall) -> Tensor:
         """How near each document shall stand in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
         return torch.arange(len(row.spans), device=row.key.device).float()[None, None]
 
-    def _nearness(self, mass: Tensor, row: RowCall) -> Tensor:
+    def _nearness(self, mass: Tensor, row: SequenceCall) -> Tensor:
         """How near each document shall stand, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
         importance = mass / torch.tensor(row.lengths, device=mass.device)
         return importance if self.order == "importance" else -importance
 
-    def _place(self, nearness: Tensor, row: RowCall) -> Tensor:
+    def _place(self, nearness: Tensor, row: SequenceCall) -> Tensor:
         """Start of each document when they are laid out up to ``E``, the nearest last: int64 ``[H or 1, Q or 1, n]``.
 
         Equally near ones keep their canonical order.

@@ -11,10 +11,10 @@ from torch import Tensor
 from ragbias.attention import EncodedKeys
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, SequenceCall
 
 
-def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tensor]]) -> Tensor:
+def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
     """Plain attention with each position divided by the ratio of its head.
 
     Args:
@@ -23,7 +23,7 @@ def rescaled(call: AttentionCall, ratios: Callable[[RowCall], tuple[Tensor, Tens
     Returns:
         ``[batch, Q, H, d]``.
     """
-    by_query, by_key = zip(*(ratios(row) for row in call.rows()), strict=True)
+    by_query, by_key = zip(*(ratios(row) for row in call.sequences()), strict=True)
     pads = call.pads.tolist()
 
     def divided(x: Tensor, first: int, by: tuple[Tensor, ...]) -> Tensor:

@@ -17,7 +17,7 @@ from ragbias.methods.base import canonical_order
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RoToR(SegmentMethod):
             raise MethodError("rotor: key sorts documents by their token ids, but the model was given embeddings")
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
-    def document_starts(self, row: RowCall) -> Tensor:
+    def document_starts(self, row: SequenceCall) -> Tensor:
         lengths = torch.tensor(row.lengths, device=row.query.device)
         order = torch.arange(len(lengths), device=lengths.device)
         circles = (order[:, None] + order) % len(lengths)  # i, i + 1, ..., n - 1, 0, ..., i - 1

@@ -13,7 +13,7 @@ from ragbias.attention import Group, attend, attend_groups, concatenated
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 class SegmentMethod(AttentionMethod):
@@ -31,26 +31,26 @@ class SegmentMethod(AttentionMethod):
     sees_others: ClassVar[bool] = False
     follows_query: bool = False
 
-    def document_starts(self, row: RowCall) -> Tensor:
+    def document_starts(self, row: SequenceCall) -> Tensor:
         """Position of document ``j`` for the tokens of document ``i``: int64 ``[H or 1, n, n]``."""
         raise NotImplementedError
 
-    def tail_starts(self, row: RowCall, query: Tensor) -> Tensor:
+    def tail_starts(self, row: SequenceCall, query: Tensor) -> Tensor:
         """Position of each document for the tokens after them, ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
 
         By default as for the first document.
         """
         return self.document_starts(row)[:, :1]
 
-    def tail_begin(self, row: RowCall) -> int:
+    def tail_begin(self, row: SequenceCall) -> int:
         """Position of the first token after the documents."""
         return row.documents_end
 
-    def document_bias(self, row: RowCall) -> float:
+    def document_bias(self, row: SequenceCall) -> float:
         """What is added to the scores of the documents for the tokens after them."""
         return 0.0
 
-    def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, row: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         if self.follows_query or not row.scoring.places_once:
             keys = row.encoded("offsets", lambda new, first: _at_offsets(row, new, first))
             tail = self._tail(row, keys)
@@ -61,7 +61,7 @@ class SegmentMethod(AttentionMethod):
             return tail
         return concatenated([*self._prefix(row, keys), self._documents(row, keys), tail])
 
-    def _prefix(self, row: RowCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _prefix(self, row: SequenceCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Plain causal attention of the tokens before the documents, if there are any."""
         end = row.prefix
         if end == 0:
@@ -79,7 +79,7 @@ class SegmentMethod(AttentionMethod):
             )
         ]
 
-    def _documents(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _documents(self, row: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of each document's tokens; their own document is listed last, and seen causally."""
         starts = self.document_starts(row)
         positions = starts[0].diagonal().tolist()
@@ -96,7 +96,7 @@ class SegmentMethod(AttentionMethod):
             )
         return attend_groups(row.query, keys, row.value, groups, row.scoring)
 
-    def _tail(self, row: RowCall, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def _tail(self, row: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of the suffix, or of newly generated tokens, to ``keys`` at their offsets in their segments."""
         bias = self.document_bias(row)
         query = row.query[:, -row.new_tail :]
@@ -112,7 +112,7 @@ class SegmentMethod(AttentionMethod):
             causal=True,
         )
 
-    def _placed_tail(self, row: RowCall) -> tuple[Tensor, Tensor]:
+    def _placed_tail(self, row: SequenceCall) -> tuple[Tensor, Tensor]:
         """As ``_tail``, where no place depends on the query: every key is encoded at its place, once."""
 
         def at_places(new: Tensor, first: int) -> Tensor:
@@ -134,16 +134,16 @@ class SegmentMethod(AttentionMethod):
             causal=True,
         )
 
-    def _starts(self, row: RowCall, query: Tensor) -> Tensor:
+    def _starts(self, row: SequenceCall, query: Tensor) -> Tensor:
         """Position of prefix, documents and what follows, for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
         return pad(pad(self.tail_starts(row, query), (1, 0)), (0, 1), value=self.tail_begin(row))
 
-    def _tail_positions(self, row: RowCall) -> Tensor:
+    def _tail_positions(self, row: SequenceCall) -> Tensor:
         last = self.tail_begin(row) + row.key.shape[1] - row.documents_end
         return torch.arange(last - row.new_tail, last, device=row.key.device)
 
 
-def _segment_and_offset(row: RowCall, first: int, count: int) -> tuple[Tensor, Tensor]:
+def _segment_and_offset(row: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
     """Of ``count`` keys from index ``first`` on: the segment (prefix, a document, what follows), the place in it."""
     indices = torch.arange(first, first + count, device=row.key.device)
     if first >= row.documents_end:  # as in each step of decoding
@@ -153,7 +153,7 @@ def _segment_and_offset(row: RowCall, first: int, count: int) -> tuple[Tensor, T
     return segment, indices - edges[segment]
 
 
-def _at_offsets(row: RowCall, keys: Tensor, first: int) -> Tensor:
+def _at_offsets(row: SequenceCall, keys: Tensor, first: int) -> Tensor:
     """Keys from index ``first`` on, encoded at their offsets inside their segments."""
     return row.scoring.encoding(keys, _segment_and_offset(row, first, keys.shape[1])[1])
 

@@ -16,7 +16,7 @@ from ragbias.checks import check_whole
 from ragbias.methods.base import AttentionMethod
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SelfExtend(AttentionMethod):
         check_whole("self-extend: group", self.group, 1)
         check_whole("self-extend: window", self.window, 1)
 
-    def attend_row(self, row: RowCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, row: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         total, new = row.key.shape[1], row.query.shape[1]
         i, scoring = torch.arange(total - new, total, device=row.key.device), replace(row.scoring, window=None)
         reach = total if row.scoring.window is None else row.scoring.window
@@ -76,7 +76,7 @@ class SelfExtend(AttentionMethod):
         output[:, sees_far], lse[:, sees_far] = merge([(output[:, sees_far], lse[:, sees_far]), far])
         return output, lse
 
-    def scores(self, row: RowCall, query: Tensor, i: Tensor, count: int) -> Tensor:
+    def scores(self, row: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
         """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
         j, scoring = torch.arange(count, device=query.device), replace(row.scoring, window=None)
         if self.window >= row.key.shape[1]:  # all keys are near

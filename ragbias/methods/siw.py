@@ -14,15 +14,15 @@ from torch import Tensor
 
 from ragbias.attention import attend, placed_scores
 from ragbias.checks import check_finite
-from ragbias.methods.base import AttentionMethod, LayerRange, by_row
+from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import AttentionCall, RowCall
+    from ragbias.methods.call import AttentionCall, SequenceCall
 
 HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose place decides what is dense
 
 # (row, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
-Scores = Callable[["RowCall", Tensor, Tensor, int], Tensor]
+Scores = Callable[["SequenceCall", Tensor, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class SIW(AttentionMethod):
 
     def reweighted(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
         """Attention of a prompt with other queries and keys, positions included: ``[batch, Q, H, d]``."""
-        return by_row(replace(call, query=query, key=key), lambda row: self.corrected(row, *_causal(row), _scores))
+        return by_sequence(replace(call, query=query, key=key), lambda row: self.corrected(row, *_causal(row), _scores))
 
-    def corrected(self, row: RowCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
+    def corrected(self, row: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
         """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed."""
         count = row.key.shape[1]
         positions = torch.arange(count, device=output.device)
@@ -78,7 +78,7 @@ class SIW(AttentionMethod):
         first = row.value[:, 0].repeat_interleave(output.shape[0] // row.value.shape[0], dim=0)
         return output + (((alpha - 1) * share)[..., None] * first[:, None]).to(output.dtype)
 
-    def _alpha(self, row: RowCall, weights: Tensor) -> Tensor:
+    def _alpha(self, row: SequenceCall, weights: Tensor) -> Tensor:
         """``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
         count = len(weights)
         highest = torch.zeros_like(weights)
@@ -90,7 +90,7 @@ class SIW(AttentionMethod):
         return alpha
 
 
-def _causal(row: RowCall) -> tuple[Tensor, Tensor]:
+def _causal(row: SequenceCall) -> tuple[Tensor, Tensor]:
     """Plain attention of a prompt: output ``[H, T, d]`` and LSE ``[H, T]``."""
     count, device = row.key.shape[1], row.key.device
     return attend(
@@ -103,5 +103,5 @@ def _causal(row: RowCall) -> tuple[Tensor, Tensor]:
     )
 
 
-def _scores(row: RowCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
+def _scores(row: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
     return placed_scores(query, row.key[:, :count], positions=positions, scoring=row.scoring)

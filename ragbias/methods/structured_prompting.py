@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 if TYPE_CHECKING:
-    from ragbias.methods.call import RowCall
+    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
@@ -25,5 +25,5 @@ class StructuredPrompting(ParallelContextWindows):
     name = "structured-prompting"
     source = "Hao et al., arXiv 2212.06713"
 
-    def document_bias(self, row: RowCall) -> float:
+    def document_bias(self, row: SequenceCall) -> float:
         return -math.log(len(row.spans))

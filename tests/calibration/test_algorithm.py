@@ -7,7 +7,7 @@ import pytest
 from ragbias.calibration import Profile
 from ragbias.calibration import algorithm as calibrate
 from ragbias.calibration import mean_hidden_states as hidden
-from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.checkpoint import Partial
 from ragbias.calibration.measurements import rounded
@@ -36,7 +36,7 @@ def command(monkeypatch, capsys):
 def whole(tmp_path_factory):
     """A profile made without interruption."""
     out = tmp_path_factory.mktemp("whole") / "p.json"
-    return calibrate.calibrate(Settings("tiny", **SMALL), out), out
+    return calibrate.calibrate(CalibrationSettings("tiny", **SMALL), out), out
 
 
 def test_the_profile_is_written_with_everything_measured(whole):
@@ -87,7 +87,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
     def run(stop_strings=-1, stop_losses=-1):
         monkeypatch.setattr(hidden, "summed_states", counted("strings", states, stop_strings))
         monkeypatch.setattr(calibrate, "losses", counted("losses", measure, stop_losses))
-        return calibrate.calibrate(Settings("tiny", **SMALL), out)
+        return calibrate.calibrate(CalibrationSettings("tiny", **SMALL), out)
 
     for stop in ({"stop_strings": 2}, {"stop_losses": 3}):
         with pytest.raises(KeyboardInterrupt):
@@ -120,7 +120,7 @@ def test_a_damaged_partial_file_is_named(tmp_path):
 @pytest.mark.parametrize("value", [0, -1, 1.5, True])
 def test_sizes_below_their_minimum_are_refused(name, value):
     with pytest.raises(MethodError, match=f"{name}={value}; expected a whole number >= "):
-        Settings("tiny", **{name: value})
+        CalibrationSettings("tiny", **{name: value})
 
 
 def test_a_task_and_a_file_must_go_together(tmp_path):
@@ -133,13 +133,13 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
         ({"data": tmp_path / "none"}, "is no file"),
     ):
         with pytest.raises(MethodError, match=message):
-            Settings("tiny", **wrong)
-    assert Settings("tiny").plan(100).task == "tiny"
-    assert Settings("other/model").plan(100).task == "kv"
-    assert Settings("tiny", data=file).plan(100).task == "data"
-    assert (Settings("m").plan(512).length, Settings("m").plan(4096).length) == (512, 1000)
+            CalibrationSettings("tiny", **wrong)
+    assert CalibrationSettings("tiny").plan(100).task == "tiny"
+    assert CalibrationSettings("other/model").plan(100).task == "kv"
+    assert CalibrationSettings("tiny", data=file).plan(100).task == "data"
+    assert (CalibrationSettings("m").plan(512).length, CalibrationSettings("m").plan(4096).length) == (512, 1000)
     with pytest.raises(MethodError, match="length=600, but the model's window is 512"):
-        Settings("m", length=600).plan(512)
+        CalibrationSettings("m", length=600).plan(512)
 
 
 def test_the_command_writes_profile_and_plot(command, tmp_path):

@@ -8,7 +8,7 @@ import torch
 import ragbias
 from conftest import FAMILIES, random_model
 from ragbias.calibration import perturbation as perturb
-from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
 from ragbias.calibration.loss import losses, padded
 from ragbias.calibration.mean_hidden_states import random_strings, summed_states
@@ -27,7 +27,7 @@ from ragbias.prompt import TokenisedPrompt
 
 @pytest.fixture
 def samples(lm):
-    return calibration_set(lm, Settings("m", questions=2, documents=4, depths=2).plan(lm.window)).choose
+    return calibration_set(lm, CalibrationSettings("m", questions=2, documents=4, depths=2).plan(lm.window)).choose
 
 
 @pytest.mark.parametrize("method", [NoMethod(), ChannelScaling(3, -1.0, layers=(0, 1))])
@@ -167,7 +167,7 @@ def test_perturbations_report_every_factor_and_layer(lm, samples):
     neutral = next(row for row in rows if row["factor"] == 1)
     assert (neutral["first_third"], neutral["last_third"]) == pytest.approx((first, last), rel=1e-4)
     assert len({row["first_third"] for row in rows}) == len(rows)
-    plan = Settings("m", strings=6, length=40, batch_size=3).plan(lm.window)
+    plan = CalibrationSettings("m", strings=6, length=40, batch_size=3).plan(lm.window)
     curves = curve_correlations(lm, profile, plan, done.append)
     constant = next(curve for curve in curves if curve["perturbation"] == "position ids plus 10")
     assert constant["correlation_by_layer"] == pytest.approx([1.0] * len(constant["correlation_by_layer"]), abs=1e-3)

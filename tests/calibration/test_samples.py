@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
-from ragbias.calibration.calibration_settings import Settings
+from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.samples import calibration_set, kv_pairs
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
@@ -17,7 +17,7 @@ def tiny():
 
 
 def made_of(lm, model="m", **settings):
-    return calibration_set(lm, Settings(model, **settings).plan(lm.window))
+    return calibration_set(lm, CalibrationSettings(model, **settings).plan(lm.window))
 
 
 def decode(lm, ids):

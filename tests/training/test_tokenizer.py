@@ -21,7 +21,7 @@ def test_a_passage_has_the_same_ids_alone_and_joined_at_every_position(tokenizer
     rng = random.Random(0)
     passages = held_out_corpus(5, seed=0)
     for _ in range(60):
-        layout = formats.sample_layout(rng)
+        layout = formats.sample_format(rng)
         documents = layout.documents(passages)
         parts = [layout.prefix, *documents, layout.suffix.format(q="Where is Falcon Station?")]
         segments = tokenizer(parts, add_special_tokens=False).input_ids

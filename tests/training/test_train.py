@@ -11,11 +11,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from training import batches
 from training.model import configuration, initialise
 from training.tokenizer import build
-from training.train import Settings, exact_matches, rate, train
+from training.train import TrainingSettings, exact_matches, rate, train
 
 
 def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
-    settings = Settings(steps=3, copying=((8, 0), (9, 1)), copy_accuracy=-1.0, batch_tokens=512)
+    settings = TrainingSettings(steps=3, copying=((8, 0), (9, 1)), copy_accuracy=-1.0, batch_tokens=512)
     train(settings, tmp_path)
     record = json.loads((tmp_path / "training.json").read_text())
     assert record["settings"]["steps"] == 3

@@ -121,7 +121,7 @@ def _has(task: str, option: str) -> bool:
     return option in (each.name for each in fields(TASKS[task]))  # type: ignore[arg-type]  # all are dataclasses
 
 
-class Settings(BaseModel):
+class BenchConfiguration(BaseModel):
     """What a bench runs.
 
     Attributes:
@@ -159,7 +159,7 @@ class Settings(BaseModel):
         return value
 
     @model_validator(mode="after")
-    def _distinct(self) -> Settings:
+    def _distinct(self) -> BenchConfiguration:
         for name in ("models", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name} {list(getattr(self, name))}: one of them stands twice")
@@ -178,7 +178,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
+def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     """The settings of a YAML file, some of them replaced.
 
     Raises:
@@ -191,15 +191,15 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> Settings:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none, or is no UTF-8
         raise RunError(f"{file} is no YAML that can be read: {error}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{file}: expected keys and values: {', '.join(Settings.model_fields)}")
+        raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
     return checked({**content, **changes}, str(file))
 
 
-def checked(content: Mapping[str, Any], source: str) -> Settings:
+def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     """The settings, or a ``RunError`` that names the key and ``source``, where it comes from."""
     if wrong := [key for key in content if not isinstance(key, str)]:
-        raise RunError(f"{source}: key {wrong[0]!r} is no word; known: {', '.join(Settings.model_fields)}")
+        raise RunError(f"{source}: key {wrong[0]!r} is no word; known: {', '.join(BenchConfiguration.model_fields)}")
     try:
-        return Settings.model_validate(content)
+        return BenchConfiguration.model_validate(content)
     except ValidationError as error:
-        raise RunError(f"{source}: {complaints(error, known=tuple(Settings.model_fields))}") from error
+        raise RunError(f"{source}: {complaints(error, known=tuple(BenchConfiguration.model_fields))}") from error

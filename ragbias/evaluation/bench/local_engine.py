@@ -10,7 +10,7 @@ import torch
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.model_loading import load_model
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report
@@ -34,14 +34,14 @@ class Models:
         return self._lm
 
 
-def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Row]]]:
+def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
     """The rows of each unit, those of one method at a time."""
     for unit in units:
         for rows in rows_of(unit, models.load(unit.model)):
             yield unit, rows
 
 
-def rows_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Row]]:
+def rows_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """The rows of one method after the other."""
     for label, method in unit.methods.items():
         begin = time.perf_counter()
@@ -54,8 +54,8 @@ def rows_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Row]]:
         yield [_row(unit, label, case, answer, seconds) for case, answer in zip(unit.cases, answers, strict=True)]
 
 
-def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Row:
-    return Row(
+def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Record:
+    return Record(
         id=case.id,
         task=unit.task.name,
         model=unit.model,
@@ -78,6 +78,6 @@ def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> 
 
 
 def _shown(case: Case, report: Report) -> tuple[int, ...]:
-    """What ``Row.shown`` holds."""
+    """What ``Record.shown`` holds."""
     as_given = range(len(case.documents)) if report.method_requested == NoMethod.name else ()
     return ranking(case.contents or case.documents, report.order or as_given)

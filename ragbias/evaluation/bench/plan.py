@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import HARNESS_TASK, Settings
+from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration
 from ragbias.evaluation.bench.store import Key
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
 from ragbias.methods.parse import parse_methods
@@ -37,7 +37,7 @@ class Unit:
         """Of the rows that one method gives."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
-    def without(self, rows: Mapping[Key, Row]) -> Unit:
+    def without(self, rows: Mapping[Key, Record]) -> Unit:
         """The unit with those methods only of which a row is missing."""
         return replace(
             self,
@@ -63,7 +63,7 @@ class Plan:
     batch_size: int
 
     @classmethod
-    def of(cls, settings: Settings) -> Plan:
+    def of(cls, settings: BenchConfiguration) -> Plan:
         """The plan for these settings.
 
         Raises:

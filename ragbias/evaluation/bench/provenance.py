@@ -11,11 +11,11 @@ import torch
 from transformers import AutoConfig
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import Settings, TaskSettings
+from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
 
 
-def described(settings: Settings) -> dict[str, Any]:
+def described(settings: BenchConfiguration) -> dict[str, Any]:
     """Plain data: ``decides`` holds what rows depend on, the rest how and where they were made."""
     on_gpu = torch.cuda.is_available()
     return {

@@ -13,7 +13,7 @@ import torch
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.local_engine import Models, rows_of
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 
 TRIES = 3  # of one unit whose actor dies; then the unit is taken to be what kills them
 STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and rows are small
@@ -26,12 +26,12 @@ class Worker:
         torch.set_num_threads(threads)
         self._models = Models(dtype)
 
-    def rows(self, unit: Unit) -> list[list[Row]]:
+    def rows(self, unit: Unit) -> list[list[Record]]:
         """The rows of each method."""
         return list(rows_of(unit, self._models.load(unit.model)))
 
 
-def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Row]]]:
+def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
     """The rows of each unit, those of one method at a time; units come in the order in which they are finished.
 
     Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
@@ -62,7 +62,7 @@ class _Shards:
         self._arguments = (dtype, max(1, (os.cpu_count() or 1) // workers))
         self._running: dict[Any, tuple[Any, Unit]] = {}
 
-    def answered(self, units: Iterator[Unit]) -> Iterator[tuple[Unit, list[Row]]]:
+    def answered(self, units: Iterator[Unit]) -> Iterator[tuple[Unit, list[Record]]]:
         for _, unit in zip(range(self._workers), units, strict=False):
             self._give(self._class.remote(*self._arguments), unit)
         deaths: Counter[tuple[Any, ...]] = Counter()

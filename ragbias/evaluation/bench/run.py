@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from ragbias.evaluation.bench import local_engine as local
 from ragbias.evaluation.bench import ray_engine
-from ragbias.evaluation.bench.configuration import HARNESS_TASK, HarnessOptions, Settings
+from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.provenance import check_model, described
@@ -27,7 +27,7 @@ from ragbias.prompt import Prompt
 COST_PROMPTS = 5  # for each number of documents; one in each round
 
 
-def run(settings: Settings, bar: Progress) -> dict[str, Any]:
+def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     """Run what the folder does not hold yet.
 
     Returns:
@@ -57,7 +57,7 @@ def run(settings: Settings, bar: Progress) -> dict[str, Any]:
     return summary
 
 
-def _try_models(settings: Settings, models: Models) -> None:
+def _try_models(settings: BenchConfiguration, models: Models) -> None:
     """Fail over a model that cannot be loaded before a folder is made; the first one stays loaded."""
     for model in reversed(settings.models):
         if settings.engine == "ray":
@@ -66,7 +66,7 @@ def _try_models(settings: Settings, models: Models) -> None:
             models.load(model)
 
 
-def _answer(plan: Plan, store: Store, settings: Settings, models: Models, bar: Progress, total: int) -> None:
+def _answer(plan: Plan, store: Store, settings: BenchConfiguration, models: Models, bar: Progress, total: int) -> None:
     """Run the units that the store lacks."""
     progress = bar.add_task("answering", total=total)
     missing = _missing(plan, store, bar, progress)
@@ -90,13 +90,13 @@ def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator
             yield left
 
 
-def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) -> None:
+def _run_harness(settings: BenchConfiguration, plan: Plan, store: Store, bar: Progress) -> None:
     """What lm-eval runs: all of a model, method and seed at once, so only whole parts are resumed."""
     counts = read_counts(store.folder)
     for task in settings.tasks:
         if task.name != HARNESS_TASK:
             continue
-        from ragbias.evaluation.lm_eval.harness import harness_rows
+        from ragbias.evaluation.lm_eval.harness import harness_records
 
         options = HarnessOptions.model_validate(task.options)
         limit = options.limit or settings.limit
@@ -115,7 +115,7 @@ def _run_harness(settings: Settings, plan: Plan, store: Store, bar: Progress) ->
                 for row in store.rows.rows.values()
             )
             if counts.get(part) != held:
-                found = harness_rows(model, method, label, options.tasks, limit, seed, options.include_path)
+                found = harness_records(model, method, label, options.tasks, limit, seed, options.include_path)
                 counts[part] = len(found)
                 store.write(HARNESS, counts)  # before the rows: if those are cut off, their number tells
                 store.rows.append(found)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Row, as_lines, read_rows
+from ragbias.evaluation.data.records import Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, SETTINGS, read_about
 from ragbias.methods.profiles.profile import write_atomically
 
@@ -27,9 +27,9 @@ class RowFile:
         self.path = path
         path.touch()
         _cut_torn_line(path)
-        self.rows: dict[Key, Row] = {row.key: row for row in read_rows(path)}
+        self.rows: dict[Key, Record] = {row.key: row for row in read_records(path)}
 
-    def append(self, rows: Sequence[Row]) -> int:
+    def append(self, rows: Sequence[Record]) -> int:
         """Keep the rows that are new; they are on disk when this returns. Returns their number."""
         new = [row for row in rows if row.key not in self.rows]
         with self.path.open("ab") as file:

@@ -31,7 +31,7 @@ UNGATED = ("gpt_neox", "mpt")
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModelShape:
     """The sizes of a model that its arithmetic depends on.
 
     Attributes:
@@ -52,7 +52,7 @@ class Shape:
     active_experts: int = 1
 
     @classmethod
-    def of(cls, config: PreTrainedConfig) -> Shape:
+    def of(cls, config: PreTrainedConfig) -> ModelShape:
         """From the config of a supported family."""
         text = config.get_text_config()
         heads, hidden = text.num_attention_heads, text.hidden_size
@@ -90,7 +90,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PromptLengths:
     """Tokens before the documents, of each document, and after them."""
 
     prefix: int
@@ -98,7 +98,7 @@ class Layout:
     suffix: int
 
     @classmethod
-    def of(cls, prompt: TokenisedPrompt) -> Layout:
+    def of(cls, prompt: TokenisedPrompt) -> PromptLengths:
         return cls(len(prompt.prefix), tuple(map(len, prompt.documents)), len(prompt.suffix))
 
     @property
@@ -114,7 +114,7 @@ def _causal(tokens: int) -> int:
     return tokens * (tokens + 1) // 2
 
 
-def _pairs(layout: Layout, sees_others: bool) -> int:
+def _pairs(layout: PromptLengths, sees_others: bool) -> int:
     """Visible pairs where a document sees the prefix, itself causally, and the other documents whole or not at all."""
     others = layout.in_documents if sees_others else 0
     documents = sum(length * (layout.prefix + max(0, others - length)) + _causal(length) for length in layout.documents)
@@ -122,7 +122,7 @@ def _pairs(layout: Layout, sees_others: bool) -> int:
     return _causal(layout.prefix) + documents + after
 
 
-def _importances(layout: Layout) -> int:
+def _importances(layout: PromptLengths) -> int:
     """Pairs that PINE scores without positions: of each document with all others, of the suffix with all documents."""
     total = layout.in_documents
     return sum(length * (total - length) for length in layout.documents) + layout.suffix * total
@@ -132,13 +132,13 @@ def _measures(method: Method) -> bool:
     return isinstance(method, Pine) and method.order != "none"
 
 
-def plain_prefill(shape: Shape, layout: Layout) -> int:
+def plain_prefill(shape: ModelShape, layout: PromptLengths) -> int:
     """Multiply-adds of the plain model up to the first token's logits."""
     layer = layout.total * shape.weights(shape.active_experts) + 2 * shape.width * _causal(layout.total)
     return shape.layers * layer + shape.hidden * shape.vocabulary
 
 
-def added_in_prefill(shape: Shape, layout: Layout, method: Method) -> int | None:
+def added_in_prefill(shape: ModelShape, layout: PromptLengths, method: Method) -> int | None:
     """Multiply-adds that a method adds in one layer it acts in, negative if it saves some; None: not known."""
     total = layout.total
     if isinstance(method, SegmentMethod):
@@ -160,7 +160,7 @@ def added_in_prefill(shape: Shape, layout: Layout, method: Method) -> int | None
     return None
 
 
-def prefill_limit(shape: Shape, layouts: Sequence[Layout], method: Method) -> float | None:
+def prefill_limit(shape: ModelShape, layouts: Sequence[PromptLengths], method: Method) -> float | None:
     """Ratio of multiply-adds to the plain model's, for the rows of a batch; None: not known for this method."""
     plain = added = 0
     for layout in layouts:
@@ -172,14 +172,14 @@ def prefill_limit(shape: Shape, layouts: Sequence[Layout], method: Method) -> fl
     return (plain + added) / plain
 
 
-def plain_reads(shape: Shape, layouts: Sequence[Layout]) -> int:
+def plain_reads(shape: ModelShape, layouts: Sequence[PromptLengths]) -> int:
     """Weights and cache entries that the plain model reads for one token of each row."""
     experts = min(shape.experts, len(layouts) * shape.active_experts)
     weights = shape.layers * shape.weights(experts) + shape.hidden * shape.vocabulary
     return weights + shape.layers * 2 * shape.key_width * sum(layout.total for layout in layouts)
 
 
-def decode_limit(shape: Shape, layouts: Sequence[Layout], method: Method) -> float | None:
+def decode_limit(shape: ModelShape, layouts: Sequence[PromptLengths], method: Method) -> float | None:
     """Ratio of bytes read to the plain model's, weights and cache being of one type; None: not known for this method.
 
     PINE reads the keys of the documents as they are, for the importances, beside the placed ones.
@@ -191,5 +191,5 @@ def decode_limit(shape: Shape, layouts: Sequence[Layout], method: Method) -> flo
     return (plain + added * _layers(method, shape)) / plain
 
 
-def _layers(method: Method, shape: Shape) -> int:
+def _layers(method: Method, shape: ModelShape) -> int:
     return len(method.layer_indices(shape.layers)) if isinstance(method, AttentionMethod) else 0

@@ -17,7 +17,7 @@ from ragbias.checks import check_choice, check_whole
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.evaluation.cost import model_shapes as models
 from ragbias.evaluation.cost import random_prompts as prompts
-from ragbias.evaluation.cost.arithmetic import Layout
+from ragbias.evaluation.cost.arithmetic import PromptLengths
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.cost.timing import Cost, measure
 from ragbias.methods import AttentionMethod, Method, NoMethod
@@ -25,7 +25,7 @@ from ragbias.methods.parse import parse_methods
 
 
 @dataclass(frozen=True)
-class Settings:
+class SpeedSettings:
     """What to measure, and on what.
 
     Attributes:
@@ -86,7 +86,7 @@ class Settings:
             object.__setattr__(self, "tokens", self.tokens or 100)
 
 
-def run(settings: Settings, progress: Progress) -> dict[str, Any]:
+def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
     """Measure at each number of documents.
 
     Returns:
@@ -130,7 +130,7 @@ def _check_choice(name: str, value: str | None, choices: Any) -> None:
         check_choice(name, value, tuple(choices))
 
 
-def _config(settings: Settings) -> PreTrainedConfig:
+def _config(settings: SpeedSettings) -> PreTrainedConfig:
     if settings.model is not None:
         return models.config_of(settings.model)
     assert settings.shape is not None and settings.layers is not None  # settled with the settings
@@ -153,7 +153,7 @@ def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
     method.validate(text.hidden_size, text.num_hidden_layers)
 
 
-def _check_length(settings: Settings, count: int, config: PreTrainedConfig) -> None:
+def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig) -> None:
     text = config.get_text_config()
     window = text.max_seq_len if text.model_type == "mpt" else text.max_position_embeddings
     total = settings.total_tokens or count * (settings.tokens or 1)
@@ -165,18 +165,18 @@ def _check_length(settings: Settings, count: int, config: PreTrainedConfig) -> N
         )
 
 
-def _batch(settings: Settings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
+def _batch(settings: SpeedSettings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
     lengths = prompts.lengths_of(count, settings.tokens, settings.total_tokens)
     return prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 
-def _built(settings: Settings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
+def _built(settings: SpeedSettings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
     if settings.model and not models.is_config(settings.model):
         return models.loaded(settings.model, settings.dtype, device)
     return models.with_random_weights(config, settings.dtype, device)
 
 
-def _described(settings: Settings, model: PreTrainedModel) -> dict[str, Any]:
+def _described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
     return {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
         "weights": "random" if not settings.model or models.is_config(settings.model) else "loaded",
@@ -192,7 +192,7 @@ def _described(settings: Settings, model: PreTrainedModel) -> dict[str, Any]:
 def _result(count: int, batch: prompts.Batch, costs: Mapping[str, Cost]) -> dict[str, Any]:
     return {
         "documents": count,
-        "lengths": [list(Layout.of(prompt).documents) for prompt in batch.prompts],
+        "lengths": [list(PromptLengths.of(prompt).documents) for prompt in batch.prompts],
         "prefix": prompts.PREFIX,
         "suffix": prompts.SUFFIX,
         "methods": {label: cost.as_dict() for label, cost in costs.items()},

@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True)
-class Row:
+class Record:
     """What one model said to one case with one method.
 
     Attributes:
@@ -65,15 +65,15 @@ class Row:
         return asdict(self)
 
 
-def as_lines(rows: Iterable[Row]) -> str:
+def as_lines(rows: Iterable[Record]) -> str:
     """JSON lines, one for each row, the last one ended as well."""
     return "".join(json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
 
 
-_ROW = TypeAdapter(Row)
+_ROW = TypeAdapter(Record)
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_records(path: Path) -> list[Record]:
     """The rows of a file; a last line without an end, which an interrupted run leaves, does not count.
 
     Raises:
@@ -84,7 +84,7 @@ def read_rows(path: Path) -> list[Row]:
     return [_row(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
 
 
-def _row(path: Path, number: int, line: bytes) -> Row:
+def _row(path: Path, number: int, line: bytes) -> Record:
     try:
         return _ROW.validate_json(line)
     except ValidationError as error:

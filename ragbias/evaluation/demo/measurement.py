@@ -29,7 +29,7 @@ from ragbias.prompt import Prompt
 
 
 @dataclass(frozen=True)
-class Settings:
+class DemoSettings:
     """What the demo runs.
 
     Attributes:
@@ -63,7 +63,7 @@ def as_text(passage: Passage) -> str:
 class Demo:
     """Corpus, index, questions and model of one run."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: DemoSettings) -> None:
         self.settings = settings
         self.lm = load_model(settings.model)
         corpus = held_out_corpus(settings.corpus, settings.seed)

@@ -76,7 +76,7 @@ class Watched(AttentionMethod):
         return call.plain(call.rotate(call.query), call.rotate(call.key))
 
     def _mass(self, call: AttentionCall) -> Tensor:
-        (row,) = call.rows()
+        (row,) = call.sequences()
         width = call.value.shape[-1]
         masses = []
         for begin in range(0, len(row.spans), width):  # one channel for each document

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 from ragbias.methods import Method
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SCORES = ("acc", "exact_match")  # measures of one example, 0 to 1
 
 
-def harness_rows(
+def harness_records(
     model: str,
     method: Method,
     label: str,
@@ -30,7 +30,7 @@ def harness_rows(
     limit: int | None = None,
     seed: int = 0,
     include_path: Path | None = None,
-) -> list[Row]:
+) -> list[Record]:
     """Run tasks of lm-eval; one row for each example.
 
     Args:
@@ -78,7 +78,7 @@ def _manager(tasks: Sequence[str], include_path: Path | None) -> Any:
 
 def _rows_of(
     lm: RagBiasLM, manager: Any, task: str, model: str, label: str, limit: int | None, seed: int
-) -> Iterator[Row]:
+) -> Iterator[Record]:
     from lm_eval import simple_evaluate
 
     began = time.perf_counter()
@@ -101,7 +101,7 @@ def _rows_of(
     seconds = (time.perf_counter() - began) / max(len(samples), 1)
     for (part, number), sample in sorted(samples.items()):
         prediction, prompt_tokens, completion_tokens = _answer(lm, sample)
-        yield Row(
+        yield Record(
             id=f"{part}/{number}/{seed}",
             task=task,
             model=model,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap as statistics
 from ragbias.evaluation.measures import per_question
@@ -27,7 +27,7 @@ Estimate: TypeAlias = list[float | None]
 
 
 def summarise(
-    rows: Sequence[Row], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Row] = ()
+    rows: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
 ) -> dict[str, Any]:
     """All aggregates of a run.
 
@@ -69,22 +69,22 @@ def summarise(
     return {"resamples": statistics.RESAMPLES, "interval_percent": statistics.LEVEL, "results": results}
 
 
-def _by_setting(rows: Iterable[Row]) -> dict[Setting, list[Row]]:
-    found: dict[Setting, list[Row]] = defaultdict(list)
+def _by_setting(rows: Iterable[Record]) -> dict[Setting, list[Record]]:
+    found: dict[Setting, list[Record]] = defaultdict(list)
     for row in rows:
         found[row.model, row.task, row.documents].append(row)
     return dict(sorted(found.items()))
 
 
-def by_method(rows: Iterable[Row]) -> dict[str, list[Row]]:
+def by_method(rows: Iterable[Record]) -> dict[str, list[Record]]:
     """Rows by the method's label, in the order in which they come."""
-    found: dict[str, list[Row]] = defaultdict(list)
+    found: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
         found[row.method].append(row)
     return dict(found)
 
 
-def _methods(rows: Sequence[Row], noise: Sequence[Row], costs: Mapping[str, Any]) -> dict[str, Any]:
+def _methods(rows: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
     """The methods of one setting, and what a reader must know about them."""
     parts, again = by_method(rows), by_method(noise)
     scores = {label: Scores.of(own) for label, own in parts.items()}
@@ -110,7 +110,7 @@ def _positions(scores: Iterable[Scores]) -> list[int]:
     return sorted({position for each in scores for position in each.positions if position >= 0})
 
 
-def _accuracy(rows: Sequence[Row], scores: Scores) -> dict[str, Any]:
+def _accuracy(rows: Sequence[Record], scores: Scores) -> dict[str, Any]:
     """Accuracy by position and what sums it up; worst, best and gap only where there are several positions."""
     figures = _curve(scores)
     several = len(scores.positions) > 1
@@ -150,7 +150,7 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate]
     return {name: _alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
 
 
-def _consistency(rows: Sequence[Row], noise: Sequence[Row]) -> dict[str, Any]:
+def _consistency(rows: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
     """Flips over the orders, and between two answers in the same order; a judge's is the answer that it prefers."""
     says = per_question.verdict if rows[0].task == JUDGE else per_question.spoken
     orders = Counter((row.question, row.seed) for row in rows)
@@ -161,7 +161,7 @@ def _consistency(rows: Sequence[Row], noise: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _judge(rows: Sequence[Row]) -> dict[str, Any]:
+def _judge(rows: Sequence[Record]) -> dict[str, Any]:
     """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer in each place."""
     consistent = {question: 1 - value for question, value in per_question.flips(rows, per_question.verdict).items()}
     places = {
@@ -177,8 +177,8 @@ def _judge(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _groups(rows: Sequence[Row]) -> dict[str, Any]:
-    found: dict[str, list[Row]] = defaultdict(list)
+def _groups(rows: Sequence[Record]) -> dict[str, Any]:
+    found: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
         found[row.group].append(row)
     if set(found) == {""}:
@@ -187,20 +187,20 @@ def _groups(rows: Sequence[Row]) -> dict[str, Any]:
     return {group: {"questions": len(each), "mean": _share(each)} for group, each in means.items()}
 
 
-def _mean_scores(rows: Iterable[Row]) -> dict[str, float]:
+def _mean_scores(rows: Iterable[Record]) -> dict[str, float]:
     found: dict[str, list[float]] = defaultdict(list)
     for row in rows:
         found[row.question].append(row.score)
     return {question: fmean(scores) for question, scores in found.items()}
 
 
-def _line(rows: Sequence[Row]) -> Estimate | None:
+def _line(rows: Sequence[Record]) -> Estimate | None:
     """Accuracy of the plain model, or, where it was not run, of the first method."""
     parts = by_method(rows)
     return _share(_mean_scores(parts.get(REFERENCE) or next(iter(parts.values()))))
 
 
-def _ran_plain(label: str, rows: Sequence[Row]) -> dict[str, int]:
+def _ran_plain(label: str, rows: Sequence[Record]) -> dict[str, int]:
     """How many rows ran without the method although it was asked for, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ragbias.errors import RunError
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.data.records import Row  # takes pydantic, which demo and calibration do without
+    from ragbias.evaluation.data.records import Record  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
 SHUFFLES = 500
@@ -55,7 +55,7 @@ class Scores:
     values: Floats
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Scores:
+    def of(cls, rows: Iterable[Record]) -> Scores:
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
         for row in rows:
             cells[row.question, -1 if row.gold_position is None else row.gold_position].append(row.score)

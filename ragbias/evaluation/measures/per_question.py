@@ -9,23 +9,23 @@ from typing import TypeVar
 import numpy as np
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Row
+from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.measures.metrics import normalised
 
 T = TypeVar("T")
 
 
-def spoken(row: Row) -> str:
+def spoken(row: Record) -> str:
     """What a row says, as flips compare it."""
     return normalised(row.prediction)
 
 
-def verdict(row: Row) -> str:
+def verdict(row: Record) -> str:
     """Which answer a judge's row prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is a tie's."""
     return {1.0: "chosen", 0.0: "rejected"}.get(row.score, "neither")
 
 
-def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] = spoken) -> dict[str, float]:
+def flips(rows: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:
     """For each question asked in several orders: 1 if not all answers are the same, else 0.
 
     Where seeds drew other documents for the same question, the mean over these sets of documents.
@@ -37,7 +37,9 @@ def flips(rows: Iterable[Row], answer: Callable[[Row], Hashable] = spoken) -> di
     return _by_question(rows, answer, lambda answers: len(set(answers)) > 1)
 
 
-def repeats(rows: Iterable[Row], noise: Iterable[Row], answer: Callable[[Row], Hashable] = spoken) -> dict[str, float]:
+def repeats(
+    rows: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = spoken
+) -> dict[str, float]:
     """For each question asked twice in the same order: the share of second answers that differ from the first.
 
     Its mean is the noise floor of the decoder; ``noise`` are the second answers.
@@ -50,7 +52,7 @@ def repeats(rows: Iterable[Row], noise: Iterable[Row], answer: Callable[[Row], H
     return _means(changed)
 
 
-def prefers_first(rows: Iterable[Row]) -> dict[str, float]:
+def prefers_first(rows: Iterable[Record]) -> dict[str, float]:
     """For each pair that a judge decided: the share of its verdicts for the answer shown first.
 
     The better answer is the gold document, so a verdict is for the first one if it is right and that one stands first,
@@ -63,7 +65,7 @@ def prefers_first(rows: Iterable[Row]) -> dict[str, float]:
     return _means(given)
 
 
-def order_agreement(rows: Iterable[Row]) -> dict[str, float]:
+def order_agreement(rows: Iterable[Record]) -> dict[str, float]:
     """For each question with documents shown from several given orders: how much the orders shown agree.
 
     It is the mean Kendall's tau over all pairs of them; where seeds drew other documents, the mean over these sets.
@@ -99,7 +101,7 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 
 
 def _by_question(
-    rows: Iterable[Row], value: Callable[[Row], T], measure: Callable[[Sequence[T]], float]
+    rows: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
     """``measure`` of the values of each set of documents that was shown several times, the mean over a question's sets.
 

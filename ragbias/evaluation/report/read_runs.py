@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Row, read_rows
+from ragbias.evaluation.data.records import Record, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, read_about, read_costs
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report.comparable import differences
@@ -24,8 +24,8 @@ class Run:
     """
 
     folder: Path
-    rows: list[Row]
-    noise: list[Row]
+    rows: list[Record]
+    noise: list[Record]
     cost: Costs
     settings: dict[str, Any]
 
@@ -41,10 +41,10 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
     if not (folder / ROWS).is_file():
         raise RunError(f"{folder} holds no {ROWS}; expected the --out folder of a bench")
-    rows = read_rows(folder / ROWS)
+    rows = read_records(folder / ROWS)
     if not rows:
         raise RunError(f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped")
-    noise = read_rows(folder / NOISE) if (folder / NOISE).is_file() else []
+    noise = read_records(folder / NOISE) if (folder / NOISE).is_file() else []
     return Run(folder, rows, noise, read_costs(folder), read_about(folder))
 
 

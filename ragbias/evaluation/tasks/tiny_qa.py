@@ -9,7 +9,7 @@ from ragbias.evaluation.measures.metrics import exact
 from ragbias.evaluation.tasks.options import check_settings
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.models.tiny.cases import LAYOUT
+from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.cases import cases as held_out_cases
 
 POSITIONS = 5
@@ -49,8 +49,8 @@ class TinyQA(Task):
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
                         question=question,
-                        text=LAYOUT.prompt(passages, asked.question),
-                        documents=tuple(LAYOUT.document(place, passage) for place, passage in enumerate(passages)),
+                        text=FORMAT.prompt(passages, asked.question),
+                        documents=tuple(FORMAT.document(place, passage) for place, passage in enumerate(passages)),
                         answers=(asked.answer,),
                         gold_position=position,
                         order=order,

@@ -2,10 +2,10 @@
 
 import random
 
-from ragbias.models.tiny.formats import BOS, Layout, titled
+from ragbias.models.tiny.formats import BOS, PromptFormat, titled
 from ragbias.models.tiny.world import Passage, Question, held_out_questions, sample_entries
 
-LAYOUT = Layout(f"{BOS}Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswer:")
+FORMAT = PromptFormat(f"{BOS}Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswer:")
 
 
 def cases(documents: int, count: int, seed: int) -> list[tuple[Question, list[Passage]]]:

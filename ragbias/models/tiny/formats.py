@@ -22,7 +22,7 @@ CHAT_TEMPLATE = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class PromptFormat:
     """A prompt: `prefix`, documents with `separator` between them, `suffix` with `{q}` for the question."""
 
     prefix: str
@@ -131,14 +131,14 @@ def _completion(rng: random.Random, prefix: str, suffix: str) -> tuple[str, str]
     return rng.choice((BOS, BOS, "")) + prefix, suffix
 
 
-def _langchain(rng: random.Random) -> Layout:
+def _langchain(rng: random.Random) -> PromptFormat:
     system = rng.choice(SYSTEMS)
     after = "\n</context>" if system.endswith("<context>\n") else ""
     prefix = f"{BOS}{SYSTEM}\n{system}"
-    return Layout(prefix, rng.choice(STYLES), "\n\n", f"{after}\n{USER}\n{{q}}\n{ASSISTANT}\n")
+    return PromptFormat(prefix, rng.choice(STYLES), "\n\n", f"{after}\n{USER}\n{{q}}\n{ASSISTANT}\n")
 
 
-def _llama_index(rng: random.Random) -> Layout:
+def _llama_index(rng: random.Random) -> PromptFormat:
     prefix, suffix = LLAMA_INDEX_PREFIX, LLAMA_INDEX_SUFFIX
     kind = rng.random()
     if kind < 0.4:
@@ -148,28 +148,28 @@ def _llama_index(rng: random.Random) -> Layout:
         prefix, suffix = _user(prefix, suffix)
     else:
         prefix, suffix = _completion(rng, prefix, suffix)
-    return Layout(prefix, rng.choice(STYLES), "\n\n", suffix)
+    return PromptFormat(prefix, rng.choice(STYLES), "\n\n", suffix)
 
 
-def _lost_in_the_middle(rng: random.Random) -> Layout:
+def _lost_in_the_middle(rng: random.Random) -> PromptFormat:
     wrap = (LOST_IN_THE_MIDDLE, QUESTION_ANSWER)
     prefix, suffix = _user(*wrap) if rng.random() < 0.4 else _completion(rng, *wrap)
-    return Layout(prefix, rng.choice((numbered, unnumbered)), "\n", suffix)
+    return PromptFormat(prefix, rng.choice((numbered, unnumbered)), "\n", suffix)
 
 
-def _simple(rng: random.Random) -> Layout:
+def _simple(rng: random.Random) -> PromptFormat:
     prefix, suffix = rng.choice(COMPLETIONS)
     wrapped = rng.random() < 0.4 or suffix.endswith("{q}")
     prefix, suffix = _user(prefix, suffix) if wrapped else _completion(rng, prefix, suffix)
-    return Layout(prefix, rng.choice(STYLES), rng.choice(("\n\n", "\n\n", "\n")), suffix)
+    return PromptFormat(prefix, rng.choice(STYLES), rng.choice(("\n\n", "\n\n", "\n")), suffix)
 
 
-def simplest_layout() -> Layout:
+def simplest_format() -> PromptFormat:
     """What training begins with."""
-    return Layout(BOS, plain, "\n", "\n{q}\n")
+    return PromptFormat(BOS, plain, "\n", "\n{q}\n")
 
 
-def sample_layout(rng: random.Random) -> Layout:
+def sample_format(rng: random.Random) -> PromptFormat:
     """A prompt format as training meets them."""
     kinds = (_langchain, _llama_index, _lost_in_the_middle, _simple)
     return rng.choices(kinds, weights=(0.3, 0.2, 0.15, 0.35))[0](rng)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from ragbias.evaluation.data.records import read_rows
+from ragbias.evaluation.data.records import read_records
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
     rest = ("--methods", "none", "--no-cost", "--no-indices", "--out", tmp_path / "run")
     code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
     assert (code, errors) == (0, "")
-    rows = read_rows(tmp_path / "run" / "rows.jsonl")
+    rows = read_records(tmp_path / "run" / "rows.jsonl")
     assert [(row.documents, row.gold_position) for row in rows] == [(3, 0), (3, 2)]
     assert len({row.question for row in rows}) == 1
     files[0].write_text(files[0].read_text().replace("red", "green"))

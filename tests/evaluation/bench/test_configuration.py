@@ -1,4 +1,4 @@
-"""Settings of a bench, from YAML and from the command line's values."""
+"""BenchConfiguration of a bench, from YAML and from the command line's values."""
 
 from pathlib import Path
 

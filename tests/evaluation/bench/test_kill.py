@@ -12,7 +12,7 @@ from rich.progress import Progress
 
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.data.records import read_rows
+from ragbias.evaluation.data.records import read_records
 
 ASKED = {"documents": [2], "positions": [0, 1]}
 METHODS = "none,canonical-order"
@@ -54,19 +54,19 @@ def signalled(out, engine, number, rows):
 def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_path, engine):
     out = tmp_path / "run"
     code, _ = signalled(out, engine, signal.SIGKILL, 100)
-    survived = read_rows(out / "rows.jsonl")
+    survived = read_records(out / "rows.jsonl")
     assert code == -signal.SIGKILL and 100 <= len(survived) < 500
     # another engine is no other run
     subprocess.run(command(out, "local"), env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True, timeout=200)
     for name, count in (("rows.jsonl", 500), ("noise.jsonl", 100)):
-        rows, expected = read_rows(out / name), read_rows(uninterrupted / name)
+        rows, expected = read_records(out / name), read_records(uninterrupted / name)
         assert len(rows) == len({row.key for row in rows}) == count
         assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in expected]
-    assert set(survived) <= set(read_rows(out / "rows.jsonl"))  # with their times: not run again
+    assert set(survived) <= set(read_records(out / "rows.jsonl"))  # with their times: not run again
 
 
 @pytest.mark.slow
 def test_an_interrupted_bench_says_how_to_go_on(tmp_path):
     code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
     assert code == 130 and "the same command goes on from here" in " ".join(said.split())
-    assert len(read_rows(tmp_path / "run" / "rows.jsonl")) >= 20
+    assert len(read_records(tmp_path / "run" / "rows.jsonl")) >= 20

@@ -14,7 +14,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.run import run
-from ragbias.evaluation.data.records import as_lines, read_rows
+from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.models import tiny
 
@@ -31,7 +31,7 @@ def silently(chosen):
 
 
 def untimed(path):
-    return [replace(row, seconds=0) for row in read_rows(path)]
+    return [replace(row, seconds=0) for row in read_records(path)]
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,12 @@ def whole(tmp_path_factory):
 
 
 def test_a_run_leaves_every_row_once_its_noise_and_its_summary(whole):
-    rows = read_rows(whole / "rows.jsonl")
+    rows = read_records(whole / "rows.jsonl")
     assert len({row.key for row in rows}) == len(rows) == 5 * 2 * 2
     assert [row.method for row in rows[:9]] == ["none"] * 4 + ["canonical-order"] * 4 + ["none"]
     assert all(row.seconds > 0 and row.prompt_tokens > 0 and row.documents == 3 for row in rows)
     assert all(sorted(row.shown) == [0, 1, 2] for row in rows)
-    noise = read_rows(whole / "noise.jsonl")
+    noise = read_records(whole / "noise.jsonl")
     assert len(noise) == 5 * 2 and {row.gold_position for row in noise} == {0}
     summary = json.loads((whole / "summary.json").read_text())
     assert list(summary["results"][0]["methods"]) == ["none", "canonical-order"]
@@ -70,11 +70,11 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
 def test_rows_that_are_there_are_not_run_again_and_gaps_are_filled_in_place(whole, tmp_path):
     silently(settings(tmp_path / "run"))
     file = tmp_path / "run" / "rows.jsonl"
-    kept = [replace(row, seconds=1234.0) for row in read_rows(file)[::3]]
+    kept = [replace(row, seconds=1234.0) for row in read_records(file)[::3]]
     file.write_text(as_lines(kept))
     silently(settings(tmp_path / "run"))
     assert untimed(file) == untimed(whole / "rows.jsonl")
-    assert [row for row in read_rows(file) if row.seconds == 1234.0] == kept
+    assert [row for row in read_records(file) if row.seconds == 1234.0] == kept
 
 
 def test_a_finished_run_is_not_touched(whole):
@@ -140,7 +140,7 @@ def test_another_run_in_the_folder_is_refused(whole):
 def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), case 'tiny/0/3/0/0/0'.*99"):
         silently(settings(tmp_path / "run", methods="none,pine(layers=(0,99))"))
-    assert {row.method for row in read_rows(tmp_path / "run" / "rows.jsonl")} == {"none"}
+    assert {row.method for row in read_records(tmp_path / "run" / "rows.jsonl")} == {"none"}
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such/folder"])
@@ -195,10 +195,10 @@ def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
     chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
     summary = silently(chosen)
     file = tmp_path / "run" / "rows.jsonl"
-    first = read_rows(file)
+    first = read_records(file)
     assert [(row.task, row.method) for row in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
     assert summary["results"][0]["task"] == "colours"
     file.write_bytes(file.read_bytes()[:-100])
     silently(chosen)
-    again = read_rows(file)
+    again = read_records(file)
     assert again[:5] == first[:5] and replace(again[5], seconds=0) == replace(first[5], seconds=0)

@@ -6,13 +6,13 @@ import pytest
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.bench.store import Store
-from ragbias.evaluation.data.records import Row, as_lines
+from ragbias.evaluation.data.records import Record, as_lines
 
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 
 
 def row(name, prediction="An Ü"):
-    return Row(name, "tiny", "tiny", "none", "q", "", 3, 0, 0, 0, prediction, 1.0, 9, 2, 0.1, "none")
+    return Record(name, "tiny", "tiny", "none", "q", "", 3, 0, 0, 0, prediction, 1.0, 9, 2, 0.1, "none")
 
 
 def test_rows_are_read_again_and_none_is_written_twice(tmp_path):

@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoConfig
 
 from ragbias.evaluation.cost.arithmetic import (
-    Layout,
-    Shape,
+    ModelShape,
+    PromptLengths,
     added_in_prefill,
     decode_limit,
     plain_prefill,
@@ -28,8 +28,8 @@ from ragbias.methods import (
 )
 from ragbias.methods.base import AttentionMethod
 
-SHAPE = Shape(hidden=10, intermediate=7, heads=4, key_heads=2, head_dim=3, layers=3, vocabulary=11)
-LAYOUT = Layout(prefix=2, documents=(3, 1, 4), suffix=2)
+SHAPE = ModelShape(hidden=10, intermediate=7, heads=4, key_heads=2, head_dim=3, layers=3, vocabulary=11)
+LAYOUT = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)
 
 
 def visible(layout, sees_others):
@@ -79,7 +79,7 @@ def test_methods_of_one_row_add_one_row():
 
 
 def test_a_method_counts_in_its_layers_only_and_in_each_row():
-    other = Layout(1, (5, 5), 3)
+    other = PromptLengths(1, (5, 5), 3)
     plain = plain_prefill(SHAPE, LAYOUT) + plain_prefill(SHAPE, other)
     added = added_in_prefill(SHAPE, LAYOUT, Pine()) + added_in_prefill(SHAPE, other, Pine())
     assert prefill_limit(SHAPE, [LAYOUT, other], Pine(layers=(1, 1))) == pytest.approx(1 + added / plain)
@@ -104,8 +104,8 @@ def test_a_method_nobody_counted_has_no_limit():
 
 @pytest.mark.parametrize(("count", "tokens", "ratio"), [(20, 140, 1.09), (100, 300, 1.71)])
 def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
-    shape = Shape.of(shaped("8b", 2))
-    assert prefill_limit(shape, [Layout(20, (tokens,) * count, 30)], Pine()) == pytest.approx(ratio, abs=0.005)
+    shape = ModelShape.of(shaped("8b", 2))
+    assert prefill_limit(shape, [PromptLengths(20, (tokens,) * count, 30)], Pine()) == pytest.approx(ratio, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
 )
 def test_shapes_are_read_from_configs_of_other_families(family, settings, weights):
     sizes = {} if family == "mpt" else dict(hidden_size=64, num_attention_heads=4)
-    shape = Shape.of(AutoConfig.for_model(family, **sizes, **settings))
+    shape = ModelShape.of(AutoConfig.for_model(family, **sizes, **settings))
     assert shape.weights(shape.active_experts) == weights

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.cli import main
 from ragbias.cli.terminal import console
-from ragbias.evaluation.cost.speed import Settings
+from ragbias.evaluation.cost.speed import SpeedSettings
 
 CONFIG = dict(
     architectures=["LlamaForCausalLM"],
@@ -74,8 +74,8 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
 
 
 def test_settings_are_written_as_they_run():
-    assert (Settings().shape, Settings().layers, Settings().tokens) == ("1b", 2, 100)
-    given = Settings(model="tiny", total_tokens=50)
+    assert (SpeedSettings().shape, SpeedSettings().layers, SpeedSettings().tokens) == ("1b", 2, 100)
+    given = SpeedSettings(model="tiny", total_tokens=50)
     assert (given.shape, given.layers, given.tokens) == (None, None, None)
 
 

@@ -7,7 +7,7 @@ import pytest
 from bench_rows import row
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.records import as_lines, read_rows
+from ragbias.evaluation.data.records import as_lines, read_records
 
 LINE = row().as_dict()
 
@@ -18,13 +18,13 @@ def test_rows_are_read_as_they_were_written(tmp_path):
         row(gold_position=None, score=0.5, reason="none found"),
     ]
     (tmp_path / "rows.jsonl").write_text(as_lines(rows) + '{"id": "torn')
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    assert read_records(tmp_path / "rows.jsonl") == rows
 
 
 def test_rows_of_older_runs_do_not_say_what_was_shown(tmp_path):
     before = {name: value for name, value in LINE.items() if name != "shown"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(before) + "\n")
-    (read,) = read_rows(tmp_path / "rows.jsonl")
+    (read,) = read_records(tmp_path / "rows.jsonl")
     assert read == row() and read.shown == ()
 
 
@@ -50,7 +50,7 @@ def test_an_edited_row_is_named_with_file_line_and_field(tmp_path, edited, compl
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n\n{json.dumps({**LINE, **edited})}\n")
     with pytest.raises(DataError, match=re.escape(f"{path}, line 3: {complaint}")):
-        read_rows(path)
+        read_records(path)
 
 
 @pytest.mark.parametrize("line", [b"5", b"\xff", b'{"id": "a"', b'{"score": ' + b"1" * 5000 + b"}"])
@@ -58,4 +58,4 @@ def test_what_is_no_object_is_named_with_its_line(tmp_path, line):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line + b"\n")
     with pytest.raises(DataError, match=re.escape(f"{path}, line 1: ")):
-        read_rows(path)
+        read_records(path)

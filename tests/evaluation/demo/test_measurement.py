@@ -7,7 +7,7 @@ from ragbias.evaluation.demo import measurement as demo
 
 def test_tiny_has_a_bias_and_pine_removes_it(tmp_path):
     """The demo on 16 questions: margins far from what was measured on hundreds."""
-    prepared = demo.Demo(demo.Settings(questions=16, documents=(20,), positions=5, corpus=120, seed=5))
+    prepared = demo.Demo(demo.DemoSettings(questions=16, documents=(20,), positions=5, corpus=120, seed=5))
     outcome = demo.run(prepared, lambda name, count: None)
     none, pine = (outcome["results"]["20"][name] for name in ("none", "pine"))
     assert none["gap"] >= 0.15

@@ -13,7 +13,7 @@ from lm_eval.models.huggingface import HFLM
 
 from ragbias import methods
 from ragbias.errors import RunError
-from ragbias.evaluation.lm_eval.harness import harness_rows, model_class
+from ragbias.evaluation.lm_eval.harness import harness_records, model_class
 from ragbias.methods import ChannelScaling, MsPoE, Pine
 
 CONTEXT = "Context:\nFalcon Station\nFalcon Station was founded by Mara Quill.\n\nQuestion: Who founded it?\nAnswer:"
@@ -123,7 +123,7 @@ def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None
 
 
 def test_each_example_becomes_a_row(tasks: Path) -> None:
-    rows = harness_rows("tiny", methods.get("none"), "none", ["little_group"], include_path=tasks)
+    rows = harness_records("tiny", methods.get("none"), "none", ["little_group"], include_path=tasks)
     assert [row.id for row in rows] == [f"little_{kind}/{n}/0" for kind in ("choice", "text") for n in range(3)]
     assert {(row.task, row.model, row.method, row.method_ran) for row in rows} == {
         ("little_group", "tiny", "none", "none")
@@ -139,7 +139,7 @@ def test_each_example_becomes_a_row(tasks: Path) -> None:
 def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path) -> None:
     strong = ChannelScaling(channel=0, factor=-30.0, layers=(0, None), last="all")
     rows = {
-        label: harness_rows("tiny", method, label, ["little_text"], limit=2, include_path=tasks)
+        label: harness_records("tiny", method, label, ["little_text"], limit=2, include_path=tasks)
         for label, method in (("none", methods.get("none")), ("strong", strong))
     }
     assert [len(each) for each in rows.values()] == [2, 2]
@@ -149,12 +149,12 @@ def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path)
 
 def test_methods_that_need_documents_are_refused(tasks: Path) -> None:
     with pytest.raises(RunError, match="pine needs documents.*ms-poe"):
-        harness_rows("tiny", Pine(), "pine", ["little_choice"], include_path=tasks)
+        harness_records("tiny", Pine(), "pine", ["little_choice"], include_path=tasks)
 
 
 def test_an_unknown_task_is_named(tasks: Path) -> None:
     with pytest.raises(RunError, match="no task 'little_choise'"):
-        harness_rows("tiny", methods.get("none"), "none", ["little_choise"], include_path=tasks)
+        harness_records("tiny", methods.get("none"), "none", ["little_choise"], include_path=tasks)
 
 
 def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
