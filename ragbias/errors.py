@@ -65,6 +65,10 @@ class BindingError(RagBiasError):
     """A forward pass does not belong to the prompt, or the thread, that ``debias`` was opened for."""
 
 
+class CancelledError(RagBiasError):
+    """A request was cancelled while its documents were being put in order, or its method chosen."""
+
+
 class NonFiniteLogitsError(RagBiasError):
     """The model produced NaN or infinite logits."""
 

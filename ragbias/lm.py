@@ -1,4 +1,4 @@
-"""``DebiasedLM``: a causal language model and a method, behind one small face."""
+"""``DebiasedLM``: a causal language model that answers with a method."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,18 +26,13 @@ from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
 from ragbias.generation.arguments import check_arguments
-from ragbias.generation.decoding import (
-    Stream,
-    decoded,
-    safe_length,
-    stop_strings,
-    trimmed,
-)
+from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
 from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
+from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
-from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
+from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models import tiny
 from ragbias.prompt import Prompt, tokenise
 
@@ -128,8 +124,8 @@ class DebiasedLM:
 
         Args:
             prompt: in parts, or flat.
-            documents: for a flat prompt, texts that stand in it verbatim; all must be found.
-            boundaries: for a flat prompt, where the documents stand, if that is known already.
+            documents: for a flat prompt, texts that occur in it verbatim; all must be found.
+            boundaries: for a flat prompt, where the documents are, if that is known already.
             method: instead of the default one.
             max_new_tokens: 256 by default; less where the window ends.
             stop: strings that end the answer and are not part of it.
@@ -198,7 +194,8 @@ class DebiasedLM:
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
-        requests = [self._ready(prompt, texts, bounds, method) for prompt, texts, bounds in each]
+        cancelled = settings.get("cancelled")
+        requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
         return self._answers(requests, batch_size, **settings)
 
     def prepare(
@@ -207,19 +204,28 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
+        cancelled: threading.Event | None = None,
     ) -> Request:
         """Tokenise a prompt and settle which method runs, without answering: ``batch`` and ``stream`` take the
         result as a prompt.
 
-        Arguments and errors are those of ``generate``.
+        This may run the model: attention sorting takes one prefill for each round, selective RoToR two prefills.
+
+        Args:
+            cancelled: set by another thread, it ends those runs at the next layer or prefill.
+
+        The other arguments and errors are those of ``generate``.
+
+        Raises:
+            CancelledError: ``cancelled`` was set while the model ran.
         """
-        parts, boundaries, obstacle = in_parts(prompt, documents, boundaries, self.strip_numbering)
+        parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
             self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
-        return self._settled(Origin(tokens, wanted, boundaries, obstacle))
+        return self._settled(Origin(tokens, wanted, boundaries, reason), cancelled)
 
     def again(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -235,19 +241,20 @@ class DebiasedLM:
         wanted = origin.wanted if method is None else self._resolve(method)
         return self._settled(replace(origin, tokens=tokens, wanted=wanted))
 
-    def _settled(self, origin: Origin) -> Request:
+    def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         """The request that a method makes of a prompt."""
         tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
         ran, reason = wanted, boundaries.reason
-        obstacle = origin.obstacle or reason_to_run_plain(tokens)
-        if wanted.needs_documents and obstacle:
-            ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
+        plain_because = origin.reason or reason_to_run_plain(tokens)
+        if wanted.needs_documents and plain_because:
+            ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
-            order = tuple(ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order)))
+            attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
+            order = tuple(ran.order(tokens.documents, attention))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, tokens, ran, self.backend)
+            ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -256,11 +263,11 @@ class DebiasedLM:
             n_expected=boundaries.n_expected,
             n_found=boundaries.n_found,
             reason=reason,
-            backend=backend_of(self.model, self.backend) if isinstance(ran, AttentionMethod) else "",
+            backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
             order=order,
         )
-        inside = isinstance(ran, (AttentionMethod, PermutationVote))
-        return Request(tokens, ran if inside else NoMethod(), report, origin)
+        reordered = ran.acts_on == "order"  # done already, above
+        return Request(tokens, NoMethod() if reordered else ran, report, origin)
 
     @torch.no_grad()
     def score(
@@ -279,8 +286,8 @@ class DebiasedLM:
             MethodError: the method gives no score.
         """
         request = self.prepare(prompt, documents, boundaries, method)
-        if isinstance(request.method, PermutationVote):
-            raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
+        if request.method.acts_on == "answers":
+            raise MethodError(f"{request.method.name} elects an answer and gives no score; pass another method")
         target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not target:
             raise ArgumentError(f"continuation {continuation!r} has no tokens to score")

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import copy_context
 from typing import TypeVar
 
-from ragbias.generation.decoding import Stream
+from ragbias.generation.streaming import Stream
 
 T = TypeVar("T")
 

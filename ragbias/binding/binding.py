@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -14,14 +15,14 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention import Encoding, Scoring
+from ragbias.attention import Encoding, Scoring, rotate
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.binding import hooks as sites
 from ragbias.binding.active import binding_of, opened
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_sequence
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import NoMethod, get
+from ragbias.methods import get
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
 from ragbias.prompt import Span
@@ -143,17 +144,17 @@ class Binding:
 
     def _check_rows(self, session: Session, cache: Any, batch: int) -> None:
         """Refuse a cache whose rows were repeated, dropped or moved since the prompt entered."""
-        moved = batch != len(session.rows)
-        if not moved and session.mark is not None:
-            moved = not torch.allclose(self._mark(cache, session), session.mark, rtol=1e-2, atol=1e-2)
+        moved = batch != len(session.layouts)
+        if not moved and session.fingerprint is not None:
+            moved = not torch.allclose(self._mark(cache, session), session.fingerprint, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
-                f"the cache's rows are not those of the {len(session.rows)} prompts that entered under this debias(); "
-                "give each row its own prompt"
+                f"the cache's sequences are not those of the {len(session.layouts)} prompts that entered under this "
+                "debias(); give each sequence its own prompt"
             )
 
     def _mark(self, cache: Any, session: Session) -> Tensor:
-        column = session.rows[0].pad + session.rows[0].length - 1  # the same in every row
+        column = session.layouts[0].pad + session.layouts[0].length - 1  # the same in every row
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
 
@@ -176,7 +177,7 @@ class Binding:
         if cache is not None:
             self._sessions[cache] = session
             if self._now.prefill:
-                session.mark = self._mark(cache, session).clone()
+                session.fingerprint = self._mark(cache, session).clone()
         if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)
@@ -222,24 +223,36 @@ class Binding:
         if window is not None and session.seen <= window:
             window = None
         hidden, rotation = self._now.noted
-        encodings = [self._encoding(module, row.length) for row in session.rows]
+        layer = self.layers[module]
+        encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
-            module=module,
-            layer=self.layers[module],
+            layer=layer,
             n_layers=len(self.modules),
             query=query,
             key=key,
             value=value,
             hidden=hidden,
-            rotation=rotation if getattr(module, "use_rope", True) else None,
             prefill=self._now.prefill,
-            session=session,
+            layouts=session.layouts,
             scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
-            architecture=self.architecture,
-            projecting=self.projecting,
+            memory_of=lambda index: session.memory.setdefault((layer, index), {}),
+            project=partial(self._project, module, query.device),
+            rotate=partial(self._rotated, rotation if getattr(module, "use_rope", True) else None),
             plain=plain,
         )
         return self.method.attention(call)
+
+    def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
+        """Queries or keys ``[batch, heads, T, d]`` of hidden states, without position and without the method."""
+        project = self.architecture.project_query if of == "query" else self.architecture.project_key
+        with self.projecting():
+            return project(module, hidden.to(device))
+
+    def _rotated(self, rotation: Rotation, x: Tensor) -> Tensor:
+        if rotation is None:  # the layer rotates nothing
+            return x
+        cos, sin = (part[..., -x.shape[2] :, :] for part in rotation)
+        return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
         """Positions that the queries and keys of this layer do not carry yet."""
@@ -296,7 +309,7 @@ def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
     """As ``debias``, for a method instance and checked spans by row; see ``Binding`` for ``private``."""
-    if isinstance(method, NoMethod):
+    if method.acts_on == "nothing":
         return Plain(model).attached()
     if not isinstance(method, AttentionMethod):
         raise MethodError(
@@ -333,7 +346,7 @@ def debias(
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
-    if isinstance(resolved, AttentionMethod) and resolved.selective:
+    if resolved.selective:
         raise MethodError(
             f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )

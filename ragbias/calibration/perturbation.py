@@ -55,7 +55,7 @@ class ScaledAttention(DocumentAttention):
 
     def attention(self, call: AttentionCall) -> Tensor:
         hidden = self._scaling.query_input(call.hidden[:, -1:], call.layer, prefill=False)
-        last = call.rotate(call.project_query(hidden))
+        last = call.rotate(call.project("query", hidden))
         super().attention(replace(call, query=torch.cat([call.query[:, :, :-1], last], dim=2)))
         return self._scaling.attention(call)
 

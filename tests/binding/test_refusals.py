@@ -30,7 +30,7 @@ from segments import Segments, padded
         ([(-2, 4), (4, 9)], SpanError, "outside"),
         ([(5, 9), (10, 12)], SpanError, "9 to 10"),
         ([(5, 9), (9, 47)], SpanError, "after the documents"),
-        ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 rows"),
+        ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 sequences"),
         ([(5.5, 9), (9, 12)], SpanError, "whole numbers"),
         ([(5, 9, 3)], SpanError, "pairs"),
         ([5, 9], SpanError, "pairs"),
@@ -90,12 +90,12 @@ def swapped(cache):
 
 
 @pytest.mark.parametrize("change", [repeated, dropped, swapped])
-def test_a_cache_whose_rows_changed_is_refused(model, change):
+def test_a_cache_whose_sequences_changed_is_refused(model, change):
     ids, mask, spans = padded([SEGMENTS.plain, Segments([6, 9, 4], seed=1).plain])
     with torch.no_grad(), ragbias.debias(model, Pine(), spans):
         cache = model(ids, attention_mask=mask, use_cache=True).past_key_values
         rows = change(cache)
-        with pytest.raises(BindingError, match="rows are not those of the 2 prompts"):
+        with pytest.raises(BindingError, match="sequences are not those of the 2 prompts"):
             model(torch.full((rows, 1), 5), past_key_values=cache)
 
 

@@ -32,8 +32,8 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "nothing stands"),
-        ("none,,pine", "nothing stands"),
+        ("", "nothing before or after"),
+        ("none,,pine", "nothing before or after"),
         ("pine(order=none", "brackets do not match"),
         ("pine)", "brackets do not match"),
         ("pine(order=none)x", "expected a name"),

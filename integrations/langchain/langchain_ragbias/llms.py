@@ -19,8 +19,8 @@ from langchain_ragbias import reports
 from langchain_ragbias.base import RagBiasModel, begun
 from langchain_ragbias.listener import listener
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.generation.decoding import Stream
 from ragbias.generation.report import Generation, Usage
+from ragbias.generation.streaming import Stream
 
 # Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
 _call: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)

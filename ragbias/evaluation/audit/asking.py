@@ -41,7 +41,8 @@ class Subject:
         return Prompt(str(decode(tokens.prefix)), self.documents, str(decode(tokens.suffix)))
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
-        return self.asked.lm.again(self.asked.request, order, method)
+        lm: DebiasedLM = self.asked.lm
+        return lm.again(self.asked.request, order, method)
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[Subject]:

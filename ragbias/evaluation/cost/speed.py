@@ -17,7 +17,7 @@ from ragbias.checks import check_choice, check_whole
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.evaluation.cost import model_shapes as models
 from ragbias.evaluation.cost import random_prompts as prompts
-from ragbias.evaluation.cost.arithmetic import PromptLengths
+from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.cost.timing import Cost, measure
 from ragbias.methods import AttentionMethod, Method, NoMethod
@@ -192,7 +192,7 @@ def _described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any
 def _result(count: int, batch: prompts.Batch, costs: Mapping[str, Cost]) -> dict[str, Any]:
     return {
         "documents": count,
-        "lengths": [list(PromptLengths.of(prompt).documents) for prompt in batch.prompts],
+        "lengths": [list(lengths_of(prompt).documents) for prompt in batch.prompts],
         "prefix": prompts.PREFIX,
         "suffix": prompts.SUFFIX,
         "methods": {label: cost.as_dict() for label, cost in costs.items()},

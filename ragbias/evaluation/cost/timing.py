@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ragbias.binding import debias
-from ragbias.evaluation.cost.arithmetic import ModelShape, PromptLengths, decode_limit, prefill_limit
+from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
 from ragbias.evaluation.cost.interleaved import Spread, figures, interleaved, now
 from ragbias.evaluation.cost.memory import peak_bytes
 from ragbias.evaluation.cost.random_prompts import Batch
@@ -77,7 +77,7 @@ def measure(
 
     timed = interleaved(contestants, [batch] * (rounds + 1), times)
     peaks = interleaved(contestants, [batch], peak)
-    shape, layouts = ModelShape.of(model.config), [PromptLengths.of(prompt) for prompt in batch.prompts]
+    shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
     found: dict[str, Cost] = {}
     for label, method in contestants.items():
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (

@@ -47,10 +47,10 @@ class Watched(AttentionMethod):
     def __init__(self, method: AttentionMethod) -> None:
         self._method = method
         self.mass: list[Tensor] = []
-        self.name = method.name  # type: ignore[misc]  # a class's own elsewhere
-        self.invariant = method.invariant  # type: ignore[misc]
-        self.positions = method.positions  # type: ignore[misc]
-        self.needs_rotary = method.needs_rotary  # type: ignore[misc]
+        self.name = method.name
+        self.invariant = method.invariant
+        self.positions = method.positions
+        self.needs_rotary = method.needs_rotary
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         self._method.validate(hidden_size, n_layers)

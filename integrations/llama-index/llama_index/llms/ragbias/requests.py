@@ -13,9 +13,9 @@ from llama_index.llms.ragbias.responses import Answer, Reply
 
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_use import AnswerFormat
-from ragbias.generation.decoding import Stream
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
+from ragbias.generation.streaming import Stream
 from ragbias.lm import DebiasedLM
 
 Response = TypeVar("Response")
