@@ -13,15 +13,18 @@ if TYPE_CHECKING:
 __all__ = ["DebiasedLM", "Prompt", "debias", "documents"]
 __version__ = "0.1.0"
 
-_NEED_TORCH = {"DebiasedLM": "ragbias.lm", "debias": "ragbias.binding"}
+_MODULES = {"DebiasedLM": "ragbias.lm", "debias": "ragbias.binding"}
+_SUBMODULES = ("attention", "binding", "generation", "lm", "methods")
 
 
 def __getattr__(name: str) -> Any:
     # torch and transformers take seconds to import, and `ragbias --help` needs neither
-    if name in _NEED_TORCH:
-        return getattr(import_module(_NEED_TORCH[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

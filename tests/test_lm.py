@@ -11,8 +11,8 @@ from prompts import DOCUMENTS, PROMPT
 from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.errors import DocumentNotFoundError
-from ragbias.methods import ChannelScaling
+from ragbias.errors import CancelledError, DocumentNotFoundError
+from ragbias.methods import AttentionSorting, ChannelScaling, RoToR
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 
@@ -156,3 +156,24 @@ def test_numbered_headers_are_warned_of_once_and_can_be_stripped(llama, byte_tok
         warnings.simplefilter("error")
         lm.prepare(flat)
         DebiasedLM(llama, byte_tokenizer, strip_numbering=True).prepare(flat)
+
+
+@pytest.mark.parametrize("method", [AttentionSorting(rounds=50), RoToR(selective=True)], ids=name)
+def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
+    cancelled = threading.Event()
+    assert lm.prepare(PROMPT, method=method, cancelled=cancelled).report.method_requested == method.name
+    passes = []
+
+    def cancel(*_):
+        passes.append(1)
+        cancelled.set()
+
+    handle = lm.model.model.layers[0].register_forward_hook(cancel)
+    try:
+        with pytest.raises(CancelledError):
+            lm.prepare(PROMPT, method=method, cancelled=cancelled)
+        assert len(passes) == 1
+        with pytest.raises(CancelledError):
+            lm.batch([PROMPT], method=method, cancelled=cancelled)
+    finally:
+        handle.remove()

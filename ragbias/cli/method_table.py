@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ragbias.binding.architectures import ARCHITECTURES, ROTARY
+from ragbias.errors import MethodError
 from ragbias.methods import Method, method_class, method_names
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
@@ -50,8 +52,16 @@ class MethodRow:
 
 
 def method_table() -> list[MethodRow]:
-    """One row for each method."""
-    return [_row(method_class(name)) for name in method_names()]
+    """One row for each method; another distribution's that cannot be used is left out with a warning."""
+    return [_row(method) for method in map(_usable, method_names()) if method]
+
+
+def _usable(name: str) -> type[Method] | None:
+    try:
+        return method_class(name)
+    except MethodError as error:
+        warnings.warn(str(error), stacklevel=4)
+        return None
 
 
 def family_notes() -> str:
