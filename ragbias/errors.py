@@ -34,7 +34,7 @@ class SegmenterError(SpanError):
 
 
 class DocumentNotFoundError(RagBiasError):
-    """A document that was named explicitly does not stand in the prompt."""
+    """A document that was named explicitly does not occur in the prompt."""
 
 
 class NoDocumentsError(RagBiasError):
@@ -50,7 +50,7 @@ class UnknownMethodError(RagBiasError):
 
 
 class MethodError(RagBiasError):
-    """A method's parameters are out of range, do not fit the model, or the method cannot run in this place."""
+    """A method's parameters are out of range, do not fit the model, or the method cannot run here."""
 
 
 class UnsupportedModelError(RagBiasError):

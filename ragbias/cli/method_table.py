@@ -22,7 +22,7 @@ class MethodRow:
     Attributes:
         constructor: the class with its parameters and their defaults.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` or ``"nothing"``.
-        needs_spans: whether it must know where the documents stand.
+        needs_spans: whether it must know which tokens are documents.
         layers: where it acts by default.
         families: the architectures it runs on.
         documentation: what its class says of it.

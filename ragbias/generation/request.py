@@ -63,7 +63,7 @@ def in_parts(
     """A prompt in parts, where its documents were found, and why it cannot be split, if so.
 
     Raises:
-        DocumentNotFoundError: not all ``documents`` stand in a flat prompt.
+        DocumentNotFoundError: not all ``documents`` occur in a flat prompt.
         ArgumentError: the prompt is neither, or has parts and documents as well.
     """
     if isinstance(prompt, Prompt):
@@ -80,7 +80,7 @@ def in_parts(
     if documents is not None and found < len(documents):
         raise DocumentNotFoundError(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
-            "pass each text exactly as it stands there"
+            "pass each text exactly as the prompt has it"
         )
     try:
         return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""

@@ -135,7 +135,7 @@ class AttentionMethod(Method):
         return canonical_order(documents)
 
     def for_last_tokens(self: Self, count: int) -> Self:
-        """The method as it acts when the last ``count`` tokens of a prompt stand for as many steps of generation."""
+        """The method for a prompt whose last ``count`` tokens are as many steps of generation, in one pass."""
         return self
 
     def validate(self, hidden_size: int, n_layers: int) -> None:

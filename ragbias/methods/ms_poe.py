@@ -91,7 +91,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _outliers(self, seq: SequenceCall) -> Tensor:
-        """Number of outliers in the last query's row, int64 ``[H]``."""
+        """Number of outliers among the last query's weights, int64 ``[H]``."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

@@ -67,7 +67,7 @@ def test_errors_have_their_own_class(lm):
     with pytest.raises(UnknownMethodError, match="'pines'.*pine"):
         lm.generate(PROMPT, method="pines")
     with pytest.raises(DocumentNotFoundError, match="1 of 2"):
-        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This stands nowhere."])
+        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This is nowhere."])
     with pytest.raises(PromptTooLongError, match=r"\d+ tokens.*4096"):
         lm.generate(Prompt("", ["word " * 900, "another " * 500], "?"))
     with pytest.raises(MethodError, match="ragbias calibrate"):

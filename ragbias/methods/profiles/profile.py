@@ -1,4 +1,4 @@
-"""A calibrated model: which channel to scale, by what factor, in which layers, and the numbers behind it."""
+"""A calibrated model: which channel to scale, by what factor, in which layers, and what was measured."""
 
 from __future__ import annotations
 
