@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import MethodError
-from ragbias.methods.profiles.profile import write_atomically
+from ragbias.files import replacing, write_atomically
 
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 
@@ -60,10 +59,9 @@ class Partial:
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
         """Keep the sum; at once if ``now``, or else only if the last saving is some time ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
-            temporary = self._sums.with_name(f"{self._sums.name}.{os.getpid()}.tmp")
-            with temporary.open("wb") as file:  # not by way of memory: a large model's sum takes a gigabyte
+            # not by way of memory: a large model's sum takes a gigabyte
+            with replacing(self._sums) as temporary, temporary.open("wb") as file:
                 np.savez(file, sum=total, count=np.array(count))
-            os.replace(temporary, self._sums)
             self._saved = time.monotonic()
 
     def refuse_sums(self, expected: tuple[int, ...], found: tuple[int, ...]) -> MethodError:

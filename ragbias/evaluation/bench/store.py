@@ -13,7 +13,7 @@ from typing import Any
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, SETTINGS, read_about
-from ragbias.methods.profiles.profile import write_atomically
+from ragbias.files import write_atomically
 
 LOCK = ".lock"
 
