@@ -244,7 +244,8 @@ class DebiasedLM:
     def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         """The request that a method makes of a prompt."""
         tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
-        ran, reason = wanted, boundaries.reason
+        missed = wanted.needs_documents or boundaries.n_expected > 0
+        ran, reason = wanted, boundaries.reason if missed else ""
         plain_because = origin.reason or reason_to_run_plain(tokens)
         if wanted.needs_documents and plain_because:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))

@@ -177,3 +177,9 @@ def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
             lm.batch([PROMPT], method=method, cancelled=cancelled)
     finally:
         handle.remove()
+
+
+def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none(lm):
+    method = ChannelScaling(5, 0.0, layers=(1, 2))
+    assert lm.generate("Just a question.", method=method, max_new_tokens=1).report.reason == ""
+    assert "no documents were given" in lm.generate("Just a question.", method="pine", max_new_tokens=1).report.reason
