@@ -1,7 +1,7 @@
 """Finding the retrieved documents in a flat prompt. Pure Python; knows no framework."""
 
 from ragbias.boundaries.locate import Boundaries, locate
-from ragbias.boundaries.matching.known_text import KnownText
+from ragbias.boundaries.sources.known_text import KnownText
 from ragbias.boundaries.sources.named import current_documents, documents
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.sources.segmenter import Segmenter

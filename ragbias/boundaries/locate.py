@@ -9,17 +9,17 @@ from functools import partial
 from typing import TypeAlias
 
 from ragbias.boundaries.matching.assignment import place, places
-from ragbias.boundaries.matching.known_text import fields_of
 from ragbias.boundaries.matching.occurrences import span_of
 from ragbias.boundaries.matching.truncated import at_edges
 from ragbias.boundaries.sources import numbered_headers as headers
-from ragbias.boundaries.sources import recent as from_registry
+from ragbias.boundaries.sources import registry_search as from_registry
 from ragbias.boundaries.sources import segmenter as segmenting
+from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.sources.segmenter import Segmenter
 from ragbias.boundaries.splitting.context_selection import standing
-from ragbias.boundaries.splitting.separators import with_headers
+from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NAMES = {

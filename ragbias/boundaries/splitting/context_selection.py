@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.matching.document_groups import split_runs
 from ragbias.boundaries.matching.occurrences import MESSAGE_BORDER, Hit, is_bounded, span_of
 from ragbias.boundaries.sources.numbered_headers import QUESTION
 from ragbias.boundaries.spans import Span, fullest
+from ragbias.boundaries.splitting.document_groups import split_runs
+from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.boundaries.splitting.metadata_blocks import blocks
-from ragbias.boundaries.splitting.separators import split
 from ragbias.errors import AmbiguousSegmentsError
 
 MIN_CHARACTERS = 8  # shorter texts stand in too many places by chance

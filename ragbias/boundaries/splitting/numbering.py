@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ragbias.boundaries.sources.numbered_headers import HEADER
 from ragbias.boundaries.spans import Span
-from ragbias.boundaries.splitting.separators import split
+from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.errors import AmbiguousSegmentsError
 
 MARK = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""

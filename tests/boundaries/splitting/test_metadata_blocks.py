@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import KnownText, Registry, has_numbering, locate
-from ragbias.boundaries.matching.known_text import MAX_FIELDS, MAX_VALUE, merged
+from ragbias.boundaries.sources.known_text import MAX_FIELDS, MAX_VALUE, merged
 from ragbias.errors import AmbiguousSegmentsError
 
 FORMATS = {  # from metadata and text to what stands in the prompt, and the separator

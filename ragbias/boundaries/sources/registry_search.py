@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from ragbias.boundaries.matching.assignment import place, places
-from ragbias.boundaries.matching.known_text import fields_of
 from ragbias.boundaries.matching.occurrences import Hit, is_block, span_of
+from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.spans import covered
 from ragbias.boundaries.splitting.context_selection import MIN_CHARACTERS, Standing, bare, standing
