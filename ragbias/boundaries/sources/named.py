@@ -1,4 +1,4 @@
-"""Naming the documents of all requests inside a ``with`` block, for code that retrieves outside any framework."""
+"""Documents that the user names: on the call, or for all of a ``with ragbias.documents(...)`` block."""
 
 from __future__ import annotations
 
