@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
 from ragbias.boundaries.splitting import numbering
-from ragbias.boundaries.splitting.separators import split
+from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def test_documents_of_another_message_are_not_joined_across_the_border():
     text += "<|end|>\n<|user|>\nWell?"
     found = locate(text, artifacts=[A, B, C, LONG, LONG[:90]])
     assert found.spans == (*spans_of(text, C, LONG), (text.rindex(LONG[:90]), text.rindex(LONG[:90]) + 90))
-    assert "stand apart" in found.reason
+    assert "are apart" in found.reason
 
 
 def test_titles_between_the_documents_do_not_part_them():

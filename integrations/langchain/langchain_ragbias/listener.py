@@ -22,7 +22,7 @@ from langchain_core.tracers.context import register_configure_hook
 from langchain_ragbias import reports
 from langchain_ragbias.collecting import document_lists
 from ragbias.boundaries import Registry
-from ragbias.boundaries.matching.known_text import merged
+from ragbias.boundaries.sources.known_text import merged
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it

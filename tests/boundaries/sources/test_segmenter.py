@@ -80,7 +80,7 @@ def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
     text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
     found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
     assert (found.n_expected, found.n_found) == (2, 2)
-    assert "1 stand in another message" in found.reason
+    assert "1 are in another message" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import KnownText, Registry, has_numbering, locate
-from ragbias.boundaries.matching.known_text import MAX_FIELDS, MAX_VALUE, merged
+from ragbias.boundaries.sources.known_text import MAX_FIELDS, MAX_VALUE, merged
 from ragbias.errors import AmbiguousSegmentsError
 
 FORMATS = {  # from metadata and text to what stands in the prompt, and the separator
@@ -122,7 +122,7 @@ def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says
     for found in (locate(text, run=TEXTS), locate(text, registry=registry), locate(text, artifacts=TEXTS)):
         assert (found.spans, found.n_found, found.n_expected) == ((), 0, 4)
         assert found.source in ("run", "registry", "artifact")
-        assert "4 documents stand in the prompt, but 3 of them" in found.reason
+        assert "4 documents are in the prompt, but 3 of them" in found.reason
         assert not any(word in found.reason for word in ("falcon", "heron"))
 
 
@@ -160,7 +160,7 @@ def test_a_document_that_a_question_quotes_is_no_part_of_the_context():
     text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
     found = located(text)
     assert [text[begin:end] for begin, end in found.spans] == blocks
-    assert "1 stand apart" in found.reason
+    assert "1 are apart" in found.reason
 
 
 def test_metadata_that_is_the_same_for_all_is_a_constant():

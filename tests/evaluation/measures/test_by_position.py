@@ -45,8 +45,8 @@ def test_example_puts_the_gold_document_in_its_place():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("An owl.\n\nWho?", "1 of the 2 documents given explicitly do not stand verbatim in the prompt"),
-        ("Who?", "none of the 2 documents given explicitly stands verbatim"),
+        ("An owl.\n\nWho?", "1 of the 2 documents given explicitly do not appear verbatim in the prompt"),
+        ("Who?", "none of the 2 documents given explicitly appears verbatim"),
         ("Document [1] A cat.\nDocument [2] A dog.\n\nWho?", "none of the 2 documents given explicitly"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What stands between documents: a separator, and headers, each of which belongs to the document behind it."""
+"""What is between documents: a separator, and headers and footers, which belong to the document they go with."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import NUMBER, common_prefix, common_suffix, holds_words
-from ragbias.boundaries.sources.numbered_headers import HEADER
+from ragbias.boundaries.patterns import NUMBER, NUMBERED_HEADER, common_prefix, common_suffix, holds_words
+from ragbias.boundaries.spans import Span
 from ragbias.errors import AmbiguousSegmentsError
 
-CONTEXT = 500  # characters before the first document in which its header is looked for
+MAX_FIRST_HEADER = 500  # characters before the first document in which its header is looked for
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
-LABEL = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or a mark of several characters
+HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
 
 
 @dataclass(frozen=True)
-class Gaps:
-    """A prompt around its documents.
+class Surroundings:
+    """What surrounds the documents of a prompt.
 
     Attributes:
-        headers: what stands before each document and belongs to it, the first one included; may be empty.
-        footer: what stands behind each document and belongs to it, everywhere the same.
-        separator: what stands between a document with its footer and the header behind it, everywhere the same; never
-            words.
-        closed: whether the separator stands behind the last document as well.
+        headers: what is before each document and belongs to it, the first one included; may be empty.
+        footer: what is after each document and belongs to it, the same for all.
+        separator: what is between a document with its footer and the next header, the same for all; never words.
+        closed: whether the separator follows the last document as well.
     """
 
     headers: list[str]
@@ -34,11 +33,11 @@ class Gaps:
     closed: bool
 
 
-def split(text: str, spans: Sequence[tuple[int, int]]) -> Gaps:
+def split(text: str, spans: Sequence[Span]) -> Surroundings:
     """Tell separators from headers and footers.
 
     Words between two documents belong to one of them, to which one is read off the text around all: they are the same
-    for every document if those before each also stand before the first one, and those behind each behind the last one.
+    for every document if those before each are also before the first one, and those after each after the last one.
     Else they are headers, if the first one can be told from the prefix. So an equal value of two neighbours
     (``Source: a.txt`` twice) is never taken for a separator, and the result depends on the documents, not their order.
 
@@ -59,19 +58,37 @@ def split(text: str, spans: Sequence[tuple[int, int]]) -> Gaps:
             constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
         if constant is not None:
             header, footer, separator = constant
-            return Gaps([header] * len(spans), footer, separator, _closes(separator, suffix.removeprefix(footer)))
+            closed = _closes(separator, suffix.removeprefix(footer))
+            return Surroundings([header] * len(spans), footer, separator, closed)
     separator, headers = _separator_and_headers(gaps)
     first = _first_header(prefix, suffix, headers)
-    return Gaps([first, *headers], "", separator, _closes(separator, suffix))
+    return Surroundings([first, *headers], "", separator, _closes(separator, suffix))
+
+
+def with_headers(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
+    """The spans, each with the header before it; white space and punctuation alone are no header.
+
+    Args:
+        text: the prompt.
+        spans: ``(begin, end)`` of each document in characters; ascending, apart, maybe none.
+
+    Raises:
+        AmbiguousSegmentsError: as ``split``.
+    """
+    headers = [header.lstrip() for header in split(text, spans).headers] if spans else []
+    return tuple(
+        (begin - len(header) if re.search(r"\w", header) else begin, end)
+        for header, (begin, end) in zip(headers, spans, strict=True)
+    )
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
-    """Whether marks at the end of a gap without words are a header that happens to hold none, such as ``## **``: they
-    begin as the text before the first document does, and are not the same."""
+    """Whether the end of a gap without words is a header that happens to hold none, such as ``## **``: it begins as the
+    text before the first document does, and is not the same."""
     rules = RULES.match(gap)
-    marks = gap[rules.end() :] if rules else gap
-    before = "\n".join(prefix.split("\n")[-1 - marks.count("\n") :])
-    return before != marks and LABEL.match(common_prefix(before, marks)) is not None
+    ending = gap[rules.end() :] if rules else gap
+    before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
+    return before != ending and HEADER_START.match(common_prefix(before, ending)) is not None
 
 
 def _closes(separator: str, suffix: str) -> bool:
@@ -79,7 +96,7 @@ def _closes(separator: str, suffix: str) -> bool:
 
 
 def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
-    """Header, footer and separator, if the words of a gap stand before the first and behind the last document too."""
+    """Header, footer and separator, if the words of a gap are before the first and after the last document too."""
     header = common_suffix(prefix, gap).lstrip()
     rest = gap.removesuffix(header)
     footer = common_prefix(rest, suffix).rstrip()
@@ -103,29 +120,16 @@ def _ends_footer(footer: str, after: str) -> bool:
     return not holds_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
 
 
-def with_headers(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The spans, each with the header before it; white space and punctuation alone are no header.
-
-    Raises:
-        AmbiguousSegmentsError: as ``split``.
-    """
-    headers = [header.lstrip() for header in split(text, spans).headers] if spans else []
-    return tuple(
-        (begin - len(header) if re.search(r"\w", header) else begin, end)
-        for header, (begin, end) in zip(headers, spans, strict=True)
-    )
-
-
 def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
-    """What stands between all documents, and what each gap holds for the document behind it."""
+    """The separator of all documents, and what each gap holds for the document after it."""
     separators, headers = [], []
     for gap in gaps:  # its longest break is in the separator
-        blank = max(re.finditer(r"\s+", gap), key=lambda run: (run[0].count("\n"), len(run[0])), default=None)
+        blank = max(re.finditer(r"\s+", gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(
                 "the documents are followed by text of their own (a footer of the document template?), which cannot be "
-                "told from the prompt behind the last one; put it in front of the text, or into the documents"
+                "told from the prompt after the last one; put it in front of the text, or into the documents"
             )
         separators.append(separator[0])
         headers.append(gap[separator.end() :])
@@ -138,31 +142,40 @@ def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
     """The end of the prefix that is the first document's header."""
     if not any(headers):
         return ""
-    tail = prefix[-CONTEXT:]
-    if all(HEADER.fullmatch(header) for header in headers):
-        known = [match for match in HEADER.finditer(tail) if match.end() == len(tail)]
+    known = _known_first_header(prefix, headers)
+    return _first_header_by_lines(prefix, suffix, headers) if known is None else known
+
+
+def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
+    """The first header, if all are of a known numbered form, or the same but for their numbers."""
+    tail = prefix[-MAX_FIRST_HEADER:]
+    if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
+        known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
         if known:
             return known[-1][0]
-    shapes = {NUMBER.sub("0", header) for header in headers}
-    if len(shapes) == 1:  # all alike but for their numbers
+    if len({NUMBER.sub("0", header) for header in headers}) == 1:
         same = re.search(r"\d+".join(map(re.escape, NUMBER.split(headers[0]))) + r"\Z", tail)
         if same and _begins_header(prefix.removesuffix(same[0]), same[0]):
             return same[0]
-    lines = prefix.split("\n")  # as many lines, beginning as the others do
-    header = "\n".join(lines[-1 - headers[0].count("\n") :])
+    return None
+
+
+def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
+    """As many last lines of the prefix as the other headers have, if all begin in the same way."""
+    header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
     alike = {NUMBER.sub("0", each) for each in (header, *headers)}
     shared = common_prefix(*alike)
     same_lines = len({each.count("\n") for each in alike}) == 1
     repeated = len(alike) > 1 and shared in {each.rstrip() for each in alike}  # a title, and the same as a footer
-    begins = LABEL.match(shared) and _begins_header(prefix.removesuffix(header), header)
+    begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(
             "the documents have headers, but the first one cannot be told from the text before it; "
             "let each header begin on a line of its own, all in the same way"
         )
-    if LABEL.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
+    if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
         raise AmbiguousSegmentsError(
-            "the text behind the last document begins as the text between the documents does, so it may be a footer; "
+            "the text after the last document begins as the text between the documents does, so it may be a footer; "
             "let the headers begin in another way, or put them into the documents"
         )
     return header

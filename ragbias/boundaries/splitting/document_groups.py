@@ -1,4 +1,4 @@
-"""Which placed documents stand together, and which stand apart: quoted in a question, or in another message."""
+"""Which assigned documents form one context, and which are apart: quoted in a question, or in another message."""
 
 from __future__ import annotations
 
@@ -6,59 +6,57 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import (
-    LETTER,
-    MESSAGE_BORDER,
-    NUMBER,
-    Hit,
-    common_prefix,
-    common_suffix,
-    ends_block,
-    is_separator,
-)
+from ragbias.boundaries.matching.occurrences import Occurrence, ends_block
+from ragbias.boundaries.patterns import LETTER, MESSAGE_BORDER, NUMBER, common_prefix, common_suffix, is_separator
 
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
-CONTEXT = 200  # characters before the first and after the last document that may hold a header or a footer
+MAX_AROUND = 200  # characters before the first and after the last document that may hold a header or a footer
 
 
-def split_runs(text: str, hits: Sequence[Hit], lenient: bool = False) -> list[list[Hit]]:
-    """Split hits into groups that stand together, each group in ascending order.
+def document_groups(text: str, occurrences: Sequence[Occurrence], lenient: bool = False) -> list[list[Occurrence]]:
+    """Split occurrences into groups, each in ascending order.
 
-    Two neighbours stand together if between them there is a bare separator (no letters), or a header or footer that
+    Two neighbours are of one group if between them there is a bare separator (no letters), or a header or footer that
     repeats: between other neighbours, before the first or after the last document. A border between chat messages
     always separates.
 
     Args:
         text: the prompt.
-        hits: in ascending order, not overlapping.
+        occurrences: in ascending order, not overlapping.
         lenient: keep documents together over any other text as well, if each ends its line or its quotation.
     """
-    runs: list[list[Hit]] = []
-    gaps = [text[left.end : right.begin] for left, right in pairwise(hits)]
+    groups: list[list[Occurrence]] = []
+    gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
     wordy = [index for index, gap in enumerate(gaps) if not is_separator(gap)]
-    for index, hit in enumerate(hits):
-        if index and (index - 1 not in wordy or _joins(text, hits, gaps, index - 1, wordy, lenient)):
-            runs[-1].append(hit)
+    for index, occurrence in enumerate(occurrences):
+        if index and (index - 1 not in wordy or _joins(text, occurrences, gaps, index - 1, wordy, lenient)):
+            groups[-1].append(occurrence)
         else:
-            runs.append([hit])
-    return runs
+            groups.append([occurrence])
+    return groups
 
 
 def _joins(
-    text: str, hits: Sequence[Hit], gaps: Sequence[str], index: int, wordy: Sequence[int], lenient: bool
+    text: str,
+    occurrences: Sequence[Occurrence],
+    gaps: Sequence[str],
+    index: int,
+    wordy: Sequence[int],
+    lenient: bool,
 ) -> bool:
-    """Whether a gap that holds words joins its neighbours; ``wordy`` are the gaps that do."""
+    """Whether a gap that holds words joins its neighbours; ``wordy`` are the indices of all such gaps."""
     gap = gaps[index]
     if MESSAGE_BORDER.search(gap):
         return False
-    before, after = text[max(0, hits[0].begin - CONTEXT) : hits[0].begin], text[hits[-1].end :][:CONTEXT]
+    first, last = occurrences[0].begin, occurrences[-1].end
+    before, after = text[max(0, first - MAX_AROUND) : first], text[last : last + MAX_AROUND]
     others = [gaps[other] for other in wordy if other != index]
     if any(_same_header(gap, other) for other in [*others, before]):
         return True
     if any(_same_footer(gap, other) for other in [*others, after]):
         return True
-    return lenient and ends_block(text, hits[index]) and ends_block(text, hits[index + 1])
+    return lenient and ends_block(text, occurrences[index]) and ends_block(text, occurrences[index + 1])
 
 
 def _same_header(gap: str, other: str) -> bool:

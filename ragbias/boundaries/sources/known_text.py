@@ -19,7 +19,7 @@ class KnownText(str):
     """A document's text that knows what its metadata looks like in print. In all else it is the text alone.
 
     Attributes:
-        fields: ``(name, text)`` of each value; several of one name where one text stands for several documents.
+        fields: ``(name, text)`` of each value; several of one name where several documents have this text.
     """
 
     __slots__ = ("fields",)
@@ -33,9 +33,10 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """A document's text.
+        """A document's text that knows its metadata, as far as it is short enough to be printed beside a text.
 
         Args:
+            text: the document's text.
             metadata: its values are known as ``str`` and ``repr`` print them, the whole as ``repr`` and ``json.dumps``.
             id: the document's own.
         """
