@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ragbias.boundaries import current_documents
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -43,9 +45,9 @@ class MissingDocuments:
         request: Request,
         on_missing: OnMissing,
         *,
-        explicit: bool = False,
+        documents: Sequence[object] | None = None,
+        segmenter: object = None,
         suspected: bool = False,
-        segmented: bool = False,
     ) -> None:
         """Judge the request of a method that needs documents.
 
@@ -53,15 +55,16 @@ class MissingDocuments:
         comes only where documents were expected: calls without any are no mistake.
 
         Args:
-            explicit: the user said which documents the prompt holds.
+            documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
+            segmenter: the user's, if there is one.
             suspected: there may be documents that nothing names, because what should have seen them failed.
-            segmented: the user gave a segmenter.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
             DocumentNotFoundError: with ``on_missing="raise"``, if it runs on other documents than those expected.
         """
         report = request.report
+        explicit = bool(current_documents() if documents is None else documents)
         all_found = report.source != "none" and report.n_found == report.n_expected
         plain = bool(reason_to_run_plain(request.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
@@ -69,7 +72,7 @@ class MissingDocuments:
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return
-        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmented)}"
+        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         level, site = _call_site(self.frameworks)

@@ -15,9 +15,9 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import install_listener, uninstall_listener
-from langchain_ragbias.base import parent_run
 from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, Listener, listener
+from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener
+from langchain_ragbias.reports import parent_run
 
 
 def attached() -> list[bool]:
@@ -28,7 +28,7 @@ def attached() -> list[bool]:
 def test_it_is_attached_by_importing_the_package():
     code = (
         "import langchain_ragbias; from langchain_core.callbacks import CallbackManager; "
-        "assert [type(h).__name__ for h in CallbackManager.configure().handlers] == ['Listener']"
+        "assert [type(h).__name__ for h in CallbackManager.configure().handlers] == ['RetrievalCallbackHandler']"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
 
@@ -49,7 +49,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
 
 
 def test_it_leaves_nothing_behind():
-    own = Listener()
+    own = RetrievalCallbackHandler()
     own.installed = True
     for number in range(100_000):
         root, child = uuid4(), uuid4()
@@ -62,7 +62,7 @@ def test_it_leaves_nothing_behind():
 
 
 def test_runs_that_never_end_are_bounded():
-    own = Listener()
+    own = RetrievalCallbackHandler()
     own.installed = True
     for _ in range(MAX_TREES * 3):
         root = uuid4()
@@ -158,7 +158,7 @@ def test_values_without_documents_cost_a_chain_next_to_nothing(value):
 
 
 def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
-    own = Listener()
+    own = RetrievalCallbackHandler()
     own.installed = True
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
@@ -173,7 +173,7 @@ def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
 
 
 def test_metadata_in_runs_and_registry_is_bounded():
-    own = Listener()
+    own = RetrievalCallbackHandler()
     own.installed = True
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
