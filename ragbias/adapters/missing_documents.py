@@ -15,14 +15,14 @@ from ragbias.generation.request import Request, reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
-OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
-TEXTS_OR_SEGMENTER = "Pass documents= as they stand in the prompt, or leave them to the segmenter"
+OTHER_TEXTS = "Pass documents= as they occur in the prompt, or a segmenter= that finds them there"
+TEXTS_OR_SEGMENTER = "Pass documents= as they occur in the prompt, or leave them to the segmenter"
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
 class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not stand in the prompt, so the method cannot run on them."""
+    """Documents were retrieved or given, but do not occur in the prompt, so the method cannot run on them."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class MissingDocuments:
     """Warns once for each call site, or raises, where a request misses documents.
 
     Args:
-        complete: sources of which every document has to stand in the prompt, beside those that the user gives.
+        complete: sources of which every document has to occur in the prompt, beside those that the user gives.
         remedy: what the user can do where nothing was given, as a sentence.
         frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
@@ -83,7 +83,7 @@ class MissingDocuments:
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
             remedy = OTHER_SEGMENTER
-        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they stand there, but not apart
+        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they are there, but not apart
             remedy = OTHER_TEMPLATE
         elif explicit:
             remedy = TEXTS_OR_SEGMENTER if segmented else OTHER_TEXTS

@@ -59,8 +59,8 @@ def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit
     ("boundaries", "given", "advice"),
     [
         (found("none", 3, 0), {}, "Retrieve inside the chain"),
-        (found("none", 3, 0), GIVEN, "Pass documents= as they stand in the prompt, or a segmenter="),
-        (found("documents", 3, 2), GIVEN, "Pass documents= as they stand in the prompt, or a segmenter="),
+        (found("none", 3, 0), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
+        (found("documents", 3, 2), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
         (found("documents", 3, 1), GIVEN | SEGMENTER, "Pass documents= .*, or leave them to the segmenter"),
         (found("run", 3, 0), {}, "Change the template"),
         (found("documents", 3, 0), GIVEN, "Change the template"),
@@ -74,7 +74,7 @@ def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given,
         policy.check(request, "raise", **given)
 
 
-def test_documents_without_a_question_behind_them_are_missed(lm, policy):
+def test_documents_without_a_question_after_them_are_missed(lm, policy):
     request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
     with pytest.raises(NoDocumentsError, match="it has to run plain"):
         policy.check(request, "raise")
