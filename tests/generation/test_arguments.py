@@ -1,9 +1,9 @@
 """Arguments of a generation are checked when it is asked for."""
 
 import pytest
-from prompts import PROMPT
 
 from ragbias.errors import ArgumentError
+from support.prompts import PROMPT
 
 
 @pytest.mark.parametrize(

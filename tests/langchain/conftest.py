@@ -21,11 +21,11 @@ from langchain_huggingface import HuggingFaceEmbeddings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain"))
 
-from conftest import fresh_listener
 from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
-from scripted import TOOL_TEMPLATE
+from support.listeners import fresh_listener
+from support.scripted import TOOL_TEMPLATE
 
 SYSTEM = "Answer from the context.\n\nContext: {context}"
 

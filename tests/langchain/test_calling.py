@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from scripted import RecordingLM, saying
+from support.scripted import RecordingLM, saying
 
 
 @tool

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
-from reports import REPORT_KEYS
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import NoDocumentsError
+from support.report_keys import REPORT_KEYS
 
 DOCUMENTS = [
     "The Falcon Station opened in 1901.",

@@ -12,9 +12,9 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessageChunk
 
 import ragbias
-from event_loop import gaps_during
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
+from support.event_loop import gaps_during
 
 DOCUMENTS = [
     "The Falcon Station opened in 1901.",

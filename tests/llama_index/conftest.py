@@ -16,9 +16,9 @@ from llama_index.llms.ragbias import RagBiasLLM, install_listener, uninstall_lis
 from llama_index.vector_stores.faiss import FaissVectorStore
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from conftest import fresh_listener
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
+from support.listeners import fresh_listener
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from ragbias.boundaries import Boundaries
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage
-from scripted import RecordingLM
+from support.scripted import RecordingLM
 
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
-from scripted import TOOL_TEMPLATE, RecordingLM, call, saying
+from support.scripted import TOOL_TEMPLATE, RecordingLM, call, saying
 
 TWO_CALLS = "\n".join(["I look.", call("add", '{"a": 2, "b": 3}'), call("add", '{"a": 4, "b": 5}')])
 MALFORMED = "<tool_call>\nadd 2 and 3\n</tool_call>"
