@@ -51,12 +51,12 @@ def tool_lm(lm: DebiasedLM) -> DebiasedLM:
 
 @pytest.fixture
 def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
-    """The number of rows of each forward pass."""
-    rows: list[int] = []
+    """The number of sequences in each forward pass."""
+    batches: list[int] = []
     hook = lm.model.register_forward_pre_hook(
-        lambda _, args, kwargs: rows.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
+        lambda _, args, kwargs: batches.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
     )
-    yield rows
+    yield batches
     hook.remove()
 
 

@@ -32,7 +32,7 @@ def joined(documents: list[Document]) -> str:
 
 
 def token_spans(llm, text: str, documents: list[Document]) -> list[list[int]]:
-    """Where the documents stand in a templated prompt, in tokens."""
+    """Where the documents are in a templated prompt, in tokens."""
     starts = [text.index(document.page_content) for document in documents]
     spans = [(start, start + len(document.page_content)) for start, document in zip(starts, documents, strict=True)]
     return [list(span) for span in tokenise(Prompt.from_text(text, spans), llm.lm.tokenizer).spans]

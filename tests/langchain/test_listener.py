@@ -1,4 +1,4 @@
-"""The passive listener: attached everywhere, leaves nothing behind, hides no failure, can be taken off."""
+"""The passive listener: attached everywhere, keeps nothing of runs that ended, hides no failure, can be taken off."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     assert chat.last_report["source"] == "run"
 
 
-def test_it_leaves_nothing_behind():
+def test_it_keeps_nothing_of_runs_that_ended():
     own = RetrievalCallbackHandler()
     own.installed = True
     for number in range(100_000):
@@ -73,7 +73,7 @@ def test_runs_that_never_end_are_bounded():
     assert len(own._prompts) <= MAX_TREES
 
 
-def test_real_chains_leave_nothing_behind(chat, rag):
+def test_nothing_is_kept_of_real_chains(chat, rag):
     chain = rag(chat)
     chain.invoke({"input": "Which?"})
     list(chain.stream({"input": "Which?"}))

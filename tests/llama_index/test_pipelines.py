@@ -170,7 +170,7 @@ async def ask(engine: Any, form: str) -> list[NodeWithScore]:
 
 
 def bare(text: str) -> str:
-    """A document as it stands in a prompt, without the escapes of a printed list."""
+    """A document as it occurs in a prompt, without the escapes of a printed list."""
     if "\\n" in text:
         text = ast.literal_eval('"' + text.replace('"', '\\"') + '"')
     return text.strip()

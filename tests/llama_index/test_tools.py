@@ -76,7 +76,7 @@ def test_model_calls_tools_if_its_chat_template_prints_them(
     assert not scripted(chat_template=broken).metadata.is_function_calling_model
 
 
-def test_tools_stand_in_the_prompt_and_calls_in_the_response(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_tools_are_in_the_prompt_and_calls_in_the_response(scripted: Callable[..., RagBiasLLM]) -> None:
     llm = scripted(TWO_CALLS)
     response = llm.chat_with_tools([ADD, GREET], "What is 2 + 3?", allow_parallel_tool_calls=True)
     (prompt,) = llm.lm.prompts

@@ -11,7 +11,7 @@ IDS, SPANS = SEGMENTS.plain
 
 
 def snapshot(model):
-    """Everything a binding could leave behind: hooks, configs, attributes, weights."""
+    """Everything a binding could fail to undo: hooks, configs, attributes, weights."""
     return {
         name: (
             len(module._forward_hooks),

@@ -253,13 +253,10 @@ class RagBiasModel(BaseModel):
         return answers
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What is known of an answer beside its text."""
-        about = {"finish_reason": generation.finish_reason, "ragbias": self._note(generation)}
+        """What is known of an answer beside its text; keeps the report as the last one."""
+        report = generation.report.as_dict()
+        reports.note(self._owner, report)
+        about = {"finish_reason": generation.finish_reason, "ragbias": report}
         if generation.logprobs is not None:
             about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
         return about
-
-    def _note(self, generation: Generation) -> dict[str, Any]:
-        report = generation.report.as_dict()
-        reports.note(self._owner, report)
-        return report
