@@ -214,7 +214,7 @@ class RagBiasModel(BaseModel):
         }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]
+        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # LangChain's class, the next base
         return LangSmithParams(
             **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
         )

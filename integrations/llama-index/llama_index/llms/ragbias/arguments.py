@@ -16,7 +16,7 @@ from ragbias.methods import Method
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
 
-class CallArguments(DecodingArguments, total=False):
+class CompletionArguments(DecodingArguments, total=False):
     """The keyword arguments of `complete`, `stream_complete` and their async forms; they override fields of the LLM."""
 
     documents: Sequence[str | BaseNode | NodeWithScore] | None
@@ -27,7 +27,7 @@ class CallArguments(DecodingArguments, total=False):
     """The same as `max_new_tokens`."""
 
 
-class ChatArguments(CallArguments, total=False):
+class ChatArguments(CompletionArguments, total=False):
     """The keyword arguments of `chat`, `stream_chat` and their async forms."""
 
     tools: Sequence[Tool] | None

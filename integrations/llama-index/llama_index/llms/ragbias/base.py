@@ -25,7 +25,7 @@ from llama_index.core.llms.llm import ToolSelection, default_completion_to_promp
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.arguments import CallArguments, ChatArguments
+from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
 from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
 from llama_index.llms.ragbias.responses import AnswerSoFar
 from typing_extensions import Unpack
@@ -183,7 +183,9 @@ class RagBiasLLM(FunctionCallingLLM):
         return reports.last(self._owner)
 
     @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Unpack[CallArguments]) -> CompletionResponse:
+    def complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
+    ) -> CompletionResponse:
         """Answer a prompt; `formatted` says that templates were applied already."""
         return self._completion(prompt, formatted, kwargs).answer(AnswerSoFar.completion)
 
@@ -194,7 +196,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @llm_completion_callback()
     def stream_complete(
-        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CallArguments]
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
         return self._completion(prompt, formatted, kwargs).stream(AnswerSoFar.completion)
@@ -206,7 +208,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @llm_completion_callback()
     async def acomplete(
-        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CallArguments]
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
         """As `complete`, with the event loop free."""
         return await aanswer(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
@@ -218,7 +220,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @llm_completion_callback()
     async def astream_complete(
-        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CallArguments]
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
         """As `stream_complete`, with the event loop free."""
         return await astream(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
