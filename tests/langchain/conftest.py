@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain")
 from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
+from support.forward_passes import forward_passes
 from support.listeners import fresh_listener
 from support.scripted import TOOL_TEMPLATE
 
@@ -52,12 +53,8 @@ def tool_lm(lm: DebiasedLM) -> DebiasedLM:
 @pytest.fixture
 def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
     """The number of sequences in each forward pass."""
-    batches: list[int] = []
-    hook = lm.model.register_forward_pre_hook(
-        lambda _, args, kwargs: batches.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
-    )
-    yield batches
-    hook.remove()
+    with forward_passes(lm.model) as sizes:
+        yield sizes
 
 
 @pytest.fixture

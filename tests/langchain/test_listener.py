@@ -20,6 +20,14 @@ from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallba
 from langchain_ragbias.reports import parent_run
 
 
+@pytest.fixture
+def own() -> RetrievalCallbackHandler:
+    """A handler that no run of LangChain's reaches."""
+    handler = RetrievalCallbackHandler()
+    handler.installed = True
+    return handler
+
+
 def attached() -> list[bool]:
     managers = (CallbackManager.configure(), AsyncCallbackManager.configure())
     return [any(handler is listener for handler in manager.handlers) for manager in managers]
@@ -48,9 +56,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     assert chat.last_report["source"] == "run"
 
 
-def test_it_keeps_nothing_of_runs_that_ended():
-    own = RetrievalCallbackHandler()
-    own.installed = True
+def test_it_keeps_nothing_of_runs_that_ended(own):
     for number in range(100_000):
         root, child = uuid4(), uuid4()
         own.on_chain_start({}, {"input": "x"}, run_id=root)
@@ -61,9 +67,7 @@ def test_it_keeps_nothing_of_runs_that_ended():
     assert len(own.registry) <= 2048
 
 
-def test_runs_that_never_end_are_bounded():
-    own = RetrievalCallbackHandler()
-    own.installed = True
+def test_runs_that_never_end_are_bounded(own):
     for _ in range(MAX_TREES * 3):
         root = uuid4()
         own.on_chain_start({}, {}, run_id=root)
@@ -157,9 +161,7 @@ def test_values_without_documents_cost_a_chain_next_to_nothing(value):
     assert with_it - min(seconds() for _ in range(3)) < 0.05
 
 
-def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
-    own = RetrievalCallbackHandler()
-    own.installed = True
+def test_texts_know_the_metadata_of_all_documents_that_say_the_same(own):
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
     for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):
@@ -172,9 +174,7 @@ def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
     assert sorted(fields) == ["0.5", "a", "b", "c", "d"]
 
 
-def test_metadata_in_runs_and_registry_is_bounded():
-    own = RetrievalCallbackHandler()
-    own.installed = True
+def test_metadata_in_runs_and_registry_is_bounded(own):
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
     for number in range(500):

@@ -10,14 +10,8 @@ from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import NoDocumentsError
+from support.flat_prompts import DOCUMENTS, TEXT
 from support.report_keys import REPORT_KEYS
-
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
 
 
 def test_a_message_has_usage_and_report(chat):

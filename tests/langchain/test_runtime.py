@@ -15,13 +15,7 @@ import ragbias
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
 from support.event_loop import gaps_during
-
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+from support.flat_prompts import DOCUMENTS, TEXT
 
 
 @pytest.fixture
