@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -23,6 +23,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools.types import BaseTool
 from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
@@ -37,9 +38,6 @@ from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-
-if TYPE_CHECKING:
-    from llama_index.core.tools.types import BaseTool
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -96,7 +94,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
     is_chat_model: bool | None = Field(default=None, description="None: whether the tokenizer has a chat template.")
     max_new_tokens: int = Field(default=256, gt=0, description="Most tokens of an answer.")
-    temperature: float | None = Field(default=None, ge=0, description="0: greedy; None: as the model is configured.")
+    temperature: float | None = Field(default=None, ge=0, description="Sampling temperature; 0 or None: greedy.")
     stop: list[str] = Field(default_factory=list, description="An answer ends before any of these strings.")
     stopping_ids: list[int] = Field(default_factory=list, description="An answer ends at any of these tokens.")
     seed: int | None = Field(default=None, description="Makes sampling repeatable.")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.tools.types import BaseTool
 
 from ragbias.adapters.tool_formats import call_id
 from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.lm import DebiasedLM
-
-if TYPE_CHECKING:
-    from llama_index.core.tools.types import BaseTool
 
 
 def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
