@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 import torch
-from prompts import DOCUMENTS, PROMPT
 
-from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import CancelledError, DocumentNotFoundError
 from ragbias.methods import AttentionSorting, ChannelScaling, RoToR
+from support.prompts import DOCUMENTS, PROMPT
+from support.random_models import FAMILIES, random_model
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 

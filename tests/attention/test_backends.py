@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import ragbias
-from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.attention import Alibi, Encoding, Group, Rotary, Scoring, attend, attend_groups, backends, flash_backend
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.errors import BackendError
-from segments import Segments
+from support.random_models import random_model
+from support.segments import Segments
 
 triton_backend = pytest.importorskip("ragbias.attention.triton_backend")
 

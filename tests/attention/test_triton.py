@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import ragbias
-from conftest import random_model
 from ragbias.attention import (
     Encoding,
     Group,
@@ -21,7 +20,8 @@ from ragbias.attention import (
     document_mass,
     segment_mass,
 )
-from segments import Segments, padded
+from support.random_models import random_model
+from support.segments import Segments, padded
 
 triton_backend = pytest.importorskip("ragbias.attention.triton_backend")
 

@@ -8,11 +8,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import ragbias
-from conftest import FAMILIES, random_model
 from ragbias.binding.architectures import ARCHITECTURES
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling, Pine, PositionInterpolation, RoToR, SelfExtend
-from segments import Segments, padded
+from support.random_models import FAMILIES, random_model
+from support.segments import Segments, padded
 
 SEGMENTS = Segments([9, 14, 7, 12])
 IDS, SPANS = SEGMENTS.plain

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragbias
-from conftest import random_model
 from ragbias.methods import Pine
-from segments import Segments, padded
+from support.random_models import random_model
+from support.segments import Segments, padded
 
 DTYPES = [torch.float32, torch.bfloat16]
 

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from bound_models import IDS, SEGMENTS, SPANS, logits, snapshot
 
 import ragbias
-from conftest import random_model
 from ragbias.errors import (
     BindingError,
     EmptyDocumentError,
@@ -16,7 +14,9 @@ from ragbias.errors import (
     UnsupportedModelError,
 )
 from ragbias.methods import AttentionSorting, Pine
-from segments import Segments, padded
+from support.bound_models import IDS, SEGMENTS, SPANS, logits, snapshot
+from support.random_models import random_model
+from support.segments import Segments, padded
 
 
 @pytest.mark.parametrize(

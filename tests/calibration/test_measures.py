@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import ragbias
-from conftest import FAMILIES, random_model
 from ragbias.calibration import perturbation as perturb
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
@@ -23,6 +22,7 @@ from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
+from support.random_models import FAMILIES, random_model
 
 
 @pytest.fixture

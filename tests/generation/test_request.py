@@ -1,9 +1,7 @@
 """Prompts made ready: what runs together, what runs plain, and what is refused."""
 
 import pytest
-from prompts import DOCUMENTS, PROMPT
 
-from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import (
     ArgumentError,
@@ -15,6 +13,8 @@ from ragbias.errors import (
     UnsupportedModelError,
 )
 from ragbias.methods import ChannelScaling, Pine
+from support.prompts import DOCUMENTS, PROMPT
+from support.random_models import random_model
 
 
 def test_a_batch_takes_prompts_made_ready(lm):

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from prompts import DOCUMENTS, PROMPT
 
 from ragbias import Prompt, debias
 from ragbias.errors import MethodError
@@ -12,6 +11,7 @@ from ragbias.generation.report import Generation, Report, Usage
 from ragbias.generation.voting import elect
 from ragbias.methods import PermutationVote, RoToR
 from ragbias.prompt import tokenise
+from support.prompts import DOCUMENTS, PROMPT
 
 
 def name(method):

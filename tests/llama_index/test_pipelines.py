@@ -37,7 +37,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from ragbias.boundaries import Boundaries
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage
-from scripted import RecordingLM
+from support.scripted import RecordingLM
 
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4
@@ -170,7 +170,7 @@ async def ask(engine: Any, form: str) -> list[NodeWithScore]:
 
 
 def bare(text: str) -> str:
-    """A document as it stands in a prompt, without the escapes of a printed list."""
+    """A document as it occurs in a prompt, without the escapes of a printed list."""
     if "\\n" in text:
         text = ast.literal_eval('"' + text.replace('"', '\\"') + '"')
     return text.strip()

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from deadly import Deadly
 from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bench import local_engine as local
 from ragbias.evaluation.bench import ray_engine
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
+from support.deadly import Deadly
 
 METHODS = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
 ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
@@ -22,7 +22,7 @@ def two_workers():
     """One cluster for all tests here; it takes seconds to start."""
     ray = ray_engine._ray()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``deadly``
+        patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``support.deadly``
         ray_engine._start(ray, 2)
         yield
         ray.shutdown()

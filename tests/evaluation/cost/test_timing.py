@@ -4,13 +4,13 @@ import time
 
 import torch
 
-from conftest import random_model
 from ragbias.binding import debias
 from ragbias.evaluation.cost.memory import peak_bytes
 from ragbias.evaluation.cost.model_shapes import in_every_layer
 from ragbias.evaluation.cost.random_prompts import draw
 from ragbias.evaluation.cost.timing import measure
 from ragbias.methods import METHODS, AttentionMethod, Pine
+from support.random_models import random_model
 
 CPU = torch.device("cpu")
 NAMES = [name for name, method in METHODS.items() if issubclass(method, AttentionMethod)]

@@ -9,7 +9,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.text import Text
 
-from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
@@ -26,6 +25,7 @@ from ragbias.methods import (
     PositionInterpolation,
     RoToR,
 )
+from support.random_models import random_model
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]
 PROMPT = Prompt("Read:\n", DOCUMENTS, "Who sits?")

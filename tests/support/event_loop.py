@@ -1,7 +1,9 @@
-"""How free an event loop is while something runs on it."""
+"""How free an event loop is while something runs on it, and work on it that is cancelled."""
 
 import asyncio
 import time
+
+import pytest
 
 
 async def gaps_during(work) -> list[float]:
@@ -23,3 +25,13 @@ async def gaps_during(work) -> list[float]:
     running = False
     await ticking
     return sorted(gaps)
+
+
+async def cancel_after_passes(work, passes, count=3):
+    """Run a coroutine and cancel it when the model has made ``count`` forward passes."""
+    task = asyncio.create_task(work)
+    while len(passes) < count:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -30,7 +30,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 import ragbias
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
-from scripted import saying
+from support.scripted import saying
 
 SYSTEM = (
     "Use the given context to answer the question. If you don't know the answer, say you don't know. "

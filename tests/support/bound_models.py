@@ -3,7 +3,7 @@
 import torch
 
 from ragbias.methods import ChannelScaling, NoMethod, Pine
-from segments import Segments
+from support.segments import Segments
 
 METHODS = [NoMethod(), Pine(), ChannelScaling(5, 0.0, layers=(1, 2)), ChannelScaling(9, -1.0, layers=(0, 0))]
 SEGMENTS = Segments([8, 5, 11, 7])
@@ -11,7 +11,7 @@ IDS, SPANS = SEGMENTS.plain
 
 
 def snapshot(model):
-    """Everything a binding could leave behind: hooks, configs, attributes, weights."""
+    """Everything a binding could fail to undo: hooks, configs, attributes, weights."""
     return {
         name: (
             len(module._forward_hooks),

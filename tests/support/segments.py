@@ -35,14 +35,14 @@ class Segments:
         return self.arranged(range(len(self.documents)))
 
 
-def padded(rows: Sequence[tuple[Tensor, list[Span]]], pad: int = 0) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """A left-padded batch: ids, mask, spans by row."""
-    width = max(ids.shape[1] for ids, _ in rows)
-    ids = torch.full((len(rows), width), pad)
-    mask = torch.zeros(len(rows), width, dtype=torch.long)
+def padded(prompts: Sequence[tuple[Tensor, list[Span]]], pad: int = 0) -> tuple[Tensor, Tensor, list[list[Span]]]:
+    """A left-padded batch: ids, mask, the spans of each sequence."""
+    width = max(ids.shape[1] for ids, _ in prompts)
+    ids = torch.full((len(prompts), width), pad)
+    mask = torch.zeros(len(prompts), width, dtype=torch.long)
     spans = []
-    for index, (row, own) in enumerate(rows):
-        shift = width - row.shape[1]
-        ids[index, shift:], mask[index, shift:] = row[0], 1
+    for index, (sequence, own) in enumerate(prompts):
+        shift = width - sequence.shape[1]
+        ids[index, shift:], mask[index, shift:] = sequence[0], 1
         spans.append([(begin + shift, end + shift) for begin, end in own])
     return ids, mask, spans
