@@ -13,7 +13,7 @@ from ragbias.evaluation.audit.position_preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.evaluation.report.figures import Look, looks_of
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.report.looks import literal
 
 BARS: tuple[dict[str, Any], ...] = ({"color": "#444444"}, {"color": "white", "edgecolor": "#444444", "hatch": "////"})
 

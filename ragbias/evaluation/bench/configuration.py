@@ -23,9 +23,9 @@ from pydantic import (
 )
 
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.data.validation import complaints
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Task
+from ragbias.evaluation.validation import complaints
 
 HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
 MMLU = "mmlu"  # short for lm-eval with this task

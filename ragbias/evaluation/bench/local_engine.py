@@ -9,8 +9,8 @@ import torch
 
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.data.model_loading import load_model
 from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.validation import complaints
+from ragbias.evaluation.validation import complaints
 
 Count = Annotated[int, Field(ge=0)]
 

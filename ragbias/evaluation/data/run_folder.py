@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.validation import complaints
+from ragbias.evaluation.validation import complaints
 
 ROWS = "rows.jsonl"
 NOISE = "noise.jsonl"  # the answers to cases that are asked again

@@ -16,12 +16,12 @@ import transformers
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.cost.interleaved import figures, interleaved, now
-from ragbias.evaluation.data.model_loading import load_model
-from ragbias.evaluation.data.stock_prompt import stock_prompt
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.by_position import Curve, Example, MakeText, measure, split
 from ragbias.evaluation.measures.metrics import normalised
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.report.looks import literal
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.models.tiny.world import Passage, Question, held_out_corpus, held_out_questions

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from ragbias.evaluation.measures.aggregates import REFERENCE
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.tables import cost_kind, cost_of, ranked
 
 OVERLAID = 3  # bands that one panel can hold

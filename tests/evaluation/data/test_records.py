@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from bench_rows import row
+from bench_records import row
 
 from ragbias.errors import DataError
 from ragbias.evaluation.data.records import as_lines, read_records

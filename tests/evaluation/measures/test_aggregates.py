@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from bench_rows import row, rows_with, u_shape
+from bench_records import row, rows_with, u_shape
 
 from ragbias.evaluation.measures.aggregates import summarise
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bench_rows import row, rows_with, u_shape
+from bench_records import row, rows_with, u_shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap

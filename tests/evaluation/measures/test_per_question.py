@@ -4,7 +4,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from bench_rows import row
+from bench_records import row
 from scipy.stats import kendalltau
 
 from ragbias.errors import RunError

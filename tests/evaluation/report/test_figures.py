@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import rows_with, u_shape
 from matplotlib import rc_context
 from matplotlib.text import Text
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import rows_with, u_shape
 
 from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of

@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import rows_with, u_shape
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import as_lines

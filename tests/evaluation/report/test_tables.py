@@ -4,7 +4,7 @@ import csv
 import io
 from dataclasses import replace
 
-from bench_rows import row, rows_with, u_shape
+from bench_records import row, rows_with, u_shape
 from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
