@@ -1,4 +1,4 @@
-"""One HTML file that holds everything: figures inside it, no scripts, nothing fetched from elsewhere."""
+"""The report as one self-contained HTML file: figures embedded, no scripts, nothing fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
         runs=[
             {
                 "folder": run.folder.name or str(run.folder),
-                "answers": len(run.rows),
+                "answers": len(run.records),
                 "noise": len(run.noise),
                 "settings": json.dumps(run.settings, indent=2, ensure_ascii=False) if run.settings else "not recorded",
             }

@@ -1,10 +1,10 @@
-"""What stands in the figures; how they look was looked at."""
+"""What the figures show; how they look was checked by eye."""
 
 import io
 
 import numpy as np
 import pytest
-from bench_records import rows_with, u_shape
+from bench_records import records_with, u_shape
 from matplotlib import rc_context
 from matplotlib.text import Text
 
@@ -15,12 +15,12 @@ LABELS = [f"method-{index}(parameter={index}, another={index})" for index in ran
 
 
 def results_of(labels, counts=(10,), questions=12, cost=None, noise=()):
-    rows = []
+    records = []
     for documents in counts:
         positions = [0, documents // 2, documents - 1]
         shape = {label: u_shape(positions, 0.9, 0.2 + 0.04 * index) for index, label in enumerate(labels)}
-        rows += rows_with(shape, questions, documents)
-    return summarise(rows, cost, noise or rows)["results"]
+        records += records_with(shape, questions, documents)
+    return summarise(records, cost, noise or records)["results"]
 
 
 def looks_of(result):
@@ -54,7 +54,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
     )
 
 
-def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
+def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
     (result,) = results_of(["none", "pine"])
     drawn = {line.get_label(): line for line in figures.u_curves(result, looks_of(result)).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
@@ -140,7 +140,7 @@ def test_flip_rates_stand_beside_the_noise_floor():
     )
     (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
     assert list(floor.get_xdata()) == [0, 0]
-    assert figures.flip_rates(summarise(rows_with({"none": {0: 0.5}}, 8))["results"][0]) is None
+    assert figures.flip_rates(summarise(records_with({"none": {0: 0.5}}, 8))["results"][0]) is None
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter():
