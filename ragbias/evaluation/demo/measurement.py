@@ -170,7 +170,7 @@ def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
 
 def save(outcome: dict[str, Any], folder: Path) -> None:
     """Write ``results.json`` and ``bias.png``."""
-    from ragbias.evaluation.report.figures import overlaid
+    from ragbias.evaluation.report.figures.position_curves import overlaid
 
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"settings": outcome["settings"], "results": outcome["results"]}

@@ -15,7 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from ragbias.evaluation.measures.bootstrap import LEVEL
-from ragbias.evaluation.report import figures, tables
+from ragbias.evaluation.report import tables
+from ragbias.evaluation.report.figures import position_curves as figures
 from ragbias.evaluation.report.read_runs import Run
 
 READING = (

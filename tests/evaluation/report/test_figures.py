@@ -9,7 +9,7 @@ from matplotlib import rc_context
 from matplotlib.text import Text
 
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.report import figures
+from ragbias.evaluation.report.figures import position_curves as figures
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 
