@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
+import yaml  # comes with transformers
 
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.extras import required
@@ -16,9 +17,7 @@ from ragbias.evaluation.tasks.task import Task
 from ragbias.evaluation.validation import complaints
 
 required("pydantic", "bench")
-required("yaml", "bench")
 
-import yaml  # noqa: E402
 from pydantic import (  # noqa: E402
     BaseModel,
     BeforeValidator,
