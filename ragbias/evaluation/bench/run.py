@@ -134,7 +134,7 @@ def _run_harness(settings: BenchConfiguration, plan: Plan, store: Store, bar: Pr
 
 
 def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
-    """By ``cost_key`` and label."""
+    """The costs by ``cost_key`` and label; measures those that the folder lacks."""
     found = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
@@ -153,7 +153,7 @@ def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """A case of each of the first questions, by the number of documents; not those of the reference lines."""
+    """A case of each of the first questions, by the number of documents; none with the gold document alone."""
     found: dict[int, dict[str, Case]] = {}
     for case in task.cases():
         if len(case.documents) > 1:

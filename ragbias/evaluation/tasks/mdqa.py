@@ -112,9 +112,9 @@ class MultiDocumentQA(Task):
             gold, key = example.passages[example.gold], f"{self.seed} {example.id}"
             for passages, position, order in arranged(gold, others, positions, self.orders, key):
                 documents = [self._document(number, passage) for number, passage in enumerate(passages, start=1)]
-                seed = (f"/{self.seed}",) if pool or order else ()
                 yield Case(
-                    id="".join((f"{example.source}/{example.line.number}/{count}/{position}/{order}", *seed)),
+                    id=f"{example.source}/{example.line.number}/{count}/{position}/{order}"
+                    + (f"/{self.seed}" if pool or order else ""),
                     question=example.id,
                     text=TEMPLATE.format(search_results="\n".join(documents), question=example.question),
                     documents=tuple(documents),
