@@ -79,3 +79,7 @@ class DataError(RagBiasError):
 
 class RunError(RagBiasError):
     """A run's settings contradict each other, or its folder holds another run."""
+
+
+class MissingExtraError(RagBiasError, ImportError):
+    """A package of an optional extra is not installed; names the command that installs it. Also an ``ImportError``."""

@@ -24,7 +24,7 @@ from ragbias.calibration.mean_hidden_states import mean_states
 from ragbias.calibration.measurements import Found, Measured, record
 from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.errors import MethodError
-from ragbias.evaluation.data.model_loading import load_model
+from ragbias.evaluation.model_loading import load_model
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile

@@ -12,8 +12,8 @@ from rich.progress import Progress, TaskID
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
+from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.report.plotting import literal
 from ragbias.methods.profiles import Profile
 
 COLUMNS = 4  # of the plot

@@ -84,7 +84,7 @@ def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Prog
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.data.model_loading import load_model
+    from ragbias.evaluation.model_loading import load_model
 
     if pipeline is None:
         return from_questions(load_model(model), asked), 0

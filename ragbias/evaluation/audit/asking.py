@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.data.stock_prompt import stock_prompt
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.generation.recording import Recorded
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request

@@ -12,8 +12,7 @@ from ragbias.evaluation.audit.measuring import Audit
 from ragbias.evaluation.audit.position_preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.evaluation.report.figures import Look, looks_of
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.report.looks import Look, literal, looks_of
 
 BARS: tuple[dict[str, Any], ...] = ({"color": "#444444"}, {"color": "white", "edgecolor": "#444444", "hatch": "////"})
 

@@ -16,12 +16,12 @@ import transformers
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.cost.interleaved import figures, interleaved, now
-from ragbias.evaluation.data.model_loading import load_model
-from ragbias.evaluation.data.stock_prompt import stock_prompt
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.by_position import Curve, Example, MakeText, measure, split
 from ragbias.evaluation.measures.metrics import normalised
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.report.looks import literal
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
 from ragbias.models.tiny.world import Passage, Question, held_out_corpus, held_out_questions
@@ -170,7 +170,7 @@ def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
 
 def save(outcome: dict[str, Any], folder: Path) -> None:
     """Write ``results.json`` and ``bias.png``."""
-    from ragbias.evaluation.report.figures import overlaid
+    from ragbias.evaluation.report.figures.position_curves import overlaid
 
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"settings": outcome["settings"], "results": outcome["results"]}

@@ -13,8 +13,8 @@ from ragbias.binding import attach
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.audit.position_preference import PLACES, arrangements, places_of
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.data.stock_prompt import stock_prompt
 from ragbias.evaluation.measures.attribution import source
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, PermutationVote

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from ragbias.evaluation.audit.position_preference import PLACES, places_of
 from ragbias.evaluation.inspect.attention import View
-from ragbias.evaluation.report.figures import looks_of
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.report.looks import literal, looks_of
 
 MARK = "▸"
 MOST_TICKS = 20

@@ -1,4 +1,4 @@
-"""The model ``ragbias`` of lm-eval: a Hugging Face model that runs with a method. Importing this file registers it."""
+"""The model ``ragbias`` of lm-eval: a Hugging Face model that runs with a method; importing it registers it there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether it is what greedy decoding would write."""
         results = []
-        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits behind them
+        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits after them
         for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
             context = context[-(self.max_length + 1 - len(continuation)) :]
             if texts is None:
@@ -72,7 +72,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
             elif first is not None and first[0] == context and len(continuation) == 1:
                 logits = first[1]
             else:
-                logits = self._behind(context, continuation)
+                logits = self._after(context, continuation)
                 first = context, logits[:1]
             target = torch.tensor(continuation, device=logits.device)
             logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
@@ -83,7 +83,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return results
 
     @torch.no_grad()
-    def _behind(self, context: list[int], continuation: list[int]) -> Tensor:
+    def _after(self, context: list[int], continuation: list[int]) -> Tensor:
         """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
         with debias(self.model, self.method):
             output = self.model(self._ids(context), use_cache=True, logits_to_keep=1)

@@ -14,7 +14,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.data.stock_prompt import SYSTEM
+from ragbias.evaluation.stock_prompt import SYSTEM
 from ragbias.generation.recording import recording
 from ragbias.methods import NoMethod
 

@@ -1,4 +1,4 @@
-"""Models by name, and one line about what is wrong with those that cannot be loaded."""
+"""Loading a model by name; one that cannot be loaded is refused in one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
     except (RagBiasError, ImportError):
         raise
     except Exception as error:  # a damaged file raises whatever its reader does
-        reason = next(iter(str(error).split("\n")), "") or "no reason given"
+        reason = str(error).split("\n")[0] or "no reason given"
         raise RunError(
             f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected 'tiny', a hub name, or a "
             "folder with whole files of weights, config and tokenizer"

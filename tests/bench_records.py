@@ -1,4 +1,4 @@
-"""Rows of a bench with known accuracies, drawn with a seed."""
+"""Records of a bench with known accuracies, drawn with a seed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ragbias.evaluation.data.records import Record
 
 
-def row(**changes: Any) -> Record:
+def record(**changes: Any) -> Record:
     """A right answer to question q0 of a task of two documents; ``changes`` replace fields."""
     fields: dict[str, Any] = dict(
         id="q0-0", task="made-up", model="tiny", method="none", question="q0", group="", documents=2, gold_position=0,
@@ -19,7 +19,7 @@ def row(**changes: Any) -> Record:
     return Record(**{**fields, "method_ran": changes.get("method", "none").partition("(")[0], **changes})
 
 
-def rows_with(
+def records_with(
     accuracies: Mapping[str, Mapping[int, float]],
     questions: int,
     documents: int = 10,
@@ -27,7 +27,7 @@ def rows_with(
     groups: Sequence[str] = ("",),
     **fields: Any,
 ) -> list[Record]:
-    """One row for each method, question and position (from 0).
+    """One record for each method, question and position (from 0).
 
     A question is as hard for every method and position, so answers are correlated, and a method with one accuracy at
     all positions answers the same at all of them.
@@ -40,7 +40,7 @@ def rows_with(
             for position, accuracy in by_position.items():
                 right = hard < accuracy
                 made.append(
-                    row(
+                    record(
                         id=f"{documents}-q{question}-{position}",
                         question=f"q{question}",
                         method=label,
@@ -59,4 +59,4 @@ def rows_with(
 def u_shape(positions: Sequence[int], ends: float, middle: float) -> dict[int, float]:
     """Accuracies that fall in a parabola from both ends to the middle."""
     half = (positions[0] + positions[-1]) / 2
-    return {place: middle + (ends - middle) * ((place - half) / (half - positions[0])) ** 2 for place in positions}
+    return {each: middle + (ends - middle) * ((each - half) / (half - positions[0])) ** 2 for each in positions}
