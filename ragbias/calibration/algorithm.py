@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
+from ragbias.calibration.answer_loss import losses
+from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
 from ragbias.calibration.channel_search import search
-from ragbias.calibration.checkpoint import Partial
 from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
-from ragbias.calibration.loss import losses
 from ragbias.calibration.mean_hidden_states import mean_states
-from ragbias.calibration.measurements import Found, Measured, record
-from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.calibration.partial_results import Partial
+from ragbias.calibration.profile_record import Found, Measured, record
 from ragbias.errors import MethodError
 from ragbias.evaluation.data.model_loading import load_model
 from ragbias.lm import DebiasedLM

@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.loss import padded
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.inspect.attention import retrieving
+from ragbias.calibration.answer_loss import padded
+from ragbias.calibration.calibration_set import Sample
+from ragbias.evaluation.inspect.layer_attention import retrieving
 from ragbias.methods import SIW, AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import Span

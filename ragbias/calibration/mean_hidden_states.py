@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ragbias.calibration.calibration_settings import Plan
-from ragbias.calibration.checkpoint import Partial
+from ragbias.calibration.partial_results import Partial
 from ragbias.lm import DebiasedLM
 
 

@@ -26,12 +26,12 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ragbias.calibration.algorithm import load
+from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
 from ragbias.calibration.channel_search import Windows, layer_outputs
 from ragbias.calibration.gold_attention import attention_to
 from ragbias.calibration.mean_hidden_states import states_by_batch
-from ragbias.calibration.measurements import rounded
-from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.calibration.profile_record import rounded
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling

@@ -38,8 +38,8 @@ def audit(
     method.
     """
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, table
-    from ragbias.evaluation.audit.measuring import audit as measure
-    from ragbias.evaluation.audit.measuring import work
+    from ragbias.evaluation.audit.outcomes import audit as measure
+    from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import NoMethod

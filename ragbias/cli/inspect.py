@@ -23,8 +23,8 @@ def inspect(
     """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
     from ragbias.evaluation.data.model_loading import load_model
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.evaluation.inspect.attention import inspect as look
     from ragbias.evaluation.inspect.heat_maps import heat_maps
+    from ragbias.evaluation.inspect.layer_attention import inspect as look
     from ragbias.methods.parse import parse_methods
 
     asked = read_questions(questions)[:limit]

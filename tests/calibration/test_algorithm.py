@@ -9,8 +9,8 @@ from ragbias.calibration import algorithm as calibrate
 from ragbias.calibration import mean_hidden_states as hidden
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError
-from ragbias.calibration.checkpoint import Partial
-from ragbias.calibration.measurements import rounded
+from ragbias.calibration.partial_results import Partial
+from ragbias.calibration.profile_record import rounded
 from ragbias.cli import main
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling

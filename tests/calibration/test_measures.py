@@ -8,9 +8,10 @@ import torch
 import ragbias
 from conftest import FAMILIES, random_model
 from ragbias.calibration import perturbation as perturb
+from ragbias.calibration.answer_loss import losses, padded
+from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
-from ragbias.calibration.loss import losses, padded
 from ragbias.calibration.mean_hidden_states import random_strings, summed_states
 from ragbias.calibration.perturbation import (
     ScaledAttention,
@@ -19,7 +20,6 @@ from ragbias.calibration.perturbation import (
     curve_correlations,
     thirds,
 )
-from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt

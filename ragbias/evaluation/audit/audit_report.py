@@ -11,10 +11,10 @@ from rich.table import Table
 
 from ragbias.evaluation.audit.asking import Subject
 from ragbias.evaluation.audit.charts import flip_figure, place_figure
-from ragbias.evaluation.audit.measuring import Audit, Outcome
+from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.audit.position_preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
-from ragbias.evaluation.cost.on_prompts import Cost, measure_costs
+from ragbias.evaluation.cost.generation_cost import Cost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.html import address

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ragbias.evaluation.audit.measuring import Audit
+from ragbias.evaluation.audit.outcomes import Audit
 from ragbias.evaluation.audit.position_preference import PLACES
 from ragbias.evaluation.audit.verdict import WORTH
 from ragbias.evaluation.measures.bootstrap import Interval

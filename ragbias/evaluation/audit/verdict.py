@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ragbias.evaluation.audit.measuring import Audit, Outcome
+from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, ReorderingMethod
 

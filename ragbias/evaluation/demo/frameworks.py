@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
-from ragbias.evaluation.demo.measurement import Demo
+from ragbias.evaluation.demo.demo_run import Demo
 from ragbias.models.tiny.world import Question
 
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor
 
 from ragbias.evaluation.audit.position_preference import PLACES, places_of
-from ragbias.evaluation.inspect.attention import View
+from ragbias.evaluation.inspect.layer_attention import View
 from ragbias.evaluation.report.figures import looks_of
 from ragbias.evaluation.report.plotting import literal
 

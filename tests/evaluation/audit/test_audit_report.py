@@ -5,10 +5,10 @@ from matplotlib.text import Text
 
 from ragbias.evaluation.audit.audit_report import EXAMPLES, as_html, examples, place_rows
 from ragbias.evaluation.audit.charts import place_figure
-from ragbias.evaluation.audit.measuring import Audit, Outcome, rate
+from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
 from ragbias.evaluation.audit.position_preference import PLACES, Lean
 from ragbias.evaluation.audit.verdict import recommendation
-from ragbias.evaluation.cost.on_prompts import Cost
+from ragbias.evaluation.cost.generation_cost import Cost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine
 

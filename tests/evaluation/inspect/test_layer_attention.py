@@ -14,8 +14,8 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.inspect.attention import View, attention_by_layer, gold_of, inspect
 from ragbias.evaluation.inspect.heat_maps import gold_ratios, heat_maps
+from ragbias.evaluation.inspect.layer_attention import View, attention_by_layer, gold_of, inspect
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,

@@ -18,8 +18,8 @@ from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.evaluation.cost import model_shapes as models
 from ragbias.evaluation.cost import random_prompts as prompts
 from ragbias.evaluation.cost.arithmetic import PromptLengths
+from ragbias.evaluation.cost.forward_cost import Cost, measure
 from ragbias.evaluation.cost.machine import machine, versions
-from ragbias.evaluation.cost.timing import Cost, measure
 from ragbias.methods import AttentionMethod, Method, NoMethod
 from ragbias.methods.parse import parse_methods
 

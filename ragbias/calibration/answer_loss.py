@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.samples import Sample
+from ragbias.calibration.calibration_set import Sample
 from ragbias.methods import ChannelScaling, NoMethod
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ragbias import Prompt
 from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.measuring import Outcome, rate
+from ragbias.evaluation.audit.outcomes import Outcome, rate
 from ragbias.evaluation.audit.position_preference import Lean, arrangements, lean
 from ragbias.evaluation.audit.verdict import Verdict, verdict
 from ragbias.evaluation.data.questions import Question

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.calibration.calibration_set import calibration_set, kv_pairs
 from ragbias.calibration.calibration_settings import CalibrationSettings
-from ragbias.calibration.samples import calibration_set, kv_pairs
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
 

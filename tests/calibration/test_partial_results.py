@@ -5,7 +5,7 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from ragbias.calibration.checkpoint import Partial, unfinished
+from ragbias.calibration.partial_results import Partial, unfinished
 from ragbias.errors import MethodError
 
 

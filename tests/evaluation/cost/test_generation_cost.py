@@ -1,7 +1,7 @@
 """What methods cost."""
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost.on_prompts import measure_costs
+from ragbias.evaluation.cost.generation_cost import measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
