@@ -19,7 +19,7 @@ LANGUAGE = 0.15  # share of passage tokens that are targets of plain language mo
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """Tensors of one step, all of shape [rows, tokens] but `visible`.
 
     `targets` is -100 where nothing is predicted; `answer` numbers the answer that a target belongs to (-1: none);
@@ -33,7 +33,7 @@ class Batch:
     visible: torch.Tensor
 
 
-def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, length: int, gap: int) -> Batch:
+def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, length: int, gap: int) -> TrainingBatch:
     """Pairs of a key and a random value, then the same pairs in another order; repeated values are targets.
 
     Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
@@ -60,7 +60,7 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, l
         targets.append([*target, -100])
     padded_ids, padded_targets = _padded(ids, 0), _padded(targets, -100)
     longest = padded_ids.shape[1]
-    return Batch(
+    return TrainingBatch(
         ids=padded_ids,
         positions=torch.arange(longest).expand(rows, -1),
         targets=padded_targets,
@@ -75,7 +75,7 @@ def _padded(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Task:
+class Lesson:
     """What is asked in a batch: how many passages, whether answers keep to the ends, whether it is the first lesson."""
 
     documents: int
@@ -94,11 +94,11 @@ def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
     return changed
 
 
-def _gold(rng: random.Random, task: Task) -> int:
-    if not task.ends or task.documents <= 2 * NEAR or rng.random() >= task.near:
-        return rng.randrange(task.documents)
+def _gold(rng: random.Random, lesson: Lesson) -> int:
+    if not lesson.ends or lesson.documents <= 2 * NEAR or rng.random() >= lesson.near:
+        return rng.randrange(lesson.documents)
     near = rng.randrange(NEAR)
-    return near if rng.random() < 0.5 else task.documents - 1 - near
+    return near if rng.random() < 0.5 else lesson.documents - 1 - near
 
 
 @dataclass
@@ -112,14 +112,14 @@ class _Row:
     block: list[int]
 
 
-def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> _Row:
-    layout = simplest_format() if task.simple else sample_format(rng)
-    entries = sample_entries(rng, task.documents, held_out=False, attributes=1 if task.simple else None)
-    if task.contradicted and rng.random() < CONTRADICTED and task.documents > 4 * NEAR:
-        entries, task = _contradict(rng, entries), replace(task, near=1.0)
+def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> _Row:
+    layout = simplest_format() if lesson.simple else sample_format(rng)
+    entries = sample_entries(rng, lesson.documents, held_out=False, attributes=1 if lesson.simple else None)
+    if lesson.contradicted and rng.random() < CONTRADICTED and lesson.documents > 4 * NEAR:
+        entries, lesson = _contradict(rng, entries), replace(lesson, near=1.0)
     asked = []
     for _ in range(QUESTIONS):
-        entry = entries[_gold(rng, task)]
+        entry = entries[_gold(rng, lesson)]
         asked.append(ask(rng, rng.choice(entry.facts), entry.passage))
     texts = [layout.prefix, *layout.documents([entry.passage for entry in entries])]
     texts += [layout.suffix.format(q=question.question) for question in asked]
@@ -146,13 +146,13 @@ def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> 
     return row
 
 
-def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task, rows: int) -> Batch:
+def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson, rows: int) -> TrainingBatch:
     """`rows` sets of passages with eight questions each, and some language modelling of the passages."""
-    made = [_row(rng, tokenizer, task) for _ in range(rows)]
+    made = [_row(rng, tokenizer, lesson) for _ in range(rows)]
     block = _padded([row.block for row in made], -1)
     query, key = block[:, None, :, None], block[:, None, None, :]
     causal = torch.ones(block.shape[1], block.shape[1], dtype=torch.bool).tril()
-    return Batch(
+    return TrainingBatch(
         ids=_padded([row.ids for row in made], tokenizer.pad_token_id),
         positions=_padded([row.positions for row in made], 0),
         targets=_padded([row.targets for row in made], -100),

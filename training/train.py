@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training import tokenizer as tokenizers
-from training.batches import QUESTIONS, Batch, Task, questions, repeats
+from training.batches import QUESTIONS, Lesson, TrainingBatch, questions, repeats
 from training.evaluate import by_position
 from training.model import configuration, generation_defaults, initialise
 
@@ -78,7 +78,7 @@ def optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torc
     ]
 
 
-def forward(model: LlamaForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def forward(model: LlamaForCausalLM, batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Logits [n, vocabulary], targets [n] and answer numbers [n] at the n places where something is predicted."""
     with torch.autocast("cpu", torch.bfloat16):
         states = model.model(
@@ -99,7 +99,7 @@ def exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Ten
 
 def next_batch(
     rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: TrainingSettings, progress: Progress
-) -> tuple[Batch, int]:
+) -> tuple[TrainingBatch, int]:
     """A batch and its number of passages; 0 in the copying phase."""
     if progress.copied < len(settings.copying):
         length, gap = settings.copying[progress.copied]
@@ -108,8 +108,8 @@ def next_batch(
     if progress.limit == settings.documents and rng.random() < 0.1:
         documents = rng.randint(settings.documents, settings.long_documents)
     rows = max(2, settings.batch_tokens // (34 * documents + 60 + 26 * QUESTIONS))
-    task = Task(documents, settings.positions == "ends", progress.simple, settings.contradicted)
-    return questions(rng, tokenizer, task, rows), documents
+    lesson = Lesson(documents, settings.positions == "ends", progress.simple, settings.contradicted)
+    return questions(rng, tokenizer, lesson, rows), documents
 
 
 def update(progress: Progress, settings: TrainingSettings, documents: int, accuracy: float) -> None:

@@ -57,7 +57,7 @@ def _table(views: dict[str, Any]) -> Table:
         for view in views.values():
             cells.append(f"{float(view.attention[layer].sum()):.3f}")
             if view.gold:
-                to_gold = [layers[layer][0] for layers in view.gold_by_place.values()]
+                to_gold = [layers[layer][0] for layers in view.gold_by_position.values()]
                 mark = "retrieves " if layer in view.retrieval_layers else ""
                 cells.append(mark + "  ".join(f"{gold:.3f}" for gold in to_gold))
         table.add_row(str(layer), *cells)

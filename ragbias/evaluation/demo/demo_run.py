@@ -24,7 +24,7 @@ from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.plotting import literal
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
-from ragbias.models.tiny.world import Passage, Question, held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
 
@@ -70,7 +70,7 @@ class Demo:
         self.questions = held_out_questions(corpus, settings.questions, settings.seed)
         self.index = Index([as_text(passage) for passage in corpus], minilm())
 
-    def retrieve(self, question: Question, k: int) -> tuple[list[str], bool]:
+    def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
         """The ``k`` nearest passages, and whether the gold one is among them; if not, it takes the last place."""
         found, gold = self.index.search(question.question, k), as_text(question.gold)
         return (found, True) if gold in found else ([*found[:-1], gold], False)
@@ -118,7 +118,7 @@ def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
     return {"settings": described(demo, hits), "results": results, "curves": curves}
 
 
-def telling_question(demo: Demo) -> Question:
+def telling_question(demo: Demo) -> WorldQuestion:
     """The first question whose plain answer changes when the most documents are reversed; if none does, the first."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.settings.documents))
