@@ -46,7 +46,7 @@ def losses(
 
 
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Indices of samples whose answers are equally long, as a batch scales one number of positions; long prompts together."""
+    """Indices of samples, batch by batch; their answers are equally long, as a batch scales one number of positions."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt.ids)):
         groups[len(samples[index].answer)].append(index)
