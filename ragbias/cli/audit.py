@@ -12,7 +12,7 @@ from ragbias.cli.terminal import JsonPath, console, progress, status, writable, 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ragbias.evaluation.audit.asking import Subject
+    from ragbias.evaluation.audit.asking import AuditCase
     from ragbias.evaluation.data.questions import Question
 
 
@@ -38,8 +38,8 @@ def audit(
     method.
     """
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, table
-    from ragbias.evaluation.audit.measuring import audit as measure
-    from ragbias.evaluation.audit.measuring import work
+    from ragbias.evaluation.audit.outcomes import audit as measure
+    from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods import NoMethod
@@ -80,7 +80,7 @@ def audit(
         console.print(f"Written: {html}")
 
 
-def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[Subject], int]:
+def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline

@@ -23,7 +23,7 @@ def demo(
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
-    from ragbias.evaluation.demo import measurement as evaluation
+    from ragbias.evaluation.demo import demo_run as evaluation
     from ragbias.evaluation.measures.by_position import widest_margin
 
     settings = evaluation.DemoSettings(model=model, questions=questions, seed=seed)

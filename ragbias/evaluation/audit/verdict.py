@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ragbias.evaluation.audit.measuring import Audit, Outcome
+from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, ReorderingMethod
 
@@ -153,8 +153,8 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
     )
     if isinstance(outcome.method, ReorderingMethod):
         text += (
-            " It only settles the order: the answers are consistent, but the model still overlooks what stands in the "
-            "places it disregards."
+            " It only settles the order: the answers are consistent, but the model still overlooks what stands at the "
+            "positions it disregards."
         )
     if outcome.better is None:
         return f"{text} Whether the changed answers are better, only questions with known answers tell."

@@ -14,7 +14,7 @@ from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.provenance import check_model, described
 from ragbias.evaluation.bench.store import RecordFile, Store, refuse_other_contents
-from ragbias.evaluation.cost.on_prompts import DECODED, measure_costs
+from ragbias.evaluation.cost.generation_cost import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import (
     COST,
     HARNESS,

@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias import debias, methods
 from ragbias.errors import RunError
 from ragbias.methods import Method
-from ragbias.models import tiny
+from ragbias.models import local_path
 
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 
@@ -48,7 +48,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                 f"{self.method.name} needs documents, and the prompts of lm-eval have none; take a method that acts on "
                 f"any prompt: {', '.join(name for name, each in methods.METHODS.items() if not each.needs_documents)}"
             )
-        path = str(tiny.path()) if pretrained == "tiny" else pretrained
+        path = local_path(pretrained)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(pretrained=path, backend="causal", device=device, **settings)
         with debias(self.model, self.method):  # refuses at once what does not fit the model

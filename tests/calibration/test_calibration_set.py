@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.calibration.calibration_set import calibration_set, kv_pairs
 from ragbias.calibration.calibration_settings import CalibrationSettings
-from ragbias.calibration.samples import calibration_set, kv_pairs
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
 
@@ -60,7 +60,7 @@ def test_the_set_of_tiny_uses_training_names_only(tiny):
         assert decode(tiny, sample.answer).strip() in decode(tiny, sample.prompt.documents[sample.gold])
 
 
-def rows(count):
+def lines(count):
     return [
         {
             "question": f"Who is {n}?",
@@ -74,7 +74,7 @@ def rows(count):
 
 def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
     path = tmp_path / "set.jsonl"
-    path.write_text("\n".join(json.dumps(row) for row in rows(6)) + "\n\n")
+    path.write_text("\n".join(json.dumps(line) for line in lines(6)) + "\n\n")
     made = made_of(lm, data=path, depths=3)
     assert (len(made.choose), len(made.check)) == (12, 6)
     assert "12 is a cat." in decode(lm, made.check[0].prompt.documents[0])
@@ -96,7 +96,7 @@ def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
 )
 def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
     path = tmp_path / "set.jsonl"
-    data = rows(3)
+    data = lines(3)
     data[1].update(change)
     path.write_text("\n".join(map(json.dumps, data)))
     with pytest.raises(DataError, match=f"line 2: {message}"):
@@ -108,14 +108,14 @@ def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
     path.write_text("{}\n")
     with pytest.raises(DataError, match="line 1: no field"):
         made_of(lm, data=path)
-    path.write_text(json.dumps(rows(1)[0]))
+    path.write_text(json.dumps(lines(1)[0]))
     with pytest.raises(MethodError, match="holds 1 questions"):
         made_of(lm, data=path)
 
 
 def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
     path = tmp_path / "set.jsonl"
-    data = rows(3)
+    data = lines(3)
     del data[1]["answer"]
     path.write_text("\n".join(map(json.dumps, data)))
     with pytest.raises(DataError, match="line 2: no 'answer'; a calibration set needs question"):

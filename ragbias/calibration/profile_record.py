@@ -1,4 +1,4 @@
-"""What a profile keeps of the measurements, as plain data."""
+"""What was measured in a calibration, as a profile keeps it: plain data."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ragbias.calibration.calibration_settings import Plan
+from ragbias.calibration.calibration_set import CalibrationSet, Sample
+from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.channel_search import Ranking, layer_outputs
-from ragbias.calibration.samples import CalibrationSet, Sample
 from ragbias.methods import ChannelScaling, NoMethod
 
 CURVE_POINTS = 200  # of each layer's curve
@@ -47,7 +47,7 @@ class Found:
     check: Measured
 
 
-def record(plan: Plan, found: Found) -> dict[str, Any]:
+def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
     """The measurements as they stand in a profile."""
     choose, check = found.data.choose, found.data.check
     plain, scaled = found.losses[NoMethod()], found.losses[found.chosen]
@@ -98,9 +98,9 @@ def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequenc
 
 
 def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:
-    """Mean loss, and by the place of the gold document, counted from 1."""
+    """Mean loss, and by the position of the gold document, counted from 1."""
     by_depth = _means([sample.gold + 1 for sample in samples], found)
-    return {"loss": mean(found), "by_depth": {str(place): by_depth[place] for place in sorted(by_depth)}}
+    return {"loss": mean(found), "by_depth": {str(depth): by_depth[depth] for depth in sorted(by_depth)}}
 
 
 def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
@@ -117,19 +117,19 @@ def search_record(ranking: Ranking, states: NDArray[np.float64]) -> dict[str, An
     ``position_correlation`` is Pearson's, of a tried channel's mean value with the position where the monotone test
     looks, by layer: near 1 or -1 where the position is most of what the curve shows. ``smoothness`` is the roughness.
     """
-    tested = layer_outputs(states)[ranking.windows.first : ranking.windows.last + 1, ranking.windows.skip_fit :]
+    tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
     positions = np.arange(tested.shape[1])
     correlation = {
         str(channel): {
             str(layer): float(np.corrcoef(positions, curves[:, channel])[0, 1])
-            for layer, curves in enumerate(tested, start=ranking.windows.first)
+            for layer, curves in enumerate(tested, start=ranking.searched.first)
         }
         for channel in ranking.ranked
     }
     return {
         "passed": ranking.passed,
         "tried": ranking.ranked,
-        "windows": asdict(ranking.windows),
+        "windows": asdict(ranking.searched),
         "smoothness": {str(channel): value for channel, value in ranking.roughness.items()},
         "position_correlation": correlation,
         "monotone_layers": {str(channel): layers for channel, layers in ranking.monotone.items() if layers},

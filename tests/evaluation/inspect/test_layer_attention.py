@@ -13,8 +13,8 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.attention import placed_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.inspect.attention import View, attention_by_layer, gold_of, inspect
 from ragbias.evaluation.inspect.heat_maps import gold_ratios, heat_maps
+from ragbias.evaluation.inspect.layer_attention import View, attention_by_layer, gold_of, inspect
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,
@@ -38,7 +38,7 @@ def eager_masses(family, ids, spans):
     with torch.no_grad():
         attentions = model(torch.tensor([ids]), output_attentions=True).attentions
     last = [layer[0, :, -1].mean(0) for layer in attentions]
-    return torch.stack([torch.stack([row[begin:end].sum() for begin, end in spans]) for row in last])
+    return torch.stack([torch.stack([weights[begin:end].sum() for begin, end in spans]) for weights in last])
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "smollm3", "mpt"])
@@ -73,7 +73,7 @@ def test_neutral_methods_look_where_the_plain_model_looks(lm):
 
 
 def test_pine_weighs_at_the_positions_it_assigns(lm):
-    """Against a softmax over the scores with the documents placed by importance, all in one segment list."""
+    """Against a softmax over the scores with the documents positioned by importance, all in one segment list."""
     weighed = []
 
     class Placed(Pine):
@@ -154,15 +154,15 @@ def test_layers_that_look_at_the_gold_document_are_marked():
 def moved_view(gold, documents=3):
     """Of layers that give the gold document so much wherever it stands, and every other one 0.1."""
     moved = torch.full((3, len(gold), documents), 0.1)
-    for index, place in enumerate((0, (documents - 1) // 2, documents - 1)):
-        moved[index, :, place] = torch.tensor(gold)
+    for index, position in enumerate((0, (documents - 1) // 2, documents - 1)):
+        moved[index, :, position] = torch.tensor(gold)
     return View(moved[0], moved, 7)
 
 
-def test_the_gold_documents_share_is_told_by_its_place():
+def test_the_gold_documents_share_is_told_by_its_position():
     view = moved_view([0.1, 0.6], documents=5)
-    assert list(view.gold_by_place) == ["first", "middle", "last"]
-    for layers in view.gold_by_place.values():
+    assert list(view.gold_by_position) == ["first", "middle", "last"]
+    for layers in view.gold_by_position.values():
         assert layers == [pytest.approx((0.1, 0.1)), pytest.approx((0.6, 0.1))]
     assert gold_ratios(view) == pytest.approx([6, 6, 6])  # of layer 1 alone, which retrieves
     view.moved[1, 1, 2] = 0.3
@@ -173,9 +173,9 @@ def test_moving_the_gold_document_changes_nothing_for_an_invariant_method(lm):
     documents = tuple(document.strip() for document in DOCUMENTS)
     questions = [Question("Who sits?", documents, gold=gold) for gold in (3, 1)] + [Question("Who?", documents)]
     views = inspect(lm, questions, {"none": NoMethod(), "pine": Pine()})
-    first, *others = views["pine"].gold_by_place.values()
+    first, *others = views["pine"].gold_by_position.values()
     torch.testing.assert_close(torch.tensor(others), torch.tensor([first] * 2))
-    plain = torch.tensor(list(views["none"].gold_by_place.values()))
+    plain = torch.tensor(list(views["none"].gold_by_position.values()))
     assert (plain[0] - plain[2]).abs().max() > 1e-3
     assert views["pine"].known == 2
 
@@ -231,7 +231,7 @@ def test_command_draws_and_writes(tmp_path, cli):
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]
-    by_place = [each["gold"][1] for each in found["pine"]["gold_by_place"].values()]
+    by_place = [each["gold"][1] for each in found["pine"]["gold_by_position"].values()]
     assert by_place == pytest.approx([by_place[0]] * 3) and by_place[0] > 0.1
     assert len(found["pine"]["attention"]) == 4 and len(found["pine"]["attention"][0]) == 6
     assert found["none"]["retrieval_layers"] == [1]  # one layer of tiny looks documents up

@@ -1,4 +1,4 @@
-"""What methods cost on given prompts: time and memory beside the plain model, all methods interleaved."""
+"""What methods cost when given prompts are answered: time and memory beside the plain model's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECODED = 8  # tokens after the first one, in each round
 
 
 @dataclass(frozen=True)
-class Cost:
+class GenerationCost:
     """What one method costs; each ``(median, lowest, highest)`` over the rounds.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Clock:
 
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
-) -> dict[str, Cost]:
+) -> dict[str, GenerationCost]:
     """The cost of each method by its label, greedily, on one prompt after the other.
 
     Args:
@@ -72,10 +72,10 @@ def measure_costs(
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
     peaks = interleaved(methods, chosen[:1], lambda prompt, method: (_peak(lm, prompt, method),))
-    found: dict[str, Cost] = {}
+    found: dict[str, GenerationCost] = {}
     for label in methods:
         spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
-        found[label] = Cost(*(own for own, _ in spreads), *(ratio for _, ratio in spreads))
+        found[label] = GenerationCost(*(own for own, _ in spreads), *(ratio for _, ratio in spreads))
     return found
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ragbias.binding import attach
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.audit.position_preference import PLACES, arrangements, places_of
+from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.attribution import source
 from ragbias.evaluation.stock_prompt import stock_prompt
@@ -76,11 +76,11 @@ class Watched(AttentionMethod):
         return call.plain(call.rotate(call.query), call.rotate(call.key))
 
     def _mass(self, call: AttentionCall) -> Tensor:
-        (row,) = call.sequences()
+        (sequence,) = call.sequences()
         width = call.value.shape[-1]
         masses = []
-        for begin in range(0, len(row.spans), width):  # one channel for each document
-            some = row.spans[begin : begin + width]
+        for begin in range(0, len(sequence.spans), width):  # one channel for each document
+            some = sequence.spans[begin : begin + width]
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
                 value[:, :, first:end, channel] = 1
@@ -107,12 +107,12 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
         raise MethodError("permutation-vote answers several prompts, so it has no one attention to show; leave it out")
     watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
     tokens = request.tokens
-    with attach(lm.model, watched, [tokens.spans], private=True):
+    with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
     inside = [tokens.documents[index] for index in watched.document_order(tokens.documents)]
     came = request.origin.tokens.documents
-    places = [next(at for at, other in enumerate(inside) if other is document) for document in came]
-    return torch.stack(watched.mass)[:, places]
+    indices = [next(index for index, other in enumerate(inside) if other is document) for document in came]
+    return torch.stack(watched.mass)[:, indices]
 
 
 def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
@@ -132,7 +132,7 @@ class View:
     """What one method looks at, averaged over the questions.
 
     Attributes:
-        attention: ``[n_layers, n]``, to the document at each place of the retriever's order, averaged over heads.
+        attention: ``[n_layers, n]``, to the document at each position of the retriever's order, averaged over heads.
         moved: ``[3, n_layers, n]``, the same with the gold document, the one that holds the answer, put first, in the
             middle and last, the others left in their order; over the questions where it is known, None if it never is.
         known: number of these questions.
@@ -143,23 +143,23 @@ class View:
     known: int
 
     @property
-    def gold_by_place(self) -> dict[str, list[tuple[float, float]]]:
-        """By the gold document's place and by layer: attention to it and to the average other one."""
+    def gold_by_position(self) -> dict[str, list[tuple[float, float]]]:
+        """By the gold document's position and by layer: attention to it and to the average other one."""
         if self.moved is None:
             return {}
         found = {}
-        places = places_of(self.moved.shape[-1])
-        for name, place, mass in zip(PLACES, places, self.moved, strict=True):
-            gold = mass[:, place]
+        positions = positions_of(self.moved.shape[-1])
+        for name, position, mass in zip(POSITIONS, positions, self.moved, strict=True):
+            gold = mass[:, position]
             other = (mass.sum(1) - gold) / (mass.shape[1] - 1)
             found[name] = list(zip(gold.tolist(), other.tolist(), strict=True))
         return found
 
     @property
     def gold(self) -> list[tuple[float, float]]:
-        """By layer, attention to the gold document and to the average other one, averaged over the three places."""
-        by_place = torch.tensor(list(self.gold_by_place.values()))
-        return [(gold, other) for gold, other in by_place.mean(0).tolist()] if len(by_place) else []
+        """By layer, attention to the gold document and to the average other one, averaged over the three positions."""
+        by_position = torch.tensor(list(self.gold_by_position.values()))
+        return [(gold, other) for gold, other in by_position.mean(0).tolist()] if len(by_position) else []
 
     @property
     def retrieval_layers(self) -> list[int]:
@@ -172,9 +172,9 @@ class View:
             "attention": self.attention.tolist(),
             "gold": [gold for gold, _ in self.gold],
             "another": [other for _, other in self.gold],
-            "gold_by_place": {
-                place: {"gold": [gold for gold, _ in layers], "another": [other for _, other in layers]}
-                for place, layers in self.gold_by_place.items()
+            "gold_by_position": {
+                position: {"gold": [gold for gold, _ in layers], "another": [other for _, other in layers]}
+                for position, layers in self.gold_by_position.items()
             },
             "questions_with_gold": self.known,
             "retrieval_layers": self.retrieval_layers,
@@ -189,7 +189,7 @@ def inspect(
 ) -> dict[str, View]:
     """The view of each method, by label; the questions are asked in the stock prompt.
 
-    Each question is asked as it came and, if its gold document is known, with that at each of ``PLACES``.
+    Each question is asked as it came and, if its gold document is known, with that at each of ``POSITIONS``.
 
     Raises:
         DataError: the questions have different numbers of documents.
@@ -201,8 +201,8 @@ def inspect(
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:
         raise DataError(
-            f"the questions have {', '.join(map(str, counts))} documents, and places of different numbers cannot be "
-            "averaged; give questions with equally many"
+            f"the questions have {', '.join(map(str, counts))} documents, and positions among different numbers cannot "
+            "be averaged; give questions with equally many"
         )
     views = {}
     for label, method in methods.items():
@@ -226,8 +226,8 @@ def _mass(lm: DebiasedLM, question: str, documents: Sequence[str], method: Metho
 
 
 def gold_of(question: Question) -> int | None:
-    """Place of the document that holds the answer: as the question says, else the only one that holds one of them."""
+    """Index of the document that holds the answer: as the question says, else the only one that holds one of them."""
     if question.gold is not None:
         return question.gold
-    places = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
-    return places.pop() if len(places) == 1 else None
+    found = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
+    return found.pop() if len(found) == 1 else None

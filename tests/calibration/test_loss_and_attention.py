@@ -7,9 +7,10 @@ import torch
 
 import ragbias
 from ragbias.calibration import perturbation as perturb
+from ragbias.calibration.answer_loss import losses
+from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
-from ragbias.calibration.loss import losses, padded
 from ragbias.calibration.mean_hidden_states import random_strings, summed_states
 from ragbias.calibration.perturbation import (
     ScaledAttention,
@@ -18,7 +19,6 @@ from ragbias.calibration.perturbation import (
     curve_correlations,
     thirds,
 )
-from ragbias.calibration.samples import Sample, calibration_set
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
@@ -53,14 +53,8 @@ def test_losses_are_those_of_generating_token_by_token(lm, samples, method):
     assert sum(done) == len(samples)
 
 
-def test_padding_is_on_the_left_and_masked():
-    ids, mask = padded([[3, 4], [5, 6, 7]], torch.device("cpu"))
-    assert ids.tolist() == [[0, 3, 4], [5, 6, 7]]
-    assert mask.tolist() == [[0, 1, 1], [1, 1, 1]]
-
-
 def prompts_of(samples):
-    return [(sample.prompt.ids, sample.prompt.spans) for sample in samples]
+    return [sample.prompt for sample in samples]
 
 
 def shapeless_samples():
@@ -74,11 +68,11 @@ def test_attention_by_layer_is_that_of_eager_attention():
     """Unequal prompts in one batch, against the weights that the model itself gives out."""
     model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
     prompts = prompts_of(shapeless_samples())
-    for (ids, spans), found in zip(prompts, attention_to(model, prompts, 2), strict=True):
+    for prompt, found in zip(prompts, attention_to(model, prompts, 2), strict=True):
         with torch.no_grad():
-            attentions = eager(torch.tensor([ids]), output_attentions=True).attentions
+            attentions = eager(torch.tensor([prompt.ids]), output_attentions=True).attentions
         last = torch.stack([layer[0, :, -1].mean(0) for layer in attentions])
-        expected = torch.stack([last[:, begin:end].sum(1) for begin, end in spans], dim=1)
+        expected = torch.stack([last[:, begin:end].sum(1) for begin, end in prompt.spans], dim=1)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -105,7 +99,8 @@ def test_attention_with_factor_1_is_the_unscaled_one_on_every_family(family):
 def test_scaled_attention_is_that_of_scaled_queries_and_keys(samples):
     """The logits are those of the method; the last token's weights those of eager attention with changed inputs."""
     model, eager = random_model("llama"), random_model("llama", attn_implementation="eager")
-    method, (ids, spans) = ChannelScaling(3, -2.0, layers=(1, 1)), prompts_of(samples)[0]
+    method, prompt = ChannelScaling(3, -2.0, layers=(1, 1)), prompts_of(samples)[0]
+    ids, spans = prompt.ids, prompt.spans
 
     def scaled(module, args):
         hidden = args[0].clone()
@@ -161,21 +156,23 @@ def test_a_cropped_mask_hides_all_but_the_last_tokens(lm):
 
 def test_perturbations_report_every_factor_and_layer(lm, samples):
     profile, done = Profile("random-llama", 64, 4, 3, 0.0, (1, 2)), []
-    rows = attention_by_factor(lm, profile, samples, 3, done.append)
-    plain = attention_to(lm.model, [(s.prompt.ids, thirds(s.prompt.spans)) for s in samples], 3)
+    by_factor = attention_by_factor(lm, profile, samples, 3, done.append)
+    plain = attention_to(lm.model, [thirds(sample.prompt) for sample in samples], 3)
     first, _, last = torch.stack(plain)[:, 1:3].mean((0, 1)).tolist()
-    neutral = next(row for row in rows if row["factor"] == 1)
+    neutral = next(each for each in by_factor if each["factor"] == 1)
     assert (neutral["first_third"], neutral["last_third"]) == pytest.approx((first, last), rel=1e-4)
-    assert len({row["first_third"] for row in rows}) == len(rows)
+    assert len({each["first_third"] for each in by_factor}) == len(by_factor)
     plan = CalibrationSettings("m", strings=6, length=40, batch_size=3).plan(lm.window)
     curves = curve_correlations(lm, profile, plan, done.append)
     constant = next(curve for curve in curves if curve["perturbation"] == "position ids plus 10")
     assert constant["correlation_by_layer"] == pytest.approx([1.0] * len(constant["correlation_by_layer"]), abs=1e-3)
-    assert sum(done) == len(rows) * len(samples) + 5 * 6
+    assert sum(done) == len(by_factor) * len(samples) + 5 * 6
 
 
 def test_thirds_cover_the_documents_and_are_equally_long():
-    assert thirds([(4, 9), (9, 12)]) == [(4, 7), (7, 10), (10, 12)]
+    prompt = TokenisedPrompt([0] * 4, [[1, 2, 3, 4, 5], [6, 7, 8]], [9])
+    assert thirds(prompt) == TokenisedPrompt([0] * 4, [[1, 2, 3], [4, 5, 6], [7, 8]], [9])
+    assert thirds(prompt).spans == [(4, 7), (7, 10), (10, 12)]
 
 
 def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_path):
@@ -184,7 +181,7 @@ def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_
     perturb.main()
     assert "Correlation of the channel's curve" in " ".join(capsys.readouterr().out.split())
     written = json.loads((tmp_path / "p.json").read_text())
-    assert [row["factor"] for row in written["attention"]] == list(perturb.FACTORS)
+    assert [each["factor"] for each in written["attention"]] == list(perturb.FACTORS)
     assert len(written["curves"]) == 4
     monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", "--strings=0"])
     with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""What is measured of a pipeline: flips and their floor, preferred places, changes, for each method."""
+"""What is measured of a pipeline: flips and their floor, preferred positions, changes, for each method."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.position_preference import Lean, lean, logprob_by_place
+from ragbias.evaluation.audit.asking import AuditCase, answers, answers_again, audit_orders
+from ragbias.evaluation.audit.position_preference import PositionPreference, logprob_by_position, position_preference
 from ragbias.evaluation.measures.attribution import source
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.evaluation.measures.metrics import best_subspan_em, normalised
@@ -16,6 +16,7 @@ from ragbias.generation.report import Generation
 from ragbias.methods import Method
 
 Progress = Callable[[str, int], None]
+FILE_KEYS = {"preference": "lean", "logprob_by_position": "by_place"}  # fields that files know by another name
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class Outcome:
         flips: share of questions whose answer is not the same under all orders.
         floor: share of questions whose answer is not the same when asked as often in the retrieved order.
         excess: their difference, paired by question.
-        lean: from which places answers are taken, see ``lean``.
-        by_place: log-probability as the answer's document is moved, see ``logprob_by_place``.
+        preference: from which positions answers are taken.
+        logprob_by_position: of the answer as its document is moved; None: not measured.
         accuracy_by_order: share of right answers for each order, of the questions whose answer is known; None: of none.
         changed: share of questions that it answers otherwise than the first method, in the retrieved order.
         better: share of right answers in the retrieved order, less that of the first method; None: no answers known.
@@ -38,8 +39,8 @@ class Outcome:
     flips: Interval
     floor: Interval
     excess: Interval
-    lean: Lean
-    by_place: dict[str, Interval] | None
+    preference: PositionPreference
+    logprob_by_position: dict[str, Interval] | None
     accuracy_by_order: list[float] | None
     changed: Interval
     better: Interval | None
@@ -47,7 +48,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, fit for JSON; intervals are ``[estimate, low, high]``."""
-        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        return {FILE_KEYS.get(each.name, each.name): _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class _Asked:
 
 
 def audit(
-    subjects: Sequence[Subject],
+    cases: Sequence[AuditCase],
     methods: Mapping[str, Method],
     orders: int = 4,
     seed: int = 0,
@@ -99,15 +100,12 @@ def audit(
     """
     if orders < 2:
         raise RunError(f"orders={orders}; expected at least 2, the retrieved one and its reverse")
-    if len(subjects) < FEWEST:
+    if len(cases) < FEWEST:
         raise RunError(
-            f"too few examples: {len(subjects)} questions with two documents or more, an interval needs {FEWEST}; "
+            f"too few examples: {len(cases)} questions with two documents or more, an interval needs {FEWEST}; "
             "50 or more tell something"
         )
-    arranged = [
-        orders_of(len(each.asked.request.origin.tokens.documents), orders, seed + index)
-        for index, each in enumerate(subjects)
-    ]
+    arranged = [audit_orders(each.document_count, orders, seed + index) for index, each in enumerate(cases)]
     outcomes: dict[str, Outcome] = {}
     asked: dict[str, _Asked] = {}
     for label, method in methods.items():
@@ -115,12 +113,12 @@ def audit(
         def advance(done: int, label: str = label) -> None:
             progress(label, done)
 
-        asked[label] = _ask(subjects, arranged, method, advance)
+        asked[label] = _ask(cases, arranged, method, advance)
         first = asked[next(iter(methods))]
-        outcomes[label] = _outcome(subjects, arranged, method, asked[label], first, advance)
+        outcomes[label] = _outcome(cases, arranged, method, asked[label], first, advance)
     return Audit(
         outcomes,
-        len(subjects),
+        len(cases),
         max(map(len, arranged)),
         {label: [[each.text for each in own] for own in given.by_order] for label, given in asked.items()},
         {label: [[each.text for each in own] for own in given.again] for label, given in asked.items()},
@@ -133,18 +131,18 @@ def work(questions: int, methods: int, orders: int) -> int:
 
 
 def _ask(
-    subjects: Sequence[Subject],
+    cases: Sequence[AuditCase],
     arranged: Sequence[Sequence[Sequence[int]]],
     method: Method,
     progress: Callable[[int], None],
 ) -> _Asked:
-    by_order: list[list[Generation]] = [[] for _ in subjects]
-    again: list[list[Generation]] = [[] for _ in subjects]
-    as_retrieved = [subject.request(None, method) for subject in subjects]
+    by_order: list[list[Generation]] = [[] for _ in cases]
+    again: list[list[Generation]] = [[] for _ in cases]
+    as_retrieved = [case.request(None, method) for case in cases]
     for attempt in range(max(map(len, arranged))):
         left = [index for index, own in enumerate(arranged) if attempt < len(own)]
-        some = [subjects[index] for index in left]
-        requests = [subjects[index].request(arranged[index][attempt], method) for index in left]
+        some = [cases[index] for index in left]
+        requests = [cases[index].request(arranged[index][attempt], method) for index in left]
         for index, answer in zip(left, answers(some, requests, attempt, progress=progress), strict=True):
             by_order[index].append(answer)
         if attempt == 0:
@@ -157,7 +155,7 @@ def _ask(
 
 
 def _outcome(
-    subjects: Sequence[Subject],
+    cases: Sequence[AuditCase],
     arranged: Sequence[Sequence[Sequence[int]]],
     method: Method,
     asked: _Asked,
@@ -166,21 +164,21 @@ def _outcome(
 ) -> Outcome:
     flips, floor = ([float(_differ(own)) for own in given] for given in (asked.by_order, asked.again))
     sources = [
-        [source(answer.text, subject.documents, subject.question.question) for answer in own]
-        for subject, own in zip(subjects, asked.by_order, strict=True)
+        [source(answer.text, case.documents, case.question.question) for answer in own]
+        for case, own in zip(cases, asked.by_order, strict=True)
     ]
     retrieved = [own[0] for own in asked.by_order]
     before = [own[0] for own in first.by_order]
-    right = [[_is_right(answer, subject) for answer in own] for subject, own in _labelled(subjects, asked)]
-    right_before = [_is_right(own[0], subject) for subject, own in _labelled(subjects, first)]
+    right = [[_is_right(answer, case) for answer in own] for case, own in _labelled(cases, asked)]
+    right_before = [_is_right(own[0], case) for case, own in _labelled(cases, first)]
     wanted = {method.name, "none"} if getattr(method, "selective", False) else {method.name}
     return Outcome(
         method=method,
         flips=rate(flips),
         floor=rate(floor),
         excess=rate([flip - noise for flip, noise in zip(flips, floor, strict=True)], least=-1),
-        lean=lean(sources, arranged),
-        by_place=logprob_by_place(subjects, retrieved, [own[0] for own in sources], method, progress),
+        preference=position_preference(sources, arranged),
+        logprob_by_position=logprob_by_position(cases, retrieved, [own[0] for own in sources], method, progress),
         accuracy_by_order=_by_order(right) if right else None,
         changed=rate([float(_differ(pair)) for pair in zip(retrieved, before, strict=True)]),
         better=_better([own[0] for own in right], right_before),
@@ -191,7 +189,7 @@ def _outcome(
 def _plain(value: Any) -> Any:
     if isinstance(value, Interval):
         return value.as_list()
-    if isinstance(value, Lean):
+    if isinstance(value, PositionPreference):
         return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, Method):
         return str(value)
@@ -200,18 +198,18 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-def _labelled(subjects: Sequence[Subject], asked: _Asked) -> list[tuple[Subject, list[Generation]]]:
-    pairs = zip(subjects, asked.by_order, strict=True)
-    return [(subject, own) for subject, own in pairs if subject.question.answers]
+def _labelled(cases: Sequence[AuditCase], asked: _Asked) -> list[tuple[AuditCase, list[Generation]]]:
+    pairs = zip(cases, asked.by_order, strict=True)
+    return [(case, own) for case, own in pairs if case.question.answers]
 
 
 def _differ(generations: Sequence[Generation]) -> bool:
     return len({normalised(each.text) for each in generations}) > 1
 
 
-def _is_right(answer: Generation, subject: Subject) -> float:
+def _is_right(answer: Generation, case: AuditCase) -> float:
     """Whether the answer holds one of the right ones."""
-    return best_subspan_em(answer.text.strip(), subject.question.answers)
+    return best_subspan_em(answer.text.strip(), case.question.answers)
 
 
 def _by_order(right: Sequence[Sequence[float]]) -> list[float]:

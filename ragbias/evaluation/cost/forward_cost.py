@@ -1,4 +1,4 @@
-"""Times and memory of methods on one batch, interleaved with the plain model's."""
+"""What methods cost in a model's forward passes on one batch: time and memory beside the plain model's."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from ragbias.binding import debias
 from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
 from ragbias.evaluation.cost.interleaved import Spread, figures, interleaved, now
 from ragbias.evaluation.cost.memory import peak_bytes
-from ragbias.evaluation.cost.random_prompts import Batch
+from ragbias.evaluation.cost.random_prompts import PromptBatch
 from ragbias.methods import Method, NoMethod
 
 
 @dataclass(frozen=True)
-class Cost:
+class ForwardCost:
     """What one method costs; times and their ratios to plain attention in the same round ``(median, lowest, highest)``.
 
     Attributes:
         prefill_seconds: of the forward pass over the prompts, up to the logits of the first token.
         first_token_seconds: the same, with attaching the method before it and reading the token after it.
-        decode_seconds: for one token after the first, in each row.
+        decode_seconds: for one token after the first, in each sequence.
         peak_bytes: the most memory in use at once during all of this, beside the model; measured once.
-        prefill_limit, decode_limit: the ratios that the arithmetic asks for, see ``limit``; None: not known.
+        prefill_limit, decode_limit: the ratios that the arithmetic asks for, see ``cost.arithmetic``; None: not known.
     """
 
     prefill_seconds: Spread
@@ -48,12 +48,12 @@ class Cost:
 def measure(
     model: PreTrainedModel,
     methods: Mapping[str, Method],
-    batch: Batch,
+    batch: PromptBatch,
     steps: int = 8,
     rounds: int = 5,
     backend: str = "auto",
     progress: Callable[[], None] = lambda: None,
-) -> dict[str, Cost]:
+) -> dict[str, ForwardCost]:
     """The cost of the plain model and of each method, by label.
 
     Args:
@@ -63,28 +63,28 @@ def measure(
         backend: what computes the methods' attention, see ``ragbias.debias``.
         progress: called after each run, ``rounds + 2`` times for each method and for ``none``.
     """
-    contestants = {NoMethod.name: NoMethod(), **methods}
+    methods = {NoMethod.name: NoMethod(), **methods}
 
-    def times(batch: Batch, method: Method) -> tuple[float, ...]:
+    def times(batch: PromptBatch, method: Method) -> tuple[float, ...]:
         taken = _times(model, method, batch, steps, backend)
         progress()
         return taken
 
-    def peak(batch: Batch, method: Method) -> tuple[float, ...]:
+    def peak(batch: PromptBatch, method: Method) -> tuple[float, ...]:
         highest = peak_bytes(model.device, lambda: _times(model, method, batch, steps, backend))
         progress()
         return (highest,)
 
-    timed = interleaved(contestants, [batch] * (rounds + 1), times)
-    peaks = interleaved(contestants, [batch], peak)
+    timed = interleaved(methods, [batch] * (rounds + 1), times)
+    peaks = interleaved(methods, [batch], peak)
     shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
-    found: dict[str, Cost] = {}
-    for label, method in contestants.items():
+    found: dict[str, ForwardCost] = {}
+    for label, method in methods.items():
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
             figures(timed, label, index, 1) for index in range(3)
         )
         (peak_memory, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
-        found[label] = Cost(
+        found[label] = ForwardCost(
             prefill_seconds=prefill,
             first_token_seconds=first,
             decode_seconds=decode,
@@ -100,7 +100,7 @@ def measure(
 
 
 def _times(
-    model: PreTrainedModel, method: Method, batch: Batch, steps: int, backend: str
+    model: PreTrainedModel, method: Method, batch: PromptBatch, steps: int, backend: str
 ) -> tuple[float, float, float]:
     """Seconds of the prefill, until the first token, and of one decoding step."""
     begin = now(model.device)
@@ -118,7 +118,7 @@ def _times(
 
 
 def _chosen(output: Any) -> torch.Tensor:
-    """The next token of each row, ``[rows, 1]``, read back as generation does to see whether it ends there."""
+    """The next token of each sequence, ``[batch, 1]``, read back as generation does to see whether it ends there."""
     token: torch.Tensor = output.logits[:, -1:].argmax(-1)
     token.tolist()
     return token

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,17 @@ import transformers
 from ragbias.errors import MethodError
 from ragbias.evaluation.cost.interleaved import figures, interleaved, now
 from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.measures.by_position import Curve, Example, MakeText, measure, split
-from ragbias.evaluation.measures.metrics import normalised
+from ragbias.evaluation.measures.by_position import Curve, measure
+from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.stock_prompt import stock_prompt
-from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks import Case, Task
+from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.generation.request import in_parts
+from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
-from ragbias.models.tiny.world import Passage, Question, held_out_corpus, held_out_questions
+from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
 
@@ -60,6 +63,42 @@ def as_text(passage: Passage) -> str:
     return f"{passage.title}\n{passage.text}"
 
 
+@dataclass(frozen=True)
+class DemoQA(Task):
+    """Held-out questions over what the retriever finds, in the stock prompt, the gold passage at each position.
+
+    Attributes:
+        retrieved: by question, the passages, nearest first, the gold one among them.
+        positions: of the gold passage, counted from 0; the others keep their order.
+    """
+
+    lm: DebiasedLM
+    questions: Sequence[WorldQuestion]
+    retrieved: Sequence[Sequence[str]]
+    positions: Sequence[int]
+
+    name = "demo"
+    max_new_tokens = 8
+    chat = False  # the stock prompt is in the chat template already
+
+    def cases(self) -> Iterator[Case]:
+        for index, (asked, texts) in enumerate(zip(self.questions, self.retrieved, strict=True)):
+            gold, question = as_text(asked.gold), f"{index:06}"
+            others = [text for text in texts if text != gold]
+            for documents, position, _ in arranged(gold, others, self.positions, 1, question):
+                yield Case(
+                    id=f"{question}/{position}",
+                    question=question,
+                    text=stock_prompt(self.lm, documents, asked.question),
+                    documents=tuple(documents),
+                    answers=(asked.answer,),
+                    gold_position=position,
+                )
+
+    def score(self, case: Case, prediction: str) -> float:
+        return exact(prediction, case.answers)
+
+
 class Demo:
     """Corpus, index, questions and model of one run."""
 
@@ -70,26 +109,17 @@ class Demo:
         self.questions = held_out_questions(corpus, settings.questions, settings.seed)
         self.index = Index([as_text(passage) for passage in corpus], minilm())
 
-    def retrieve(self, question: Question, k: int) -> tuple[list[str], bool]:
-        """The ``k`` nearest passages, and whether the gold one is among them; if not, it takes the last place."""
+    def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
+        """The ``k`` nearest passages, and whether the gold one is among them; if not, it replaces the last one."""
         found, gold = self.index.search(question.question, k), as_text(question.gold)
         return (found, True) if gold in found else ([*found[:-1], gold], False)
 
-    def examples(self, documents: int) -> tuple[list[Example], int]:
-        """One example per question, and how often the retriever found the gold passage by itself."""
-        examples, hits = [], 0
-        for question in self.questions:
-            texts, hit = self.retrieve(question, documents)
-            gold = as_text(question.gold)
-            rest = tuple(text for text in texts if text != gold)
-            examples.append(Example(question.question, question.answer, gold, rest))
-            hits += hit
-        return examples, hits
-
-    @property
-    def make_text(self) -> MakeText:
-        """The stock prompt for this model."""
-        return partial(stock_prompt, self.lm)
+    def task(self, documents: int) -> tuple[DemoQA, float]:
+        """The questions with so many passages each, and how often the retriever found the gold one by itself."""
+        retrieved = [self.retrieve(question, documents) for question in self.questions]
+        positions = evenly_spread(documents, self.settings.positions)
+        task = DemoQA(self.lm, self.questions, [texts for texts, _ in retrieved], positions)
+        return task, sum(hit for _, hit in retrieved) / len(retrieved)
 
 
 def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
@@ -103,42 +133,39 @@ def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
     curves: dict[int, dict[str, Curve]] = {}
     hits: dict[str, float] = {}
     for documents in settings.documents:
-        examples, found = demo.examples(documents)
-        hits[str(documents)] = found / len(examples)
-        positions = evenly_spread(documents, settings.positions)
+        task, hits[str(documents)] = demo.task(documents)
         methods = demo_methods(settings.model)
-        ratios = prefill_ratios(demo, examples, methods)
+        ratios = prefill_ratios(task, methods)
         curves[documents] = {}
         results[str(documents)] = {}
         for method in methods:
-            report = partial(progress, method.name)
-            curve = measure(demo.lm, method, examples, positions, demo.make_text, report)
+            curve = measure(demo.lm, method, task, partial(progress, method.name))
             curves[documents][method.name] = curve
             results[str(documents)][method.name] = {**curve.as_dict(), "prefill_ratio": ratios[method.name]}
     return {"settings": described(demo, hits), "results": results, "curves": curves}
 
 
-def telling_question(demo: Demo) -> Question:
+def telling_question(demo: Demo) -> WorldQuestion:
     """The first question whose plain answer changes when the most documents are reversed; if none does, the first."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.settings.documents))
-        prompts = [split(demo.make_text(order, question.question), order) for order in (texts, texts[::-1])]
-        forward, backward = demo.lm.batch(prompts, method="none", max_new_tokens=8)
+        orders = [texts, texts[::-1]]
+        prompts = [stock_prompt(demo.lm, order, question.question) for order in orders]
+        forward, backward = demo.lm.batch(prompts, documents=orders, method="none", max_new_tokens=8)
         if normalised(forward.text) != normalised(backward.text):
             return question
     return demo.questions[0]
 
 
-def prefill_ratios(
-    demo: Demo, examples: Sequence[Example], methods: Sequence[Method], rounds: int = 7
-) -> dict[str, float]:
+def prefill_ratios(task: DemoQA, methods: Sequence[Method], rounds: int = 7) -> dict[str, float]:
     """Median time to the first token in units of ``none``, all methods interleaved on the same prompts."""
-    prompts = [split(demo.make_text(e.arranged(0), e.question), e.arranged(0)) for e in examples[:rounds]]
+    lm, first = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
+    prompts = [in_parts(case.text, case.documents, None)[0] for case in first[:rounds]]
 
     def seconds(prompt: Prompt, method: Method) -> tuple[float]:
-        begin = now(demo.lm.model.device)
-        demo.lm.generate(prompt, method=method, max_new_tokens=1)
-        return (now(demo.lm.model.device) - begin,)
+        begin = now(lm.model.device)
+        lm.generate(prompt, method=method, max_new_tokens=1)
+        return (now(lm.model.device) - begin,)
 
     by_name = {method.name: method for method in methods}
     taken = interleaved(by_name, [prompts[0], *prompts], seconds)

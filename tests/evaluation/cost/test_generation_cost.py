@@ -1,7 +1,7 @@
 """What methods cost."""
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.cost.on_prompts import measure_costs
+from ragbias.evaluation.cost.generation_cost import measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
@@ -14,7 +14,7 @@ def test_costs_are_ratios_to_none_and_count_all_that_a_method_runs():
     plain = costs["plain"]
     assert plain.prefill_ratio == plain.decode_ratio == plain.peak_ratio == (1.0, 1.0, 1.0)
     assert costs["sorting"].prefill_ratio[0] > 2  # three more prefills
-    assert 3.5 < costs["vote"].peak_ratio[0] < 4.5  # four rows in one batch
+    assert 3.5 < costs["vote"].peak_ratio[0] < 4.5  # four sequences in one batch
     for cost in costs.values():
         for median, low, high in (cost.prefill_seconds, cost.decode_seconds, cost.peak_bytes, cost.decode_ratio):
             assert 0 < low <= median <= high

@@ -5,10 +5,10 @@ import time
 import torch
 
 from ragbias.binding import debias
+from ragbias.evaluation.cost.forward_cost import measure
 from ragbias.evaluation.cost.memory import peak_bytes
 from ragbias.evaluation.cost.model_shapes import in_every_layer
 from ragbias.evaluation.cost.random_prompts import draw
-from ragbias.evaluation.cost.timing import measure
 from ragbias.methods import METHODS, AttentionMethod, Pine
 from support.random_models import random_model
 
@@ -57,8 +57,8 @@ def test_work_that_takes_long_is_seen_where_it_is_done():
     assert max(decoding.prefill_seconds[0], decoding.first_token_seconds[0], prefill.decode_seconds[0]) < 0.5
 
 
-def test_padded_rows_decode_as_they_do_alone():
-    """What is timed is the real thing: the batch's inputs give each row the tokens that it gets without padding."""
+def test_padded_sequences_decode_as_they_do_alone():
+    """What is timed is the real thing: each sequence of the batch gets the tokens that it gets without padding."""
     model = random_model("qwen2")
     batch = draw([8, 8, 8], 3, model.config.vocab_size, CPU, ragged=True)
 
@@ -73,8 +73,8 @@ def test_padded_rows_decode_as_they_do_alone():
 
     for method in ("none", "pine", "ms-poe"):
         together = tokens(method, batch.ids, batch.spans, batch.inputs)
-        for row, prompt in zip(together, batch.prompts, strict=True):
-            assert tokens(method, torch.tensor([prompt.ids]), prompt.spans, lambda step: {}) == [row]
+        for own, prompt in zip(together, batch.prompts, strict=True):
+            assert tokens(method, torch.tensor([prompt.ids]), prompt.spans, lambda step: {}) == [own]
 
 
 def test_peak_memory_is_the_highest_point_and_not_the_sum():

@@ -18,7 +18,7 @@ from ragbias.files import replacing, write_atomically
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 
 
-class Partial:
+class PartialResults:
     """Results by name in ``<out>.partial.json``; the running sum of hidden states in ``<out>.partial.npz``.
 
     Args:

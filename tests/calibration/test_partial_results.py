@@ -5,16 +5,16 @@ import multiprocessing
 import numpy as np
 import pytest
 
-from ragbias.calibration.checkpoint import Partial, unfinished
+from ragbias.calibration.partial_results import PartialResults, unfinished
 from ragbias.errors import MethodError
 
 
 def test_results_and_sums_are_read_again_and_removed(tmp_path):
     out = tmp_path / "profile.json"
-    first = Partial(out, {"seed": 1})
+    first = PartialResults(out, {"seed": 1})
     first.put("loss", [1.5, 2.5])
     first.put_sums(np.ones((2, 3)), 7, now=True)
-    again = Partial(out, {"seed": 1})
+    again = PartialResults(out, {"seed": 1})
     assert again.results == {"loss": [1.5, 2.5]}
     total, count = again.sums()
     assert count == 7 and np.array_equal(total, np.ones((2, 3)))
@@ -26,7 +26,7 @@ def test_results_and_sums_are_read_again_and_removed(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no archive"])
 def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
     out = tmp_path / "profile.json"
-    partial = Partial(out, {"seed": 1})
+    partial = PartialResults(out, {"seed": 1})
     (tmp_path / "profile.json.partial.npz").write_bytes(content)
     with pytest.raises(MethodError, match=r"partial\.npz cannot be read.*--restart"):
         partial.sums()
@@ -34,14 +34,14 @@ def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
 
 def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
     out = tmp_path / "profile.json"
-    Partial(out, {"seed": 1}).put("loss", [1.0])
+    PartialResults(out, {"seed": 1}).put("loss", [1.0])
     with pytest.raises(MethodError, match="seed was 1 and is 2 now"):
-        Partial(out, {"seed": 2})
-    assert Partial(out, {"seed": 2}, restart=True).results == {}
+        PartialResults(out, {"seed": 2})
+    assert PartialResults(out, {"seed": 2}, restart=True).results == {}
 
 
 def write_often(out):
-    partial = Partial(out, {"seed": 1})
+    partial = PartialResults(out, {"seed": 1})
     for step in range(300):
         partial.put(f"loss {step % 50}", list(range(50)))
 
@@ -54,4 +54,4 @@ def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
-    assert len(Partial(out, {"seed": 1}).results) == 50
+    assert len(PartialResults(out, {"seed": 1}).results) == 50

@@ -15,11 +15,10 @@ from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.checks import check_choice, check_whole
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
-from ragbias.evaluation.cost import model_shapes as models
-from ragbias.evaluation.cost import random_prompts as prompts
+from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
+from ragbias.evaluation.cost.forward_cost import ForwardCost, measure
 from ragbias.evaluation.cost.machine import machine, versions
-from ragbias.evaluation.cost.timing import Cost, measure
 from ragbias.methods import AttentionMethod, Method, NoMethod
 from ragbias.methods.parse import parse_methods
 
@@ -64,8 +63,8 @@ class SpeedSettings:
         for count in self.documents:
             check_whole("documents", count, 1, ArgumentError)
         check_backend(self.backend)
-        _check_choice("shape", self.shape, models.SHAPES)
-        _check_choice("dtype", self.dtype, models.DTYPES)
+        _check_choice("shape", self.shape, model_shapes.SHAPES)
+        _check_choice("dtype", self.dtype, model_shapes.DTYPES)
         _check_choice("device", self.device, ("cpu", "cuda"))
         if self.model is not None and (self.shape is not None or self.layers is not None):
             raise ArgumentError(
@@ -91,14 +90,15 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
 
     Returns:
         plain data: ``settings``, ``model``, ``versions``, ``machine``; and ``results``, one for each number of
-        documents: ``documents``, ``lengths`` by row, ``prefix``, ``suffix``, and ``methods``: a ``Cost`` by label.
+        documents: ``documents``, ``lengths`` by sequence, ``prefix``, ``suffix``, and ``methods``: a ``ForwardCost`` by
+        label.
 
     Raises:
         UnknownMethodError, MethodError: no such method, or none that runs inside the model.
         PromptTooLongError: prompt and decoded tokens do not fit into the model's window.
         ArgumentError: there is no such config file.
     """
-    methods = parse_methods(settings.methods, settings.model, models.in_every_layer)
+    methods = parse_methods(settings.methods, settings.model, model_shapes.in_every_layer)
     config = _config(settings)
     for label, method in methods.items():
         _check_method(label, method, config)
@@ -132,9 +132,9 @@ def _check_choice(name: str, value: str | None, choices: Any) -> None:
 
 def _config(settings: SpeedSettings) -> PreTrainedConfig:
     if settings.model is not None:
-        return models.config_of(settings.model)
+        return model_shapes.config_of(settings.model)
     assert settings.shape is not None and settings.layers is not None  # settled with the settings
-    return models.shaped(settings.shape, settings.layers)
+    return model_shapes.shaped(settings.shape, settings.layers)
 
 
 def _runs(methods: Mapping[str, Method]) -> int:
@@ -157,7 +157,7 @@ def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig)
     text = config.get_text_config()
     window = text.max_seq_len if text.model_type == "mpt" else text.max_position_embeddings
     total = settings.total_tokens or count * (settings.tokens or 1)
-    needed = prompts.PREFIX + total + prompts.SUFFIX + settings.steps
+    needed = random_prompts.PREFIX + total + random_prompts.SUFFIX + settings.steps
     if needed > window:
         raise PromptTooLongError(
             f"{count} documents make a prompt that needs {needed} tokens with the {settings.steps} decoded ones, and "
@@ -165,21 +165,23 @@ def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig)
         )
 
 
-def _batch(settings: SpeedSettings, count: int, config: PreTrainedConfig, device: torch.device) -> prompts.Batch:
-    lengths = prompts.lengths_of(count, settings.tokens, settings.total_tokens)
-    return prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
+def _batch(
+    settings: SpeedSettings, count: int, config: PreTrainedConfig, device: torch.device
+) -> random_prompts.PromptBatch:
+    lengths = random_prompts.lengths_of(count, settings.tokens, settings.total_tokens)
+    return random_prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 
 def _built(settings: SpeedSettings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
-    if settings.model and not models.is_config(settings.model):
-        return models.loaded(settings.model, settings.dtype, device)
-    return models.with_random_weights(config, settings.dtype, device)
+    if settings.model and not model_shapes.is_config(settings.model):
+        return model_shapes.loaded(settings.model, settings.dtype, device)
+    return model_shapes.with_random_weights(config, settings.dtype, device)
 
 
 def _described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
     return {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
-        "weights": "random" if not settings.model or models.is_config(settings.model) else "loaded",
+        "weights": "random" if not settings.model or model_shapes.is_config(settings.model) else "loaded",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu",
@@ -189,11 +191,11 @@ def _described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any
     }
 
 
-def _result(count: int, batch: prompts.Batch, costs: Mapping[str, Cost]) -> dict[str, Any]:
+def _result(count: int, batch: random_prompts.PromptBatch, costs: Mapping[str, ForwardCost]) -> dict[str, Any]:
     return {
         "documents": count,
         "lengths": [list(lengths_of(prompt).documents) for prompt in batch.prompts],
-        "prefix": prompts.PREFIX,
-        "suffix": prompts.SUFFIX,
+        "prefix": random_prompts.PREFIX,
+        "suffix": random_prompts.SUFFIX,
         "methods": {label: cost.as_dict() for label, cost in costs.items()},
     }

@@ -6,7 +6,7 @@ import pytest
 
 from ragbias.cli import main
 from ragbias.cli.terminal import console
-from ragbias.evaluation.cost.speed import SpeedSettings
+from ragbias.evaluation.cost.speed_measurement import SpeedSettings
 
 CONFIG = dict(
     architectures=["LlamaForCausalLM"],

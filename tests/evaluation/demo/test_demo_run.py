@@ -2,7 +2,7 @@
 
 import json
 
-from ragbias.evaluation.demo import measurement as demo
+from ragbias.evaluation.demo import demo_run as demo
 
 
 def test_tiny_has_a_bias_and_pine_removes_it(tmp_path):

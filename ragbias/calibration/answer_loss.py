@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.samples import Sample
+from ragbias.calibration.calibration_set import Sample
+from ragbias.generation.request import padded
 from ragbias.methods import ChannelScaling, NoMethod
 
 
@@ -27,17 +26,18 @@ def losses(
 ) -> list[float]:
     """Mean negative log-likelihood per answer token, for each sample.
 
-    The answer follows the prompt in one pass, and the ``len(answer) + 1`` rows from the prompt's last token on are
-    scaled, as generation would scale them one by one (``eval_on_valid_set`` of the authors).
+    The answer follows the prompt in one pass, and the ``len(answer) + 1`` query positions from the prompt's last token
+    on are scaled, as generation would scale them one by one (``eval_on_valid_set`` of the authors).
     """
     result = [0.0] * len(samples)
     for together in _batches(samples, batch_size):
         part = [samples[index] for index in together]
         answers = torch.tensor([sample.answer for sample in part], device=model.device)
-        rows = answers.shape[1] + 1
-        ids, mask = padded([sample.prompt.ids + sample.answer for sample in part], model.device)
-        with ragbias.debias(model, replace(method, last=rows) if isinstance(method, ChannelScaling) else method):
-            logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=rows).logits
+        scaled = answers.shape[1] + 1
+        answered = [replace(each.prompt, suffix=each.prompt.suffix + each.answer) for each in part]
+        ids, mask, _ = padded(answered, 0, model.device)
+        with ragbias.debias(model, replace(method, last=scaled) if isinstance(method, ChannelScaling) else method):
+            logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=scaled).logits
         found = cross_entropy(logits[:, :-1].float().transpose(1, 2), answers, reduction="none").mean(1)
         for index, value in zip(together, found.tolist(), strict=True):
             result[index] = value
@@ -45,16 +45,8 @@ def losses(
     return result
 
 
-def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and mask ``[batch, T]``, padded on the left with token 0, which the mask hides."""
-    rows = [torch.tensor(sequence, device=device) for sequence in sequences]
-    both = rows, [torch.ones_like(row) for row in rows]
-    ids, mask = (pad_sequence(each, batch_first=True, padding_side="left") for each in both)
-    return ids, mask
-
-
 def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Indices of samples with equally long answers (one number of rows is scaled in a batch), long prompts together."""
+    """Indices of samples, batch by batch; their answers are equally long, as a batch scales one number of positions."""
     groups: dict[int, list[int]] = defaultdict(list)
     for index in sorted(range(len(samples)), key=lambda index: len(samples[index].prompt.ids)):
         groups[len(samples[index].answer)].append(index)

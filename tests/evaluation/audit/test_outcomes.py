@@ -2,51 +2,57 @@
 
 import pytest
 
-from ragbias import Prompt
-from ragbias.evaluation.audit.asking import Subject, answers, answers_again, orders_of
-from ragbias.evaluation.audit.measuring import Outcome, rate
-from ragbias.evaluation.audit.position_preference import Lean, arrangements, lean
+from ragbias import DebiasedLM, Prompt, binding
+from ragbias.evaluation.audit.asking import AuditCase, answers, answers_again, audit_orders
+from ragbias.evaluation.audit.outcomes import Outcome, rate
+from ragbias.evaluation.audit.position_preference import (
+    PositionPreference,
+    arrangements,
+    logprob_by_position,
+    position_preference,
+)
 from ragbias.evaluation.audit.verdict import Verdict, verdict
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.generation import scoring
 from ragbias.generation.recording import Recorded
 from ragbias.methods import Method, NoMethod, Pine
 
 
 def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
-    orders = orders_of(5, 6, seed=3)
+    orders = audit_orders(5, 6, seed=3)
     assert orders[:2] == [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
     assert len({tuple(order) for order in orders}) == 6
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
-    assert orders == orders_of(5, 6, seed=3) != orders_of(5, 6, seed=4)
-    assert orders_of(2, 6, seed=0) == [[0, 1], [1, 0]]
+    assert orders == audit_orders(5, 6, seed=3) != audit_orders(5, 6, seed=4)
+    assert audit_orders(2, 6, seed=0) == [[0, 1], [1, 0]]
 
 
 FORWARD, BACKWARD = [0, 1, 2, 3, 4], [4, 3, 2, 1, 0]
 
 
-def test_answers_from_the_same_document_in_every_order_lean_nowhere():
-    found = lean([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
+def test_answers_from_the_same_document_in_every_order_show_no_preference():
+    found = position_preference([[0, 0]] * 6, [[FORWARD, BACKWARD]] * 6)
     assert [part.estimate for part in found.excess] == [0] * 5
     assert (found.answers, found.asked, found.questions) == (12, 12, 6)
 
 
-def test_answers_from_whatever_stands_first_lean_to_the_first_place():
-    found = lean([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
-    # taken from the first place both times; of the four pairs of order and document two are at the first, two the last
+def test_answers_from_whatever_stands_first_prefer_the_first_position():
+    found = position_preference([[0, 4]] * 5 + [[None, None]], [[FORWARD, BACKWARD]] * 6)
+    # taken from the first position both times; of the four pairs of order and document two are there, two at the last
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
     assert (found.answers, found.asked, found.questions) == (10, 12, 5)
 
 
-def test_lean_needs_enough_questions_with_a_known_source():
-    found = lean([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
+def test_a_preference_needs_enough_questions_with_a_known_source():
+    found = position_preference([[0, 4]] * 4 + [[None, None]] * 9, [[FORWARD, BACKWARD]] * 13)
     assert (found.answers, found.questions, found.excess) == (8, 4, [])
 
 
 def test_a_single_known_source_of_a_question_does_not_count_as_no_preference():
     alone = [[0, None]] * 20
-    assert lean(alone, [[FORWARD, BACKWARD]] * 20) == Lean(0, 40, 0, [])
-    found = lean([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
+    assert position_preference(alone, [[FORWARD, BACKWARD]] * 20) == PositionPreference(0, 40, 0, [])
+    found = position_preference([[0, 4]] * 5 + alone, [[FORWARD, BACKWARD]] * 25)
     assert [part.estimate for part in found.excess] == pytest.approx([0.5, 0, 0, 0, -0.5])
     assert (found.answers, found.asked, found.questions) == (10, 50, 5)
 
@@ -55,10 +61,25 @@ def test_a_document_is_put_first_in_the_middle_and_last():
     assert arrangements(1, 5) == [[1, 0, 2, 3, 4], [0, 2, 1, 3, 4], [0, 2, 3, 4, 1]]
 
 
+def test_the_moved_document_is_scored_on_the_models_own_backend(lm, monkeypatch):
+    backends = []
+
+    def attach(*arguments, backend="auto", **settings):
+        backends.append(backend)
+        return binding.attach(*arguments, backend=backend, **settings)
+
+    lm = DebiasedLM(lm.model, lm.tokenizer, method="pine", backend="torch")
+    asked = Recorded(lm, lm.prepare(Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")), {})
+    answer = lm.batch([asked.request], max_new_tokens=2)[0]
+    monkeypatch.setattr(scoring, "attach", attach)
+    logprob_by_position([AuditCase(Question("Who?"), asked)], [answer], [0], Pine())
+    assert backends == ["torch"] * 3
+
+
 def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None, ran: float = 1.0) -> Outcome:
     rates = rate(flips), rate([floor] * len(flips)), rate([flip - floor for flip in flips], least=-1)
     zero = Interval(0, 0, 0)
-    return Outcome(method or NoMethod(), *rates, Lean(0, 0, 0, []), None, None, zero, None, ran)
+    return Outcome(method or NoMethod(), *rates, PositionPreference(0, 0, 0, []), None, None, zero, None, ran)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +116,9 @@ def test_interval_of_agreeing_questions_is_what_they_do_not_rule_out():
 def test_settings_of_what_is_sampled_get_another_seed_for_each_attempt(lm):
     prompt = Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")
     settings = {"max_new_tokens": 6, "temperature": 1.0, "seed": 7}
-    subjects = [Subject(Question(f"q{index}"), Recorded(lm, lm.prepare(prompt), settings)) for index in range(3)]
-    requests = [subject.request() for subject in subjects]
-    first, same, other = ([each.token_ids for each in answers(subjects, requests, attempt)] for attempt in (0, 0, 1))
+    cases = [AuditCase(Question(f"q{index}"), Recorded(lm, lm.prepare(prompt), settings)) for index in range(3)]
+    requests = [case.request() for case in cases]
+    first, same, other = ([each.token_ids for each in answers(cases, requests, attempt)] for attempt in (0, 0, 1))
     assert first == same != other
     expected = lm.batch(requests, max_new_tokens=6, temperature=1.0, seed=8)
     assert other == [each.token_ids for each in expected]
@@ -107,8 +128,8 @@ def test_settings_of_what_is_sampled_get_another_seed_for_each_attempt(lm):
 def test_asking_again_keeps_answers_with_their_questions(lm):
     prompts = [Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who" + "?" * index) for index in range(5)]
     asked = [Recorded(lm, lm.prepare(prompt), {"max_new_tokens": 4}) for prompt in prompts]
-    subjects = [Subject(Question(f"q{index}"), each) for index, each in enumerate(asked)]
-    requests = [subject.request() for subject in subjects]
-    plain, again = answers(subjects, requests, 0), answers_again(subjects, requests, 2)
+    cases = [AuditCase(Question(f"q{index}"), each) for index, each in enumerate(asked)]
+    requests = [case.request() for case in cases]
+    plain, again = answers(cases, requests, 0), answers_again(cases, requests, 2)
     assert [each.usage.prompt_tokens for each in again] == [each.usage.prompt_tokens for each in plain]
     assert len({each.usage.prompt_tokens for each in again}) == 5
