@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -118,6 +118,20 @@ def locate(
         searches["registry"] = partial(_by_registry, text, registry)
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
+    return _first_found(text, searches, len(documents or ()), include_headers)
+
+
+def _first_found(
+    text: str, searches: Mapping[str, Callable[[], _SourceResult]], n_given: int, include_headers: bool
+) -> Boundaries:
+    """What the first source finds that finds any; where none does, what the numbered headers show.
+
+    Args:
+        text: the prompt.
+        searches: by source, in the order in which they are asked.
+        n_given: number of documents that were given explicitly.
+        include_headers: as in ``locate``.
+    """
     misses: list[str] = []
     n_expected = 0
     ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
@@ -128,7 +142,7 @@ def locate(
         found = result.found
         if found.spans:
             if source == "segmenter":
-                found = _of_at_least(found, max(ambiguous.n_in_message if ambiguous else 0, len(documents or ())))
+                found = _of_at_least(found, max(ambiguous.n_in_message if ambiguous else 0, n_given))
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
             ambiguous = result

@@ -1,4 +1,4 @@
-"""What stands between documents is parted in the same way whatever their order, though nothing of it is known."""
+"""What is between documents is split in the same way whatever their order, though nothing of it is known."""
 
 import itertools
 import os
@@ -66,7 +66,7 @@ def test_the_segments_are_the_same_in_every_order(header, footer, separator, pre
 
 
 @pytest.mark.parametrize("suffix", ["\n\nQuestion", "\nQuestion"])
-def test_words_that_stand_before_the_first_document_too_are_a_header_of_all(suffix):
+def test_words_that_precede_the_first_document_too_are_a_header_of_all(suffix):
     gap = "\n---\nNext passage:\n"
     text = "Read." + gap + gap.join(["red rose", "blue iris", "green fern"]) + suffix
     spans = [(text.index(body), text.index(body) + len(body)) for body in ("red rose", "blue iris", "green fern")]
