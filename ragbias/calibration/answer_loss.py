@@ -36,7 +36,7 @@ def losses(
         scaled = answers.shape[1] + 1
         answered = [replace(each.prompt, suffix=each.prompt.suffix + each.answer) for each in part]
         ids, mask, _ = padded(answered, 0, model.device)
-        with ragbias.debias(model, replace(method, last=scaled) if isinstance(method, ChannelScaling) else method):
+        with ragbias.debias(model, method.for_last_tokens(scaled)):
             logits = model(ids, attention_mask=mask, use_cache=False, logits_to_keep=scaled).logits
         found = cross_entropy(logits[:, :-1].float().transpose(1, 2), answers, reduction="none").mean(1)
         for index, value in zip(together, found.tolist(), strict=True):

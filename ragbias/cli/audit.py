@@ -42,7 +42,6 @@ def audit(
     from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods import NoMethod
     from ragbias.methods.parse import parse_methods
 
     asked = read_questions(questions, documents=pipeline is None)
@@ -50,7 +49,7 @@ def audit(
     with progress() as bar:
         subjects, skipped = _subjects(asked, model, pipeline, bar)
         own = subjects[0].asked.request.origin.wanted
-        as_it_is = "none" if isinstance(own, NoMethod) else f"as is: {own.name}"
+        as_it_is = "none" if own.acts_on == "nothing" else f"as is: {own.name}"
         contestants = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
         task = bar.add_task("", total=work(len(subjects), len(contestants), orders))
         found = measure(

@@ -79,6 +79,18 @@ class Method:
             raise MethodError(f"{', '.join(missing)} missing; give all of them, or {cls.name!r} alone")
         return cls(**parameters)
 
+    def for_last_tokens(self: Self, count: int) -> Self:
+        """The method for a prompt whose last ``count`` tokens are as many steps of generation, in one pass."""
+        return self
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        """Raise ``MethodError`` if the parameters do not fit a model of this size."""
+        self.layer_indices(n_layers)
+
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
+        """The layers it acts in, for a model of ``n_layers``."""
+        return ()
+
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """The orders whose answers are voted over, as indices into ``documents`` (token ids); empty: no vote."""
         return []
@@ -134,16 +146,7 @@ class AttentionMethod(Method):
         """For an invariant method, the order in which documents of these token ids run inside the model."""
         return canonical_order(documents)
 
-    def for_last_tokens(self: Self, count: int) -> Self:
-        """The method for a prompt whose last ``count`` tokens are as many steps of generation, in one pass."""
-        return self
-
-    def validate(self, hidden_size: int, n_layers: int) -> None:
-        """Raise ``MethodError`` if the parameters do not fit a model of this size."""
-        self.layer_indices(n_layers)
-
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """The layers it acts in, for a model of ``n_layers``."""
         if self.layers is None:
             return range(n_layers)
         if not isinstance(self.layers, tuple) or len(self.layers) != 2:

@@ -11,7 +11,7 @@ from ragbias.evaluation.audit.asking import AuditCase
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.report import Generation
 from ragbias.generation.scoring import logprobs_of
-from ragbias.methods import Method, PermutationVote
+from ragbias.methods import Method
 
 BINS = 5  # equal parts of the context that positions are counted in
 POSITIONS = ("first", "middle", "last")
@@ -99,7 +99,7 @@ def logprob_by_position(
     moved: dict[str, list[float]] = {}
     for index, (case, answer, document) in enumerate(zip(cases, answers, sources, strict=True)):
         progress(1)
-        if isinstance(method, PermutationVote) or document is None or not answer.token_ids:
+        if method.acts_on == "answers" or document is None or not answer.token_ids:
             continue
         lm = case.asked.lm
         totals = []

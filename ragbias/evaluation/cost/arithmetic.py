@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedConfig
 
-from ragbias.methods import AttentionMethod, Method
+from ragbias.methods import Method
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
 
@@ -59,7 +59,7 @@ def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: M
         if own is None:
             return None
         plain += plain_prefill(shape, lengths)
-        added += own * _layers(method, shape)
+        added += own * len(method.layer_indices(shape.layers))
     return (plain + added) / plain
 
 
@@ -76,8 +76,4 @@ def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Me
         return None
     added = sum(method.added_key_reads(shape, lengths) for lengths in prompts)
     plain = plain_reads(shape, prompts)
-    return (plain + added * _layers(method, shape)) / plain
-
-
-def _layers(method: Method, shape: ModelShape) -> int:
-    return len(method.layer_indices(shape.layers)) if isinstance(method, AttentionMethod) else 0
+    return (plain + added * len(method.layer_indices(shape.layers))) / plain

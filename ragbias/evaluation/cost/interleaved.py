@@ -34,8 +34,9 @@ def interleaved(
         methods: by label; ``none`` runs beside them, whether it is among them or not.
         inputs: one for each round.
     """
-    plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
-    with_plain: dict[str | None, Method] = {plain: NoMethod(), **methods}
+    plain = next((label for label, method in methods.items() if method.acts_on == "nothing"), None)
+    with_plain: dict[str | None, Method] = {plain: NoMethod()}
+    with_plain.update(methods.items())
     taken: Taken = {label: [] for label in with_plain}
     for each in inputs:
         for label, method in with_plain.items():

@@ -19,7 +19,7 @@ from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.forward_cost import ForwardCost, measure
 from ragbias.evaluation.cost.machine import machine, versions
-from ragbias.methods import AttentionMethod, Method, NoMethod
+from ragbias.methods import Method, NoMethod
 from ragbias.methods.parse import parse_methods
 
 
@@ -142,9 +142,9 @@ def _runs(methods: Mapping[str, Method]) -> int:
 
 
 def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
-    if isinstance(method, NoMethod):
+    if method.acts_on == "nothing":
         return
-    if not isinstance(method, AttentionMethod) or method.selective:
+    if method.acts_on != "attention" or method.selective:
         raise MethodError(
             f"{label} needs whole prompts: it decides before or between passes of the model. `ragbias speed` times "
             "what runs inside one pass; `ragbias bench` measures the cost of every method on a task's prompts"

@@ -17,7 +17,7 @@ from ragbias.evaluation.measures.attribution import source
 from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method, PermutationVote
+from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
 
 
@@ -103,8 +103,10 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     Raises:
         MethodError: the method votes over several prompts, so there is no one attention.
     """
-    if isinstance(request.method, PermutationVote):
-        raise MethodError("permutation-vote answers several prompts, so it has no one attention to show; leave it out")
+    if request.method.acts_on == "answers":
+        raise MethodError(
+            f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
+        )
     watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
     tokens = request.tokens
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
@@ -196,7 +198,7 @@ def inspect(
         MethodError: the attention of a method cannot be read.
     """
     for label, method in methods.items():
-        if isinstance(method, PermutationVote):
+        if method.acts_on == "answers":
             raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:
