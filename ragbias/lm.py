@@ -17,6 +17,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.attention.backends import check_backend
@@ -25,7 +26,7 @@ from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import check_arguments
+from ragbias.generation.arguments import GenerationArguments, check_arguments
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
@@ -118,7 +119,8 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
-        **settings: Any,
+        cancelled: threading.Event | None = None,
+        **arguments: Unpack[GenerationArguments],
     ) -> Generation:
         """Answer a prompt.
 
@@ -126,15 +128,10 @@ class DebiasedLM:
             prompt: in parts, or flat.
             documents: for a flat prompt, texts that occur in it verbatim; all must be found.
             boundaries: for a flat prompt, where the documents are, if that is known already.
-            method: instead of the default one.
-            max_new_tokens: 256 by default; less where the window ends.
-            stop: strings that end the answer and are not part of it.
-            stop_token_ids: tokens that end the answer, beside the model's own.
-            temperature, top_k, top_p: sampling; greedy without a temperature. ``do_sample=True`` alone means 1.0.
-            seed: makes sampling repeatable, whatever runs beside it.
-            logprobs: give ``Generation.logprobs``.
-            keep_special: special tokens to leave in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed.
-            settings: the above and any other argument of ``model.generate``.
+            method: instead of the default one, as ``ragbias.methods.get`` takes it.
+            cancelled: set by another thread, it ends the answer at the next token.
+            arguments: how tokens are chosen and when an answer ends, see ``GenerationArguments``; greedy and at most
+                256 tokens by default.
 
         A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
 
@@ -142,7 +139,8 @@ class DebiasedLM:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, ArgumentError, UnknownMethodError,
             MethodError, UnsupportedModelError, BackendError, NonFiniteLogitsError.
         """
-        return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
+        request = self.prepare(prompt, documents, boundaries, method, cancelled)
+        return self._answers([request], cancelled=cancelled, **arguments)[0]
 
     def stream(
         self,
@@ -151,23 +149,23 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
-        stop: Sequence[str] | None = None,
-        keep_special: Sequence[str] = (),
-        **settings: Any,
+        **arguments: Unpack[GenerationArguments],
     ) -> Stream:
-        """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
-        check_arguments({"stop": stop, **settings})  # here, so that wrong ones are errors of the call
+        """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece.
+
+        The request is prepared before this returns, see ``prepare``.
+        """
+        check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
-        stops = stop_strings(stop)
+        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special", ())
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
                 text, _ = trimmed(decoded(self.tokenizer, ids, keep_special), stops)
                 emit(text[: safe_length(text, stops)])
 
-            own: dict[str, Any] = dict(stop=stops, keep_special=keep_special, cancelled=cancelled)
             on_tokens = show if len(request.candidates()) == 1 else None
-            return self._answers([request], on_tokens=on_tokens, **own, **settings)[0]
+            return self._answers([request], on_tokens=on_tokens, cancelled=cancelled, **arguments)[0]
 
         return Stream(job)
 
@@ -179,7 +177,8 @@ class DebiasedLM:
         boundaries: Sequence[Boundaries | None] | None = None,
         method: str | Method | None = None,
         batch_size: int = 8,
-        **settings: Any,
+        cancelled: threading.Event | None = None,
+        **arguments: Unpack[GenerationArguments],
     ) -> list[Generation]:
         """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each.
 
@@ -194,9 +193,8 @@ class DebiasedLM:
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
-        cancelled = settings.get("cancelled")
         requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
-        return self._answers(requests, batch_size, **settings)
+        return self._answers(requests, batch_size, cancelled=cancelled, **arguments)
 
     def prepare(
         self,
@@ -300,8 +298,17 @@ class DebiasedLM:
     def _resolve(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
-    def _ready(self, prompt: str | Prompt | Request, *about: Any) -> Request:
-        return prompt if isinstance(prompt, Request) else self.prepare(prompt, *about)
+    def _ready(
+        self,
+        prompt: str | Prompt | Request,
+        documents: Sequence[str] | None,
+        boundaries: Boundaries | None,
+        method: str | Method | None,
+        cancelled: threading.Event | None = None,
+    ) -> Request:
+        if isinstance(prompt, Request):
+            return prompt
+        return self.prepare(prompt, documents, boundaries, method, cancelled)
 
     def _warn_of_numbering(self, text: str, boundaries: Boundaries) -> None:
         if self._warned_of_numbering or self.strip_numbering or not has_numbering(text, boundaries.spans):
