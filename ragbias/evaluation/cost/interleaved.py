@@ -35,7 +35,8 @@ def interleaved(
         inputs: one for each round.
     """
     plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
-    with_plain: dict[str | None, Method] = {plain: NoMethod(), **methods}
+    with_plain: dict[str | None, Method] = {plain: NoMethod()}
+    with_plain.update(methods.items())
     taken: Taken = {label: [] for label in with_plain}
     for each in inputs:
         for label, method in with_plain.items():
