@@ -50,7 +50,7 @@ class TrainingSettings:
 
 @dataclass
 class Progress:
-    """Where a run stands; it decides what the next batch is."""
+    """How far a run has come; it decides what the next batch is."""
 
     step: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""Names that stand for models which need no hub: today the embedded model ``tiny``."""
+"""Models that need no hub, by name: today the embedded model ``tiny``."""
 
 from ragbias.models import tiny
 

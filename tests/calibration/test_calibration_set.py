@@ -1,4 +1,4 @@
-"""Calibration sets: what they ask, where the gold document stands, and files that do not fit."""
+"""Calibration sets: what they ask, the gold document's position, and files that do not fit."""
 
 import json
 

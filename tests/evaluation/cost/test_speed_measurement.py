@@ -89,7 +89,7 @@ def test_tables_keep_every_figure_on_its_methods_line(speed, width):
     assert max(map(len, lines)) <= width
     for name in (*names[:2], "none"):
         rows = [line.split() for line in lines if line.startswith(name)]
-        assert [len(row) for row in rows] == [7, 7]  # the range stands behind its ratio
+        assert [len(row) for row in rows] == [7, 7]  # the range stands after its ratio
         assert all(row[2].replace(".", "").isdigit() and row[3].startswith("(") for row in rows)
     header = [line for line in lines if line.startswith("method")]
     assert [each.split() for each in header] == [

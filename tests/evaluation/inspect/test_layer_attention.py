@@ -77,19 +77,19 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
     weighed = []
 
     class Placed(Pine):
-        def _tail(self, row, keys):
-            last = row.query[:, -1:]
+        def _tail(self, sequence, keys):
+            last = sequence.query[:, -1:]
             scores = placed_scores(
                 last,
                 keys,
-                positions=self._tail_positions(row)[-1:],
-                scoring=row.scoring,
-                segments=[(0, row.prefix), *row.spans, (row.documents_end, row.key.shape[1])],
-                starts=self._starts(row, last),
+                positions=self._tail_positions(sequence)[-1:],
+                scoring=sequence.scoring,
+                segments=[(0, sequence.prefix), *sequence.spans, (sequence.documents_end, sequence.key.shape[1])],
+                starts=self._starts(sequence, last),
             )
             weights = scores.softmax(-1).mean((0, 1))
-            weighed.append(torch.stack([weights[begin:end].sum() for begin, end in row.spans]))
-            return super()._tail(row, keys)
+            weighed.append(torch.stack([weights[begin:end].sum() for begin, end in sequence.spans]))
+            return super()._tail(sequence, keys)
 
     request = lm.prepare(PROMPT, method=Placed())
     found = attention_by_layer(lm, request)
