@@ -15,7 +15,7 @@ LONGEST = 600  # characters of one line
 FULL = (errno.ENOSPC, errno.EDQUOT)
 UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
 
-# the modules of each extra, as `pip install "ragbias[extra]"` brings them
+# the modules that `pip install 'ragbias[extra]'` brings, by extra
 EXTRAS = {
     "bench": ("jinja2", "matplotlib", "pydantic", "yaml"),
     "calibrate": ("matplotlib", "scipy"),
@@ -48,7 +48,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, RagBiasError):
         return _one_line(str(error)) or type(error).__name__
     if isinstance(error, ModuleNotFoundError):
-        return _missing(error.name or "", command)
+        return _missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
         return _one_line(": ".join(map(str, filter(None, (error.filename, error.strerror)))))
     return None
@@ -71,13 +71,13 @@ def _usage(error: BaseException) -> str:
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 
 
-def _missing(module: str, command: str | None) -> str | None:
-    package = module.partition(".")[0]
+def _missing(error: ModuleNotFoundError, command: str | None) -> str | None:
+    package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:
         return None
     extra = command if command in extras else extras[0]
-    return f'{package} is not installed; pip install "ragbias[{extra}]"'
+    return f"{package} cannot be imported ({error}); install it with: pip install 'ragbias[{extra}]'"
 
 
 def _one_line(text: str) -> str:
