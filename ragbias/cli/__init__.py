@@ -1,27 +1,36 @@
-"""The command line: ``ragbias demo | ask | audit | inspect | bench | report | speed | calibrate | methods``."""
+"""The command line: ``ragbias demo | ask | audit | inspect | bench | report | speed | calibrate | methods``.
+
+A command imports what it needs when it runs, so that ``ragbias --help`` needs neither torch nor an extra.
+"""
 
 from __future__ import annotations
 
+import platform
 import sys
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from ragbias.cli.ask import ask
 from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
+from ragbias.cli.failures import reason
 from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
 from ragbias.cli.speed import speed
-from ragbias.errors import RagBiasError
 
+REFUSED = 2  # exit code of whatever the user can mend
 INTERRUPTED = 130  # exit code, as shells have it
+TRACEBACK = "--traceback"
 
 app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
@@ -29,31 +38,49 @@ for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
 app.command("methods")(list_methods)
 
 
-def main() -> None:
-    """Run the command line; a refused input ends with exit code 2 and one line."""
+def _show_versions(wanted: bool) -> None:
+    if wanted:
+        versions = [f"{name} {_version(name)}" for name in ("ragbias", "torch", "transformers")]
+        print(", ".join([*versions, f"Python {platform.python_version()}"]))
+        raise typer.Exit
+
+
+def _version(distribution: str) -> str:
     try:
-        _quiet()
-        app()
-    except (RagBiasError, OSError, ImportError, ValueError, TypeError) as error:
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"ragbias: {message[:600]}", file=sys.stderr)
-        raise SystemExit(2) from None
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+@app.callback()
+def options(
+    versions: Annotated[
+        bool, typer.Option("--version", help="Show the versions and exit.", callback=_show_versions, is_eager=True)
+    ] = False,
+    with_traceback: Annotated[
+        bool, typer.Option(TRACEBACK, help="Of an error that ends the command, show where it was raised as well.")
+    ] = False,
+) -> None:
+    """Options of every command; ``main`` reads ``--traceback`` itself, as it must know it when parsing fails."""
+
+
+def main() -> None:
+    """Run the command line and exit: code 2 and one line for what the user can mend, a traceback for a bug."""
+    arguments = sys.argv[1:] or ["--help"]
+    command = next((each for each in arguments if not each.startswith("-")), None)
+    try:
+        # the option may stand anywhere; typer takes it before the command only
+        code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
+    except Exception as error:
+        line = reason(error, command)
+        if line is None:
+            raise
+        if TRACEBACK in arguments:
+            traceback.print_exc()
+        print(f"ragbias: {line}", file=sys.stderr)
+        code = REFUSED
     except KeyboardInterrupt:
-        _tell_interruption()
-        raise SystemExit(INTERRUPTED) from None
-    except SystemExit as ended:  # Typer makes one of an interrupted command, and says nothing
-        if ended.code == INTERRUPTED:
-            _tell_interruption()
-        raise
-
-
-def _tell_interruption() -> None:
-    print("ragbias: interrupted", file=sys.stderr)
-
-
-def _quiet() -> None:
-    """Keep the libraries' own progress bars and advice off the terminal; their errors still come through."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        print("ragbias: interrupted", file=sys.stderr)
+    raise SystemExit(code)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, status, write_json
+from ragbias.cli.terminal import JsonPath, console, quiet_libraries, status, write_json
 
 
 def ask(
@@ -26,6 +26,7 @@ def ask(
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")
+    quiet_libraries()
     chunks = read_chunks(documents)
     with status("Loading the model, embedding the documents"):
         lm = load_model(model, method)

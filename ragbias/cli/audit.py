@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, progress, status, writable, write_json
+from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, status, writable, write_json, write_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -44,6 +44,7 @@ def audit(
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods.parse import parse_methods
 
+    quiet_libraries()
     asked = read_questions(questions, documents=pipeline is None)
     chosen = parse_methods(methods, None if pipeline else model)
     with progress() as bar:
@@ -75,7 +76,7 @@ def audit(
     write_json(as_dict(found, costs, advice, settings), json_path)
     if html is not None:
         texts = [each.question.question for each in subjects]
-        html.write_text(as_html(found, costs, advice, settings, texts), encoding="utf-8")
+        write_text(as_html(found, costs, advice, settings, texts), html)
         console.print(f"Written: {html}")
 
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, write_json
+from ragbias.cli.failures import naming
+from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
 
 
 def bench(
@@ -25,8 +25,8 @@ def bench(
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,pine,attention-sorting(rounds=2).")
     ] = None,
     documents: Annotated[str | None, typer.Option(help="Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[str | None, typer.Option(help="Places of the gold document from 0, e.g. 0,4,9.")] = None,
-    orders: Annotated[int | None, typer.Option(help="Of the other documents, at each place. Default: 1.")] = None,
+    positions: Annotated[str | None, typer.Option(help="Of the gold document, from 0, e.g. 0,4,9.")] = None,
+    orders: Annotated[int | None, typer.Option(help="Of the other documents, at each position. Default: 1.")] = None,
     limit: Annotated[int | None, typer.Option(help="Questions of each file. Default: all; of tiny 100.")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several of them, e.g. 1,2,3.")] = None,
@@ -45,8 +45,10 @@ def bench(
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
     from ragbias.evaluation.bench.run import run
+    from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
     from ragbias.evaluation.report.tables import as_table
 
+    quiet_libraries()
     given = {
         "models": ",".join(model) if model else None,
         "methods": methods,
@@ -80,7 +82,7 @@ def bench(
         tasks = [{"name": name.strip(), **of_the_task} for each in task or [] for name in each.split(",")]
         settings = checked({**changes, "tasks": tasks}, "the command line")
     try:
-        with progress() as bar:
+        with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
         console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")

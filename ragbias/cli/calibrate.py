@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, progress, write_json
+from ragbias.cli.failures import naming
+from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, write_json
 
 
 def calibrate(
@@ -25,7 +26,7 @@ def calibrate(
     documents: Annotated[
         int | None, typer.Option(help="Per question of a drawn set. Default: by task and window.")
     ] = None,
-    depths: Annotated[int, typer.Option(help="Places of the gold document, evenly spread.")] = 5,
+    depths: Annotated[int, typer.Option(help="Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, typer.Option(help="Draws strings and questions.")] = 0,
     batch_size: Annotated[int, typer.Option(help="Sequences that run together.")] = 8,
     restart: Annotated[
@@ -42,6 +43,7 @@ def calibrate(
     from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.partial_results import unfinished
 
+    quiet_libraries()
     settings = CalibrationSettings(
         model=model,
         task=task,
@@ -55,7 +57,7 @@ def calibrate(
         batch_size=batch_size,
     )
     try:
-        with progress() as bar:
+        with naming(out), progress() as bar:
             profile = report.run(settings, out, restart, bar)
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")

@@ -9,8 +9,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, folder, progress, status, write_json
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.cli.failures import naming
+from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
 
 
 def demo(
@@ -26,6 +26,7 @@ def demo(
     from ragbias.evaluation.demo import demo_run as evaluation
     from ragbias.evaluation.measures.by_position import widest_margin
 
+    quiet_libraries()
     settings = evaluation.DemoSettings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
         prepared = evaluation.Demo(settings)
@@ -43,7 +44,8 @@ def demo(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
     )
-    evaluation.save(outcome, out)
+    with naming(out):
+        evaluation.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, evaluation.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
@@ -56,6 +58,8 @@ def _how_sure(questions: int, margin: float | None) -> str:
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
+    from ragbias.evaluation.report.plain_table import plain_table
+
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."
     table = plain_table(title, "method", *positions, "mean", "worst", "gap", "flips", "cost")

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, picture, progress, status, write_json
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.cli.failures import naming
+from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
 
 
 def inspect(
@@ -27,6 +27,7 @@ def inspect(
     from ragbias.evaluation.model_loading import load_model
     from ragbias.methods.parse import parse_methods
 
+    quiet_libraries()
     asked = read_questions(questions)[:limit]
     chosen = parse_methods(methods, model)
     with status("Loading the model"):
@@ -38,19 +39,22 @@ def inspect(
     title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
     if known < len(asked):
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
-    heat_maps(views, title).savefig(out, dpi=130)
+    with naming(out):
+        heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")
     write_json({label: view.as_dict() for label, view in views.items()}, json_path)
 
 
 def _table(views: dict[str, Any]) -> Table:
+    from ragbias.evaluation.report.plain_table import plain_table
+
     headings = [
         heading
         for label, view in views.items()
         for heading in (label, *(["gold first, middle, last"] if view.gold else []))
     ]
-    title = "Attention by layer: to all documents together, and to the gold one by its place"
+    title = "Attention by layer: to all documents together, and to the gold one by its position"
     table = plain_table(title, "layer", *headings, wrap=True)
     for layer in range(len(next(iter(views.values())).attention)):
         cells = []

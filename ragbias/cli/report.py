@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.terminal import JsonPath, console, writable, write_json
+from ragbias.cli.terminal import JsonPath, console, writable, write_json, write_text
 
 
 def report(
@@ -42,11 +42,11 @@ def report(
     if html is not None:
         from ragbias.evaluation.report.html import as_html
 
-        html.write_text(as_html(summary, runs), encoding="utf-8")
+        write_text(as_html(summary, runs), html)
     if markdown is not None:
-        markdown.write_text(tables.as_markdown(summary), encoding="utf-8")
+        write_text(tables.as_markdown(summary), markdown)
     if csv is not None:
-        csv.write_text(tables.as_csv(summary), encoding="utf-8")
+        write_text(tables.as_csv(summary), csv)
     write_json(summary, json_path)
     for path in (html, markdown, csv, json_path):
         if path is not None:

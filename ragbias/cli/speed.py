@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.terminal import JsonPath, console, numbers, picture, progress, write_json
+from ragbias.cli.failures import naming
+from ragbias.cli.terminal import JsonPath, console, numbers, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 
 MIB = 2**20
@@ -51,6 +52,7 @@ def speed(
     """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
     from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
 
+    quiet_libraries()
     counts = tuple(numbers("--documents", documents) or ())
     if plot is not None:
         if len(set(counts)) < 2:
@@ -88,7 +90,8 @@ def speed(
             console.print(table)
     write_json(outcome, json_path)
     if plot is not None:
-        scaling(outcome, plot)
+        with naming(plot):
+            scaling(outcome, plot)
         console.print(f"Written: {plot}", markup=False)
 
 

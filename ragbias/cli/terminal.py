@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ragbias.cli.failures import naming
 from ragbias.errors import ArgumentError
 
 PICTURES = (".png", ".svg", ".pdf")
@@ -87,6 +88,20 @@ def status(text: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def quiet_libraries() -> None:
+    """Keep the libraries' own progress bars and advice off the terminal; their errors still come through."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def write_text(text: str, path: Path) -> None:
+    with naming(path):
+        path.write_text(text, encoding="utf-8")
+
+
 def write_json(data: Any, path: Path | None) -> None:
+    """Write the results to the file of ``--json``, if one was given."""
     if path is not None:
-        path.write_text(json.dumps(data, indent=2) + "\n")
+        write_text(json.dumps(data, indent=2) + "\n", path)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from ragbias.binding.architectures import family_of
@@ -45,6 +46,8 @@ def config_of(name: str) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:
         raise ArgumentError(f"model {name!r}: its config is refused: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"model {name!r}: its config cannot be read: {error}") from error
     family_of(config, name)
     return config
 
@@ -61,7 +64,10 @@ def with_random_weights(config: PreTrainedConfig, dtype: str | None, device: tor
 def loaded(name: str, dtype: str | None, device: torch.device) -> PreTrainedModel:
     """The model of this name; its weights as they are stored unless another type is named."""
     weights = DTYPES[dtype] if dtype else "auto"
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=weights)
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=weights)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ArgumentError(f"model {name!r}: its weights cannot be read: {error}") from error
     torch.nn.Module.to(model, device)
     model.eval()
     return model

@@ -18,11 +18,10 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
     """Paragraphs of all text files at ``path``, joined up to about ``size`` characters.
 
     Raises:
-        FileNotFoundError: there is no such path, or no text file in it.
-        DataError: a file is no text; names it.
+        DataError: there is no such path, no text file in it, or a file is no text; names it.
     """
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
+        raise DataError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = (
         sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
         if path.is_dir()
@@ -30,7 +29,7 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
     )
     chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
     if not chunks:
-        raise FileNotFoundError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
+        raise DataError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
     return list(dict.fromkeys(chunks))
 
 

@@ -1,0 +1,116 @@
+"""How a command fails: one line and code 2 for what its user can mend, a traceback and code 1 for a bug."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from ragbias.cli.failures import naming, reason
+from ragbias.errors import DataError
+
+COMMAND = """
+import sys
+from pathlib import Path
+from ragbias import cli
+from ragbias.cli.terminal import write_json
+from ragbias.errors import DataError
+
+def broken() -> None:
+    {statement}
+
+cli.app.command("broken")(broken)
+sys.argv = ["ragbias", {arguments}]
+cli.main()
+"""
+
+
+def run(statement, arguments="'broken'"):
+    """Exit code and standard error of a command that is this statement."""
+    program = COMMAND.format(statement=statement, arguments=arguments)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stdout == ""
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("raise DataError('q.jsonl,\\n line 3: no JSON')", "ragbias: q.jsonl, line 3: no JSON\n"),
+        ("open('/nonexistent/q.jsonl')", "ragbias: /nonexistent/q.jsonl: No such file or directory\n"),
+        ("open('/')", "ragbias: /: Is a directory\n"),
+        (
+            "raise ModuleNotFoundError('No module named ray', name='ray.util')",
+            "ragbias: ray cannot be imported (No module named ray); install it with: pip install 'ragbias[ray]'\n",
+        ),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(statement, line):
+    assert run(statement) == (2, line)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
+@pytest.mark.parametrize(
+    "statement", ["write_json({'a': 1}, Path('/dev/full'))", "cli.list_methods(None, False, Path('/dev/full'))"]
+)
+def test_a_full_disk_is_told_with_the_file(statement):
+    code, errors = run(f"cli.terminal.console.quiet = True; {statement}")
+    assert (code, errors) == (2, "ragbias: /dev/full: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["raise ValueError('boom')", "None + 1", "import no_such_module", "raise OSError('boom')", "assert False"],
+)
+def test_a_bug_shows_its_traceback(statement):
+    code, errors = run(statement)
+    assert code == 1
+    assert errors.startswith("Traceback (most recent call last):") and "in broken" in errors
+    assert "ragbias: " not in errors
+
+
+@pytest.mark.parametrize("arguments", ["'--traceback', 'broken'", "'broken', '--traceback'"])
+def test_the_traceback_of_an_error_is_shown_on_demand(arguments):
+    code, errors = run("raise DataError('no JSON')", arguments)
+    assert code == 2
+    assert errors.startswith("Traceback") and "in broken" in errors
+    assert errors.endswith("\nragbias: no JSON\n")
+
+
+def test_an_interrupted_command_ends_as_in_a_shell():
+    assert run("raise KeyboardInterrupt") == (130, "ragbias: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["brodge"], "No such command 'brodge'"),
+        (["methods", "--jsn", "x"], "No such option"),
+        (["speed", "--rounds", "many"], "Invalid value for '--rounds'"),
+        (["--methods"], "No such option"),
+    ],
+)
+def test_a_mistyped_command_line_is_told_in_one_line_with_where_help_is(cli, arguments, line):
+    code, said, errors = cli(*arguments)
+    assert (code, said) == (2, "")
+    assert errors.startswith(f"ragbias: {line}") and errors.rstrip().endswith("--help`")
+    assert errors.count("\n") == 1
+
+
+def test_the_extra_of_the_command_itself_is_named_first():
+    missing = ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+    assert "ragbias[bench]" in reason(missing)
+    assert "ragbias[calibrate]" in reason(missing, "calibrate")
+    assert "ragbias[bench]" in reason(missing, "speed")
+
+
+def test_a_long_message_is_cut():
+    assert len(reason(DataError("no " * 10_000))) == 600
+    assert reason(typer.BadParameter("x " * 10_000)).endswith("...")
+
+
+def test_errors_that_name_their_file_keep_it(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, naming(tmp_path):
+        Path("/nonexistent/a").read_text()
+    assert raised.value.filename == "/nonexistent/a"

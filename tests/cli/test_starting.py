@@ -1,0 +1,82 @@
+"""The command line starts at once: it imports what a command needs when that runs, and no extra before."""
+
+import importlib.metadata
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from ragbias.cli.failures import EXTRAS
+
+HEAVY = {"torch", "transformers", "numpy", "matplotlib", "scipy", "jinja2", "yaml"}
+# newer releases of typer depend on pydantic, older ones do not
+OF_TYPER = {re.split(r"\W", each)[0] for each in importlib.metadata.requires("typer") or []}
+PROGRAM = """
+import sys
+sys.modules.update(dict.fromkeys({blocked!r}))  # as if not installed
+sys.argv = ["ragbias", *{arguments!r}]
+try:
+    from ragbias.cli import main
+    main()
+finally:
+    print(*sorted({{name.partition(".")[0] for name, module in sys.modules.items() if module}}), file=sys.stderr)
+"""
+
+
+def run(*arguments, blocked=()):
+    """What was printed, the exit code, the error, the packages that were imported and the processor time."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    program = PROGRAM.format(blocked=sorted(blocked), arguments=arguments)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    *errors, imported = ended.stderr.splitlines()
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return ended.stdout, ended.returncode, "\n".join(errors), set(imported.split()), seconds
+
+
+@pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["methods"], ["methods", "pine"]], ids=" ".join)
+def test_help_and_methods_take_less_than_a_second(arguments):
+    said, code, errors, imported, seconds = run(*arguments)
+    assert (code, errors) == (0, "") and said
+    assert not imported & HEAVY
+    assert seconds < 1
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "ask", "audit", "inspect", "bench", "report", "speed", "calibrate", "methods"]
+)
+def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
+    said, code, _, imported, _ = run(command, "--help")
+    assert code == 0 and command in said
+    assert not imported & HEAVY
+
+
+def test_version_names_what_answers_depend_on():
+    said, *_ = run("--version")
+    names = [each.rpartition(" ")[0] for each in said.strip().split(", ")]
+    assert names == ["ragbias", "torch", "transformers", "Python"]
+    assert said.startswith(f"ragbias {importlib.metadata.version('ragbias')}, ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["methods"], None),
+        (["bench", "--task=tiny", "--methods=none", "--out=out"], "bench"),
+        (["report", "/"], "bench"),
+        (["calibrate", "--model=tiny", "--out=p.json"], "calibrate"),
+        (["ask", "Why?", "--documents=a.txt"], "demo"),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, arguments, extra):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("Heron Mill opens in spring.")
+    blocked = {module for modules in EXTRAS.values() for module in modules} - OF_TYPER
+    _, code, errors, *_ = run(*arguments, blocked=blocked)
+    if extra is None:
+        assert (code, errors) == (0, "")
+    else:
+        assert code == 2 and errors.count("\n") == 0
+        assert f"pip install 'ragbias[{extra}]'" in errors.replace('"', "'")

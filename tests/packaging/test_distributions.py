@@ -1,0 +1,89 @@
+"""The three distributions: what their wheels hold, and what they say of themselves."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from ragbias.cli.failures import EXTRAS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "ragbias": ROOT,
+    "langchain_ragbias": ROOT / "integrations" / "langchain",
+    "llama_index/llms/ragbias": ROOT / "integrations" / "llama-index",
+}
+OF_DEVELOPMENT = {"test", "lint", "docs"}
+
+
+def project(folder):
+    return tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="module", params=FOLDERS)
+def wheel(request, tmp_path_factory):
+    """The package of a distribution, its files in the wheel, and the metadata there."""
+    out = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(build, cwd=FOLDERS[request.param], check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    with ZipFile(built) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        return request.param, names, archive.read(metadata).decode()
+
+
+def test_a_wheel_holds_its_package_alone(wheel):
+    package, names, _ = wheel
+    assert all(name.startswith(f"{package}/") or ".dist-info/" in name for name in names)
+    assert f"{package}/py.typed" in names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    tracked = subprocess.run(
+        ["git", "ls-files", package], cwd=FOLDERS[package], capture_output=True, text=True, check=True
+    )
+    assert {name for name in names if ".dist-info/" not in name} == set(tracked.stdout.split())
+
+
+def test_a_wheel_says_what_it_is(wheel):
+    _, _, metadata = wheel
+    for line in (
+        "Author: The ragbias authors",
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE",
+        "Requires-Python: >=3.10",
+        "Classifier: Typing :: Typed",
+        *(f"Classifier: Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
+    ):
+        assert line in metadata.splitlines()
+    assert {"Homepage", "Source", "Issues", "Changelog"} == set(re.findall(r"^Project-URL: (\w+),", metadata, re.M))
+    assert "Description-Content-Type: text/markdown" in metadata
+
+
+def test_all_distributions_carry_the_same_licence_and_version():
+    assert len({(folder / "LICENSE").read_bytes() for folder in FOLDERS.values()}) == 1
+    assert len({project(folder)["version"] for folder in FOLDERS.values()}) == 1
+
+
+def test_the_command_line_knows_the_modules_of_every_extra():
+    declared = project(ROOT)["optional-dependencies"]
+    assert set(EXTRAS) == set(declared) - OF_DEVELOPMENT
+    installed = importlib.metadata.packages_distributions()
+    for extra, modules in EXTRAS.items():
+        provided = {_normal(each) for module in modules for each in (module, *installed.get(module, ()))}
+        named = {_normal(re.split(r"[^\w.-]", each)[0]) for each in declared[extra]}
+        # several distributions may share a namespace, of which not all are installed
+        missing = {name for name in named - provided if not name.startswith(tuple(map(_normal, modules)))}
+        assert not missing
+
+
+def _normal(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
