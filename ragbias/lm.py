@@ -34,7 +34,7 @@ from ragbias.generation.scoring import document_attention, logprobs_of, more_con
 from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
-from ragbias.models import tiny
+from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
 
 
@@ -92,7 +92,7 @@ class DebiasedLM:
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
         check_backend(backend)  # before the weights are read
-        path = str(tiny.path()) if name == "tiny" else name
+        path = local_path(name)
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
         model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend)
