@@ -40,7 +40,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[T
 
 def available(query: Tensor, scoring: Scoring) -> bool:
     """Whether the fused kernel runs for this tensor and computes these scores."""
-    plain = scoring.softcap is None and scoring.places_once
+    plain = scoring.softcap is None and scoring.position_in_keys
     return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -33,7 +33,7 @@ class Scoring:
     backend: str = "auto"
 
     @property
-    def places_once(self) -> bool:
+    def position_in_keys(self) -> bool:
         """Whether keys can be encoded at their places once and for all, as nothing else depends on the distance."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ragbias.attention.backends import chosen
+from ragbias.attention.backends import chosen, with_fallback
 from ragbias.attention.keys import Scoring, Segments, joined, listed
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 from ragbias.attention.scratch import Scratch, portion
 
 
 @torch.no_grad()
+@with_fallback
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
     """Share of each query's softmax over the segments that falls on each, with queries and keys as they are.
 
@@ -37,6 +38,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 
 
 @torch.no_grad()
+@with_fallback
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
     """Attention of each document's tokens to each other document, with queries and keys as they are.
 

@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ragbias.attention import flash_backend, fused
-from ragbias.attention.backends import chosen
+from ragbias.attention import fused
+from ragbias.attention.backends import chosen, with_fallback
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, concatenated, listed, within
 
 FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
 MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
 
 
+@with_fallback
 def attend(
     query: Tensor,
     key: Tensor,
@@ -56,7 +57,7 @@ def attend(
 
     Raises:
         ValueError: causal and bounds are both given.
-        BackendError: a backend was named that cannot compute this case.
+        BackendError: a backend was named that cannot compute this case, or whose launch failed.
     """
     if causal and bounds is not None:
         raise ValueError("attend: causal and bounds both say what a query sees; give one of them")
@@ -70,6 +71,8 @@ def attend(
         places = _zeros(segments, key) if starts is None else starts
         return triton_backend.attend(query, key, value, positions, places, segments, scoring, bias, causal, bounds)
     if backend == "flash" and fixed and bias is None and bounds is None:
+        from ragbias.attention import flash_backend
+
         places = _zeros(segments, key) if starts is None else starts
         return flash_backend.attend(query, key, value, positions, places[:, 0], segments, scoring, causal)
     if fixed and query.shape[1] > 1 and fused.available(query, scoring):
@@ -78,7 +81,7 @@ def attend(
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
-        scores = placed_scores(
+        scores = segment_scores(
             query[:, block],
             key,
             positions=positions[block],
@@ -92,6 +95,7 @@ def attend(
     return concatenated(parts)
 
 
+@with_fallback
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
@@ -106,6 +110,8 @@ def attend_groups(
 
         return triton_backend.attend_groups(query, key, value, groups, scoring)
     if backend == "flash":
+        from ragbias.attention import flash_backend
+
         return flash_backend.attend_groups(query, key, value, groups, scoring)
     if fused.available(query, scoring):
         return fused.attend_groups(query, key, value, groups, scoring)
@@ -128,7 +134,7 @@ def attend_groups(
     return concatenated(parts)
 
 
-def placed_scores(
+def segment_scores(
     query: Tensor,
     key: Tensor,
     *,

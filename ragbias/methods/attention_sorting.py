@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.attention import placed_scores
+from ragbias.attention import segment_scores
 from ragbias.checks import check_whole
 from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
@@ -75,7 +75,7 @@ class DocumentAttention(AttentionMethod):
         for row in call.sequences():
             count = row.key.shape[1]
             last = torch.tensor([count - 1], device=row.query.device)
-            scores = placed_scores(
+            scores = segment_scores(
                 row.query[:, -1:],
                 row.key,
                 positions=last,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from ragbias.attention import grouped_scores, placed_scores
+from ragbias.attention import grouped_scores, segment_scores
 from ragbias.checks import check_choice, check_finite
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
@@ -93,7 +93,7 @@ class MsPoE(AttentionMethod):
         if self.variant == "paper":
             offsets = torch.arange(count, device=last.device)
             keys = row.scoring.encoding(row.key, offsets)
-            scores = placed_scores(last, keys, positions=offsets[-1:], scoring=row.scoring)
+            scores = segment_scores(last, keys, positions=offsets[-1:], scoring=row.scoring)
         else:
             scores = grouped_scores(last, row.key, row.scoring)
         weights = scores.softmax(-1)

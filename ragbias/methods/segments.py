@@ -51,7 +51,7 @@ class SegmentMethod(AttentionMethod):
         return 0.0
 
     def attend_sequence(self, row: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
-        if self.follows_query or not row.scoring.places_once:
+        if self.follows_query or not row.scoring.position_in_keys:
             keys = row.encoded("offsets", lambda new, first: _at_offsets(row, new, first))
             tail = self._tail(row, keys)
         else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.attention import attend, merge, placed_scores
+from ragbias.attention import attend, merge, segment_scores
 from ragbias.checks import check_whole
 from ragbias.methods.base import AttentionMethod
 
@@ -80,9 +80,9 @@ class SelfExtend(AttentionMethod):
         """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
         j, scoring = torch.arange(count, device=query.device), replace(row.scoring, window=None)
         if self.window >= row.key.shape[1]:  # all keys are near
-            return placed_scores(query, row.scoring.encoding(row.key[:, :count], j), positions=i, scoring=row.scoring)
+            return segment_scores(query, row.scoring.encoding(row.key[:, :count], j), positions=i, scoring=row.scoring)
         near, far = (
-            placed_scores(query, scoring.encoding(row.key[:, :count], keys), positions=queries, scoring=scoring)
+            segment_scores(query, scoring.encoding(row.key[:, :count], keys), positions=queries, scoring=scoring)
             for queries, keys in ((i, j), (self._shifted(i), self._grouped(j)))
         )
         distance, reach = i[:, None] - j, row.scoring.window

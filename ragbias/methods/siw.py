@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ragbias.attention import attend, placed_scores
+from ragbias.attention import attend, segment_scores
 from ragbias.checks import check_finite
 from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
 
@@ -104,4 +104,4 @@ def _causal(row: SequenceCall) -> tuple[Tensor, Tensor]:
 
 
 def _scores(row: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
-    return placed_scores(query, row.key[:, :count], positions=positions, scoring=row.scoring)
+    return segment_scores(query, row.key[:, :count], positions=positions, scoring=row.scoring)

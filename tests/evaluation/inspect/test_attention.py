@@ -11,7 +11,7 @@ from matplotlib.text import Text
 
 from conftest import random_model
 from ragbias import DebiasedLM, Prompt
-from ragbias.attention import placed_scores
+from ragbias.attention import segment_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.inspect.attention import View, attention_by_layer, gold_of, inspect
@@ -79,7 +79,7 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
     class Placed(Pine):
         def _tail(self, row, keys):
             last = row.query[:, -1:]
-            scores = placed_scores(
+            scores = segment_scores(
                 last,
                 keys,
                 positions=self._tail_positions(row)[-1:],
