@@ -171,7 +171,7 @@ def _masses(
     splits = _splits(-(-rows // sizes.rows) * launched, segments) if len(groups) == 1 else 1
     tables = _tables(groups, group if sizes.packed else 1, sizes.rows, splits, query.device, whole=True)
     count = sum(end - begin for (begin, end), _ in groups)
-    spans = _row_spans(tuple(queries for queries, _ in groups), query.device)
+    spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
     together = group * max(1, SCRATCH // (count * columns * group))
     for first in range(0, heads, together):
@@ -366,7 +366,7 @@ def _group_tables(
 
 @lru_cache(maxsize=64)
 def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
-    """Positions of the groups' queries, group behind group."""
+    """Positions of the groups' queries, group after group."""
     return torch.cat([torch.arange(at, at + end - begin) for (begin, end), at in groups]).to(device)
 
 
@@ -378,8 +378,8 @@ def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[in
 
 
 @lru_cache(maxsize=64)
-def _row_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Where the rows of each group of queries stand when they are written group behind group, int32 ``[groups, 2]``."""
+def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    """Where the queries of each group begin and end when they are written group after group, int32 ``[groups, 2]``."""
     ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
     begins = torch.tensor([0, *ends[:-1].tolist()])
     return torch.stack((begins, ends), dim=1).to(device, torch.int32)

@@ -148,8 +148,8 @@ class Binding:
             moved = not torch.allclose(self._fingerprint(cache, session), session.mark, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
-                f"the cache's sequences are not those of the {len(session.rows)} prompts that entered under this debias(); "
-                "give each sequence its own prompt"
+                f"the cache's sequences are not those of the {len(session.rows)} prompts that entered under this "
+                "debias(); give each sequence its own prompt"
             )
 
     def _fingerprint(self, cache: Any, session: Session) -> Tensor:
