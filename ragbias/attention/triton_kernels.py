@@ -110,7 +110,7 @@ def attention(
             left_turned = (left * back_cos + right * back_sin).to(key.dtype.element_ty)
             right_turned = (right * back_cos - left * back_sin).to(key.dtype.element_ty)
         first, last = offset, offset + count
-        if CAUSAL or BOUNDED or WINDOWED:
+        if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
             row_first = tl.zeros([BLOCK_M], tl.int32)
             row_last = tl.zeros([BLOCK_M], tl.int32) + last
             if CAUSAL:
@@ -145,7 +145,7 @@ def attention(
             if BIASED:
                 scores += tl.load(bias + column)
             visible = inside[None, :]
-            if CAUSAL or BOUNDED or WINDOWED:
+            if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
                 visible &= (offsets[None, :] >= row_first[:, None]) & (offsets[None, :] < row_last[:, None])
             scores = tl.where(visible, scores * LOG2E, float("-inf"))
             new_highest = tl.maximum(highest, tl.max(scores, 1))
