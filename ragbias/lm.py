@@ -22,6 +22,7 @@ from typing_extensions import Unpack
 from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
+from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.generation import recording
@@ -100,8 +101,7 @@ class DebiasedLM:
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
-        config = self.model.config.get_text_config()
-        return int(config.max_seq_len if config.model_type == "mpt" else config.max_position_embeddings)
+        return window_of(self.model)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""

@@ -80,7 +80,7 @@ class DocumentAttention(AttentionMethod):
         check_not_cancelled(self._cancelled)
         for seq in call.sequences():
             count = seq.key.shape[1]
-            scores = attention.placed_scores(
+            scores = attention.segment_scores(
                 seq.query[:, -1:],
                 seq.key,
                 positions=seq.arange(count - 1, count),

@@ -96,7 +96,7 @@ class MsPoE(AttentionMethod):
         if self.variant == "paper":
             offsets = seq.arange(count)
             keys = seq.scoring.encoding(seq.key, offsets)
-            scores = attention.placed_scores(last, keys, positions=offsets[-1:], scoring=seq.scoring)
+            scores = attention.segment_scores(last, keys, positions=offsets[-1:], scoring=seq.scoring)
         else:
             scores = attention.grouped_scores(last, seq.key, seq.scoring)
         weights = scores.softmax(-1)

@@ -57,7 +57,7 @@ class SegmentMethod(AttentionMethod):
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
-        if self.follows_query or not seq.scoring.places_once:
+        if self.follows_query or not seq.scoring.position_in_keys:
             keys = seq.encoded("offsets", lambda new, first: _at_offsets(seq, new, first))
             tail = self._tail(seq, keys)
         else:

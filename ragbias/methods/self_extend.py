@@ -88,11 +88,11 @@ class SelfExtend(AttentionMethod):
         """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
         j, scoring = seq.arange(count), replace(seq.scoring, window=None)
         if self.window >= seq.key.shape[1]:  # all keys are near
-            return attention.placed_scores(
+            return attention.segment_scores(
                 query, seq.scoring.encoding(seq.key[:, :count], j), positions=i, scoring=seq.scoring
             )
         near, far = (
-            attention.placed_scores(
+            attention.segment_scores(
                 query, scoring.encoding(seq.key[:, :count], keys), positions=queries, scoring=scoring
             )
             for queries, keys in ((i, j), (self._shifted(i), self._grouped(j)))

@@ -105,4 +105,4 @@ def _causal(seq: SequenceCall) -> tuple[Tensor, Tensor]:
 
 
 def _scores(seq: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
-    return attention.placed_scores(query, seq.key[:, :count], positions=positions, scoring=seq.scoring)
+    return attention.segment_scores(query, seq.key[:, :count], positions=positions, scoring=seq.scoring)

@@ -94,9 +94,9 @@ def test_a_cache_whose_sequences_changed_is_refused(model, change):
     ids, mask, spans = padded([SEGMENTS.plain, Segments([6, 9, 4], seed=1).plain])
     with torch.no_grad(), ragbias.debias(model, Pine(), spans):
         cache = model(ids, attention_mask=mask, use_cache=True).past_key_values
-        rows = change(cache)
+        batch = change(cache)
         with pytest.raises(BindingError, match="sequences are not those of the 2 prompts"):
-            model(torch.full((rows, 1), 5), past_key_values=cache)
+            model(torch.full((batch, 1), 5), past_key_values=cache)
 
 
 def test_a_cache_that_plain_tokens_entered_is_refused(model):

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.text import Text
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.attention import placed_scores
+from ragbias.attention import segment_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.inspect.heat_maps import gold_ratios, heat_maps
@@ -79,7 +79,7 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
     class Placed(Pine):
         def _tail(self, sequence, keys):
             last = sequence.query[:, -1:]
-            scores = placed_scores(
+            scores = segment_scores(
                 last,
                 keys,
                 positions=self._tail_positions(sequence)[-1:],
