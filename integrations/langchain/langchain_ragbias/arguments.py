@@ -81,8 +81,8 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     debias = settings.pop("debias")
     if not isinstance(debias, (str, Method)):
         raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
-    settings["max_new_tokens"] = settings.pop("max_tokens")
     check_arguments(settings)
+    settings["max_new_tokens"] = settings.pop("max_tokens")
     check_lasting(documents)
     texts = None if documents is None else document_texts(documents)
     return Call(texts, methods.get(debias, model_id), settings)
