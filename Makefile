@@ -1,37 +1,76 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
+TORCH := torch==2.13.0
+PACKAGES := . integrations/langchain integrations/llama-index
+PROJECTS := $(PACKAGES:%=%/pyproject.toml)
+DIST := build/dist
+LOWEST := build/lowest
+# what needs no model of a framework's own, and runs into every lower bound
+LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
+	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
+	tests/calibration/test_channel_search.py
 
-.PHONY: venv demo test lint clean
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: venv demo test lint types docs dist lowest clean
 
 venv: $(READY) $(TOOLS)
 
 # torch first and pinned: where it is on hand as a CPU build, pip then has no reason to fetch CUDA packages
-$(READY): pyproject.toml constraints.txt integrations/langchain/pyproject.toml integrations/llama-index/pyproject.toml
+$(READY): $(PROJECTS) constraints.txt
 	@echo "Building $(VENV): a few minutes and about 2.5 GB the first time"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-		-e . -e integrations/langchain -e integrations/llama-index
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo]"
+	$(PIP) $(TORCH)
+	$(PIP) -c constraints.txt $(PACKAGES:%=-e %)
+	$(PIP) -c constraints.txt -e ".[demo]"
 	touch $@
 
 $(TOOLS): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[demo,test,lint]"
+	$(PIP) -c constraints.txt -e ".[demo,test,lint,docs]"
 	touch $@
 
 demo: $(READY)
-	$(BIN)/ragbias demo
+	OMP_NUM_THREADS= $(BIN)/ragbias demo
 
+# what measures time runs first and alone; pytest's closing line is that of all others
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m serial
+	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --durations=10
 
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: venv
 	$(BIN)/mypy
 
+docs: venv
+	$(BIN)/mkdocs build --quiet --strict --site-dir build/site
+
+# the wheels, in an environment that holds nothing of this folder, asked from outside of it
+dist: venv
+	rm -rf $(DIST)
+	for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir $(DIST) $$package || exit 1; done
+	$(PYTHON) -m venv $(DIST)/venv
+	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DIST)/*.whl
+	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -P \
+		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
+
+# the lower bounds of the three projects, but torch's, of which old builds are not at hand everywhere
+lowest:
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+		-e ".[bench,calibrate]" $(PACKAGES:%=-e %) \
+		hypothesis langchain langchain-tests pytest pytest-asyncio pytest-timeout
+	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
+
 clean:
-	rm -rf $(VENV) demo-output
+	rm -rf $(VENV) build dist demo-output

@@ -8,6 +8,8 @@ import pytest
 
 from ragbias.boundaries import KnownText, Registry, locate
 
+pytestmark = pytest.mark.serial
+
 BOUND = 0.003  # seconds of this thread's own time; on an idle machine all of these take less than 0.001
 RANDOM = random.Random(0)
 WORDS = ["".join(RANDOM.choices("abcdefghijklmnopqrstuvwxyz", k=RANDOM.randint(2, 9))) for _ in range(3000)]

@@ -36,6 +36,7 @@ def run(*arguments, blocked=()):
     return ended.stdout, ended.returncode, "\n".join(errors), set(imported.split()), seconds
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["methods"], ["methods", "pine"]], ids=" ".join)
 def test_help_and_methods_take_less_than_a_second(arguments):
     said, code, errors, imported, seconds = run(*arguments)

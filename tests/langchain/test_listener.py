@@ -144,6 +144,7 @@ NUMBERS = [float(number) for number in range(1_000_000)]
 VECTORS = [[float(number) for number in range(768)] for _ in range(1000)]
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize(
     "value", [NUMBERS, VECTORS, [[number] for number in range(300_000)], {"a": VECTORS, "b": NUMBERS}]
 )

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 
 from ragbias.binding import debias
@@ -16,6 +17,7 @@ CPU = torch.device("cpu")
 NAMES = [name for name, method in METHODS.items() if issubclass(method, AttentionMethod)]
 
 
+@pytest.mark.serial
 def test_every_method_inside_the_model_is_measured_in_a_ragged_batch():
     llama = random_model("llama", num_hidden_layers=1)
     batch = draw([6, 9, 4], 2, llama.config.vocab_size, CPU, ragged=True)
@@ -37,6 +39,7 @@ def test_every_method_inside_the_model_is_measured_in_a_ragged_batch():
     assert plain.peak_ratio == 1
 
 
+@pytest.mark.serial
 def test_work_that_takes_long_is_seen_where_it_is_done():
     """Methods that wait half a second, in the prefill or in decoding."""
 

@@ -1,10 +1,13 @@
 """What methods cost."""
 
+import pytest
+
 from ragbias import DebiasedLM, Prompt
 from ragbias.evaluation.cost.generation_cost import measure_costs
 from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
 
 
+@pytest.mark.serial
 def test_costs_are_ratios_to_none_and_count_all_that_a_method_runs():
     lm = DebiasedLM.from_pretrained("tiny", method="none")
     prompt = Prompt("Context:\n", tuple(f"Item {index} is red and round. " * 8 for index in range(8)), "Answer:")
