@@ -41,7 +41,7 @@ def demo(
     console.print(_how_sure(questions, widest_margin(measured)))
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
+        "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
     evaluation.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")

@@ -24,7 +24,7 @@ from ragbias import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_questions
 from scripted import RecordingLM
 
-DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines.md"
 
 
 @pytest.fixture(scope="module")

