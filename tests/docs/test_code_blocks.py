@@ -107,21 +107,34 @@ def test_no_block_is_marked_by_indentation_only() -> None:
             above = line
 
 
-# Python
-
-
-WITH_PYTHON = [page for page in PAGES if any(block.language in ("python", "diff") for block in blocks_of(page))]
+Cli = Callable[..., tuple[int, str, str]]
+RUNS = ("python", "diff", "sh")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=name_of)
-def test_python_of_a_page_runs_from_top_to_bottom(page: Path, folder: Path, swaps: dict[str, Any]) -> None:
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.language in RUNS}), ids=name_of)
+def test_a_page_runs_from_top_to_bottom_and_prints_what_it_says(
+    page: Path, folder: Path, request: pytest.FixtureRequest, cli: Cli, capsys: pytest.CaptureFixture[str]
+) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    said = ""
     for block in blocks_of(page):
-        if block.language == "python" and block.how != "not run":
+        if block.language == "text":
+            for line in block.text.splitlines():
+                assert " ".join(line.split()) in " ".join(said.split()), f"{name_of(block)}: printed is {said}"
+        elif block.how == "not run":
+            continue
+        elif block.language == "python":
             exec(compile("\n" * block.line + embedded(block.text), str(page), "exec"), namespace)
+            said = capsys.readouterr().out
         elif block.language == "diff":
-            check_swap(block, swaps)
+            check_swap(block, request.getfixturevalue("swaps"))
+        elif block.language == "sh":
+            said = "".join(check_command(embedded(command), block, cli) for command in block.commands)
+            said += capsys.readouterr().out
+
+
+# the swap
 
 
 @pytest.fixture(scope="module")
@@ -164,50 +177,35 @@ def check_swap(block: Block, swaps: dict[str, Any]) -> None:
 # the command line
 
 
-Cli = Callable[..., tuple[int, str, str]]
-WITH_SHELL = [page for page in PAGES if any(block.language == "sh" for block in blocks_of(page))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_SHELL, ids=name_of)
-def test_commands_of_a_page_run_from_top_to_bottom(
-    page: Path, folder: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for block in blocks_of(page):
-        if block.language == "sh" and block.how != "not run":
-            more = shlex.split(block.note) if block.how == "run with" else []
-            for command in block.commands:
-                with monkeypatch.context() as patches:
-                    check_command(embedded(command), more, block.how != "only parsed", cli, patches)
-
-
-def check_command(
-    command: str, more: list[str], runs: bool, cli: Cli, patches: pytest.MonkeyPatch
-) -> None:
+def check_command(command: str, block: Block, cli: Cli) -> str:
+    """Run or parse a command; what it printed, where it runs in this process under ``cli``."""
     program, *words = shlex.split(command, comments=True)
+    runs, more = block.how != "only parsed", shlex.split(block.note) if block.how == "run with" else []
     if program == "ragbias":
         typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
-        code, _, said = cli(*words, *more) if runs else (0, "", "")
-        assert code == 0, f"{command}: {said}"
-    elif program == "python":
-        check_script([*words, *more], runs, patches)
+        code, out, err = cli(*words, *more) if runs else (0, "", "")
+        assert code == 0, f"{command}: {err}"
+        return out
+    if program == "python":
+        check_script([*words, *more], runs)
     elif program == "make":
         assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in words)
     elif program == "pip":
         check_install(words)
     elif program == "pytest":
-        assert all((ROOT / word).exists() for word in words if not word.startswith("-"))
+        assert all((ROOT / word.partition("::")[0]).exists() for word in words if not word.startswith("-"))
     elif program in ("mkdir", "echo"):
         subprocess.run(command, shell=True, check=True)
     else:
         pytest.fail(f"{command}: nothing here can check {program}")
+    return ""
 
 
 class ParsedError(Exception):
     """The arguments are right."""
 
 
-def check_script(words: list[str], runs: bool, patches: pytest.MonkeyPatch) -> None:
+def check_script(words: list[str], runs: bool) -> None:
     """``python FILE ...`` or ``python -m MODULE ...``, up to the arguments where it shall not run."""
     as_module = words[0] == "-m"
     script, arguments = words[as_module], words[as_module + 1 :]
@@ -217,15 +215,16 @@ def check_script(words: list[str], runs: bool, patches: pytest.MonkeyPatch) -> N
         parse(parser, *given)
         raise ParsedError
 
-    if not runs:
-        patches.setattr(argparse.ArgumentParser, "parse_args", only_parse)
-    patches.setattr(sys, "argv", [script, *arguments])
-    try:
-        (runpy.run_module if as_module else runpy.run_path)(script, run_name="__main__")
-    except ParsedError:
-        assert not runs
-    except SystemExit as ended:
-        assert not ended.code, f"{script} ended with {ended.code}"
+    with pytest.MonkeyPatch.context() as patches:
+        if not runs:
+            patches.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+        patches.setattr(sys, "argv", [script, *arguments])
+        try:
+            (runpy.run_module if as_module else runpy.run_path)(script, run_name="__main__")
+        except ParsedError:
+            assert not runs
+        except SystemExit as ended:
+            assert not ended.code, f"{script} ended with {ended.code}"
 
 
 def check_install(words: list[str]) -> None:
