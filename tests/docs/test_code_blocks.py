@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import runpy
 import shlex
@@ -161,9 +162,7 @@ def swaps() -> dict[str, Any]:
 
 def check_swap(block: Block, swaps: dict[str, Any]) -> None:
     """Both sides of the diff run in the same pipeline, and the new one finds the documents."""
-    sides = [
-        "\n".join(line[1:] for line in block.text.splitlines() if line[:1] in (" ", sign)) for sign in ("-", "+")
-    ]
+    sides = ["\n".join(line[1:] for line in block.text.splitlines() if line[:1] in (" ", sign)) for sign in ("-", "+")]
     for side, name in zip(sides, (str(tiny.path()), "tiny"), strict=True):
         namespace = dict(swaps)
         exec(embedded(side, name), namespace)
@@ -224,7 +223,8 @@ def check_script(words: list[str], runs: bool) -> None:
         except ParsedError:
             assert not runs
         except SystemExit as ended:
-            assert not ended.code, f"{script} ended with {ended.code}"
+            if ended.code:
+                pytest.fail(f"{script} ended with {ended.code}")
 
 
 def check_install(words: list[str]) -> None:
@@ -249,3 +249,26 @@ def test_data_is_what_its_reader_expects(block: Block, folder: Path) -> None:
         file = folder / "run.yaml"
         file.write_text(block.text)
         assert read_settings(file, {}).tasks
+
+
+@pytest.mark.slow
+def test_a_method_of_another_distribution_is_known_by_the_name_of_its_entry_point(folder: Path) -> None:
+    """As the guide says: the class in a package, and nothing but the entry point of its distribution."""
+    page = ROOT / "docs" / "how-to" / "add-a-method.md"
+    code, toml = (next(each.text for each in blocks_of(page) if each.language == kind) for kind in ("python", "toml"))
+    (folder / "my_package.py").write_text(code)
+    about = folder / "my_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    declared = ConfigParser()
+    declared.read_string(toml)
+    values = {name: value.strip('"') for name, value in declared['project.entry-points."ragbias.methods"'].items()}
+    lines = [f"{name} = {value}" for name, value in values.items()]
+    (about / "entry_points.txt").write_text("\n".join(["[ragbias.methods]", *lines, ""]))
+    known = os.pathsep.join([str(folder), str(ROOT)])
+    for name in values:
+        command = [sys.executable, "-m", "ragbias", "methods", name]
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": known}, capture_output=True, text=True, check=False
+        )
+        assert name in done.stdout, done.stderr

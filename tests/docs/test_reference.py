@@ -9,8 +9,8 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 import typer
 
@@ -19,7 +19,7 @@ from ragbias.cli import app
 from ragbias.generation.report import Report
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TABLE = re.compile(r"(<!-- options: (\S+) -->\n).*?(<!-- /options -->)", re.DOTALL)
 
 
@@ -27,10 +27,10 @@ def options_table(name: str) -> str:
     """A row for each argument and option of a command, as ``--help`` has them."""
     lines = ["| option | default | |", "|---|---|---|"]
     for each in COMMANDS[name].params:
-        shown = f"`{max(each.opts, key=len)}`" if isinstance(each, click.Option) else f"`{(each.name or '').upper()}`"
-        plain = isinstance(each.default, (str, int, float)) and not isinstance(each.default, bool)
+        shown = max(each.opts, key=len) if each.param_type_name == "option" else each.name.upper()
+        plain = isinstance(each.default, (str, int, float, Path)) and not isinstance(each.default, bool)
         default = f"`{each.default}`" if plain else "required" if each.required else ""
-        lines.append(f"| {shown} | {default} | {' '.join((getattr(each, 'help', '') or '').split())} |")
+        lines.append(f"| `{shown}` | {default} | {' '.join((each.help or '').split())} |")
     return "\n".join([*lines, ""])
 
 
