@@ -18,7 +18,8 @@ from ragbias import errors
 from ragbias.cli import app
 from ragbias.generation.report import Report
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 TABLE = re.compile(r"(<!-- options: (\S+) -->\n).*?(<!-- /options -->)", re.DOTALL)
 
@@ -64,6 +65,13 @@ def test_every_error_has_its_cause_and_its_remedy() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| ([^|]+) \| ([^|]+) \|$", (REFERENCE / "errors.md").read_text(), re.M)
     assert {name: base for name, base, *_ in rows} == known
     assert all(cause.strip() and remedy.strip() for *_, cause, remedy in rows)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_what_a_page_outside_the_site_links_to_is_there(page: str) -> None:
+    """Links inside the site are checked by ``mkdocs build --strict``."""
+    links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
 
 
 if __name__ == "__main__":
