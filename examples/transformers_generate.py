@@ -1,4 +1,4 @@
-"""A method around plain `model.generate`: turn the documents round and see whether the next token's logits move.
+"""A method around plain `model.generate`: reverse the documents and see whether the next token's logits move.
 
 python examples/transformers_generate.py
 python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine

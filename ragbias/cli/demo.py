@@ -42,7 +42,7 @@ def demo(
     console.print(_how_sure(questions, widest_margin(measured)))
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
+        "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
     with naming(out):
         evaluation.save(outcome, out)

@@ -5,7 +5,7 @@ from pathlib import Path
 from ragbias.cli.method_table import as_markdown, method_table
 from ragbias.methods import METHODS
 
-DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
 
 
 def test_the_docs_hold_the_generated_table():

@@ -24,7 +24,7 @@ from ragbias.models.tiny.world import Passage, held_out_questions
 from support.langchain_pipelines import PIPELINES, PROMPT, lines, retriever_of
 from support.scripted import RecordingLM
 
-DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines.md"
 
 
 @pytest.fixture(scope="module")

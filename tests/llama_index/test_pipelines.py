@@ -1,6 +1,6 @@
 """Stock pipelines, every way to ask: the documents found in the prompts are the retrieved ones and no others.
 
-What is measured here is the table of docs/pipelines-llama-index.md, and each of its rows is compared.
+What is measured here is the table of docs/results/pipelines-llama-index.md, and each of its rows is compared.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from support.scripted import RecordingLM
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4
 FORMS = ("sync", "async", "stream", "async stream")
-DOCS = Path(__file__).parents[2] / "docs" / "pipelines-llama-index.md"
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines-llama-index.md"
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ PIPELINES: dict[str, Builder] = {
 
 
 def lines(rows: dict[str, tuple[int, int, int, int, int]]) -> Iterator[str]:
-    """The table of ``docs/pipelines.md``."""
+    """The table of ``docs/results/pipelines.md``."""
     yield "| pipeline | answers | documents in the prompt | found | wrong | answers with PINE |"
     yield "|---|---|---|---|---|---|"
     for name, counts in rows.items():
