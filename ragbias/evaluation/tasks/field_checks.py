@@ -12,7 +12,7 @@ NUMBERS = {"orders": 1, "limit": 1}
 
 
 def check_fields(task: Any) -> None:
-    """Raise ``RunError`` unless numbers are in range, lists are without repetition, and flags are true or false."""
+    """Raise ``RunError`` unless, of the fields that a task has, numbers are in range, lists are without repetition, and flags are true or false."""
     for name, least in LISTS.items():
         values = getattr(task, name, None)
         if values is None:
@@ -24,8 +24,9 @@ def check_fields(task: Any) -> None:
         value = getattr(task, name, None)
         if value is not None:
             check_whole(f"{task.name}: {name}", value, least, RunError)
-    if type(task.seed) is not int:
-        raise RunError(f"{task.name}: seed={task.seed!r}; expected a whole number")
+    seed = getattr(task, "seed", 0)
+    if type(seed) is not int:
+        raise RunError(f"{task.name}: seed={seed!r}; expected a whole number")
     indices = getattr(task, "indices", True)
     if type(indices) is not bool:
         raise RunError(f"{task.name}: indices={indices!r}; expected true or false")
