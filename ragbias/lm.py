@@ -101,7 +101,7 @@ class DebiasedLM:
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
-        return window_of(self.model)
+        return window_of(self.model.config)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""

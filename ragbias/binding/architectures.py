@@ -194,10 +194,10 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
     return family
 
 
-def window_of(model: PreTrainedModel) -> int:
-    """Number of tokens that a sequence of this model may have, by its config; the model's family need not be known."""
-    config: Any = model.config.get_text_config()
-    return int(getattr(config, ARCHITECTURES.get(config.model_type, Architecture()).window))
+def window_of(config: PreTrainedConfig) -> int:
+    """Number of tokens that a sequence may have, prompt and answer together; the family need not be supported."""
+    text: Any = config.get_text_config()
+    return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 
 
 def _rope_types(parameters: dict[str, Any]) -> list[str]:

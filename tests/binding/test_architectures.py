@@ -141,11 +141,11 @@ def test_every_declared_family_has_a_model_in_the_tests():
 
 
 def test_a_models_window_is_read_from_its_config_also_where_the_family_is_not_supported():
-    assert window_of(random_model("mpt")) == 512
+    assert window_of(random_model("mpt").config) == 512
     model = random_model("llama")
-    assert window_of(model) == 4096
+    assert window_of(model.config) == 4096
     model.config.model_type = "stablelm"
-    assert window_of(model) == 4096
+    assert window_of(model.config) == 4096
 
 
 DECLARATIONS = """

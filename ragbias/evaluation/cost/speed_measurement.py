@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
+from ragbias.binding.architectures import window_of
 from ragbias.checks import check_choice, check_whole
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.evaluation.cost import model_shapes, random_prompts
@@ -154,8 +155,7 @@ def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
 
 
 def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig) -> None:
-    text = config.get_text_config()
-    window = text.max_seq_len if text.model_type == "mpt" else text.max_position_embeddings
+    window = window_of(config)
     total = settings.total_tokens or count * (settings.tokens or 1)
     needed = random_prompts.PREFIX + total + random_prompts.SUFFIX + settings.steps
     if needed > window:

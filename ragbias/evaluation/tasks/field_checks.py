@@ -12,7 +12,7 @@ NUMBERS = {"orders": 1, "limit": 1}
 
 
 def check_fields(task: Any) -> None:
-    """Raise ``RunError`` unless, of the fields that a task has, numbers are in range, lists are without repetition, and flags are true or false."""
+    """Raise ``RunError`` unless a task's fields hold numbers in range, different ones in lists, and flags."""
     for name, least in LISTS.items():
         values = getattr(task, name, None)
         if values is None:
