@@ -48,16 +48,16 @@ def audit(
     asked = read_questions(questions, documents=pipeline is None)
     chosen = parse_methods(methods, None if pipeline else model)
     with progress() as bar:
-        subjects, skipped = _subjects(asked, model, pipeline, bar)
-        own = subjects[0].asked.request.origin.wanted
+        cases, skipped = _cases(asked, model, pipeline, bar)
+        own = cases[0].asked.request.origin.wanted
         as_it_is = "none" if own.acts_on == "nothing" else f"as is: {own.name}"
-        contestants = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
-        task = bar.add_task("", total=work(len(subjects), len(contestants), orders))
+        compared = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
+        task = bar.add_task("", total=work(len(cases), len(compared), orders))
         found = measure(
-            subjects, contestants, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
+            cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
         )
     with status("Measuring what the methods cost"):
-        costs = costs_of(subjects, contestants)
+        costs = costs_of(cases, compared)
     advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
@@ -66,21 +66,21 @@ def audit(
     console.print(f"\n{advice.text}", highlight=False)
     settings = {
         "questions": str(questions),
-        "asked": len(subjects),
+        "asked": len(cases),
         "left_out": skipped,
-        "model": subjects[0].asked.lm.name,
+        "model": cases[0].asked.lm.name,
         "pipeline": pipeline,
         "orders": orders,
         "seed": seed,
     }
     write_json(as_dict(found, costs, advice, settings), json_path)
     if html is not None:
-        texts = [each.question.question for each in subjects]
+        texts = [each.question.question for each in cases]
         write_text(as_html(found, costs, advice, settings, texts), html)
         console.print(f"Written: {html}")
 
 
-def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:
+def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline

@@ -3,7 +3,7 @@
 The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of the visible pairs of query and
 key, and the head on the last token. Norms, softmax, rotations and padding are not counted, and sliding windows count as
 full attention. Decoding is counted in bytes, as it is bound by reading: all weights once for the batch, and the cache
-of each row.
+of each prompt.
 """
 
 from __future__ import annotations
