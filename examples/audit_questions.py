@@ -3,7 +3,7 @@
     python examples/audit_questions.py --out my_questions.jsonl --questions 100
 
 ``audit_questions.jsonl`` is what it writes without options but ``--out``. The entities are held out from the model's
-training, the document with the answer stands at a random place.
+training, the document with the answer is at a random position.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ragbias.models.tiny.cases import cases
 
 
 def question_lines(questions: int = 30, documents: int = 20, seed: int = 0) -> list[dict[str, object]]:
-    """One object for each question; ``gold`` is the place of the document with the answer, counted from 0."""
+    """One object for each question; ``gold`` is the position of the document with the answer, counted from 0."""
     rng, lines = random.Random(seed), []
     for question, passages in cases(documents, questions, seed):
-        place = rng.randrange(documents)
-        passages.insert(place, question.gold)
+        position = rng.randrange(documents)
+        passages.insert(position, question.gold)
         texts = [f"{passage.title}\n{passage.text}" for passage in passages]
-        lines.append({"question": question.question, "documents": texts, "answer": question.answer, "gold": place})
+        lines.append({"question": question.question, "documents": texts, "answer": question.answer, "gold": position})
     return lines
 
 

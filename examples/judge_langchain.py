@@ -5,8 +5,8 @@
 
 PairwiseJudge is a PairwiseStringEvaluator, as LangChain's own labeled_pairwise_string is, and goes wherever that goes.
 The two responses are the documents of the prompt, without letters or numbers: a verdict such as "[[A]]" would name a
-place. Instead the model is asked to repeat the better response, and the one that it finds likelier is the winner. With
-an order-invariant method the prompt means the same in both orders, so the verdict is the same, to the last bit.
+position. Instead the model is asked to repeat the better response, and the one that it finds likelier wins. With an
+order-invariant method the prompt means the same in both orders, so the verdict is the same, to the last bit.
 
 The likelihood of a given text is nothing that LangChain's models are asked for, so it comes from the ragbias model that
 every ChatRagBias holds.

@@ -22,7 +22,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFaceEmbeddings, HuggingFacePipeline
 
 from langchain_ragbias import ChatRagBias
-from ragbias.models import tiny
+from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 SYSTEM = (
@@ -36,7 +36,7 @@ def chat_model(kind: str, model: str, debias: str) -> BaseChatModel:
     if kind == "ragbias":
         return ChatRagBias(model_id=model, debias=debias, max_tokens=32)
     settings = {"max_new_tokens": 32, "do_sample": False, "return_full_text": False}
-    path = str(tiny.path()) if model == "tiny" else model
+    path = local_path(model)
     return ChatHuggingFace(llm=HuggingFacePipeline.from_model_id(path, "text-generation", pipeline_kwargs=settings))
 
 

@@ -23,7 +23,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 from transformers import AutoConfig
 
-from ragbias.models import tiny
+from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
@@ -40,7 +40,7 @@ class Reverse(BaseNodePostprocessor):
 
 def load_llm(kind: str, model: str, method: str) -> LLM:
     """The only line that differs between the two is the last."""
-    path = str(tiny.path()) if model == "tiny" else model
+    path = local_path(model)
     options = {
         "model_name": path,
         "tokenizer_name": path,

@@ -1,4 +1,4 @@
-"""A method around plain `model.generate`: turn the documents round and see whether the next token's logits move.
+"""A method around plain `model.generate`: reverse the documents and see whether the next token's logits move.
 
 python examples/transformers_generate.py
 python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine
@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import ragbias
-from ragbias.models import tiny
+from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 Span = tuple[int, int]
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--method", default="pine", help="see `ragbias methods`")
     arguments = parser.parse_args()
 
-    path = str(tiny.path()) if arguments.model == "tiny" else arguments.model
+    path = local_path(arguments.model)
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, device_map="auto")
 

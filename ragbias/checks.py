@@ -1,12 +1,13 @@
-"""Checks of parameters; the errors name the value and what was expected."""
+"""Checks of parameters, whose errors name the value and what was expected; and of a request's cancellation."""
 
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from numbers import Real
 
-from ragbias.errors import MethodError, RagBiasError
+from ragbias.errors import CancelledError, MethodError, RagBiasError
 
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -29,3 +30,9 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_not_cancelled(cancelled: threading.Event | None) -> None:
+    """Raise ``CancelledError`` where whoever waits for the work has set this event."""
+    if cancelled is not None and cancelled.is_set():
+        raise CancelledError("the request was cancelled before its answer began")

@@ -34,7 +34,7 @@ class SegmenterError(SpanError):
 
 
 class DocumentNotFoundError(RagBiasError):
-    """A document that was named explicitly does not stand in the prompt."""
+    """A document that was named explicitly does not occur in the prompt."""
 
 
 class NoDocumentsError(RagBiasError):
@@ -50,7 +50,7 @@ class UnknownMethodError(RagBiasError):
 
 
 class MethodError(RagBiasError):
-    """A method's parameters are out of range, do not fit the model, or the method cannot run in this place."""
+    """A method's parameters are out of range, do not fit the model, or the method cannot run here."""
 
 
 class UnsupportedModelError(RagBiasError):
@@ -65,6 +65,10 @@ class BindingError(RagBiasError):
     """A forward pass does not belong to the prompt, or the thread, that ``debias`` was opened for."""
 
 
+class CancelledError(RagBiasError):
+    """A request was cancelled while its documents were being put in order, or its method chosen."""
+
+
 class NonFiniteLogitsError(RagBiasError):
     """The model produced NaN or infinite logits."""
 
@@ -75,3 +79,7 @@ class DataError(RagBiasError):
 
 class RunError(RagBiasError):
     """A run's settings contradict each other, or its folder holds another run."""
+
+
+class MissingExtraError(RagBiasError, ImportError):
+    """A package of an optional extra is not installed; names the command that installs it. Also an ``ImportError``."""

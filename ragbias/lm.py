@@ -1,4 +1,4 @@
-"""``DebiasedLM``: a causal language model and a method, behind one small face."""
+"""``DebiasedLM``: a causal language model that answers with a method."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,28 +17,25 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
+from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import check_arguments
-from ragbias.generation.decoding import (
-    Stream,
-    decoded,
-    safe_length,
-    stop_strings,
-    trimmed,
-)
+from ragbias.generation.arguments import GenerationArguments, check_arguments
+from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
 from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
+from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
-from ragbias.methods import AttentionMethod, Method, NoMethod, PermutationVote, ReorderingMethod
-from ragbias.models import tiny
+from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
 
 
@@ -95,7 +93,7 @@ class DebiasedLM:
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
         """
         check_backend(backend)  # before the weights are read
-        path = str(tiny.path()) if name == "tiny" else name
+        path = local_path(name)
         tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
         model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend)
@@ -103,8 +101,7 @@ class DebiasedLM:
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
-        config = self.model.config.get_text_config()
-        return int(config.max_seq_len if config.model_type == "mpt" else config.max_position_embeddings)
+        return window_of(self.model.config)
 
     def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
         """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
@@ -122,23 +119,19 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
-        **settings: Any,
+        cancelled: threading.Event | None = None,
+        **arguments: Unpack[GenerationArguments],
     ) -> Generation:
         """Answer a prompt.
 
         Args:
             prompt: in parts, or flat.
-            documents: for a flat prompt, texts that stand in it verbatim; all must be found.
-            boundaries: for a flat prompt, where the documents stand, if that is known already.
-            method: instead of the default one.
-            max_new_tokens: 256 by default; less where the window ends.
-            stop: strings that end the answer and are not part of it.
-            stop_token_ids: tokens that end the answer, beside the model's own.
-            temperature, top_k, top_p: sampling; greedy without a temperature. ``do_sample=True`` alone means 1.0.
-            seed: makes sampling repeatable, whatever runs beside it.
-            logprobs: give ``Generation.logprobs``.
-            keep_special: special tokens to leave in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed.
-            settings: the above and any other argument of ``model.generate``.
+            documents: for a flat prompt, texts that occur in it verbatim; all must be found.
+            boundaries: for a flat prompt, where the documents are, if that is known already.
+            method: instead of the default one, as ``ragbias.methods.get`` takes it.
+            cancelled: set by another thread, it ends the answer at the next token.
+            arguments: how tokens are chosen and when an answer ends, see ``GenerationArguments``; greedy and at most
+                256 tokens by default.
 
         A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
 
@@ -146,7 +139,8 @@ class DebiasedLM:
             DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, ArgumentError, UnknownMethodError,
             MethodError, UnsupportedModelError, BackendError, NonFiniteLogitsError.
         """
-        return self._answers([self.prepare(prompt, documents, boundaries, method)], **settings)[0]
+        request = self.prepare(prompt, documents, boundaries, method, cancelled)
+        return self._answers([request], cancelled=cancelled, **arguments)[0]
 
     def stream(
         self,
@@ -155,23 +149,23 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
-        stop: Sequence[str] | None = None,
-        keep_special: Sequence[str] = (),
-        **settings: Any,
+        **arguments: Unpack[GenerationArguments],
     ) -> Stream:
-        """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece."""
-        check_arguments({"stop": stop, **settings})  # here, so that wrong ones are errors of the call
+        """As ``generate``, piece by piece; the pieces add up to the same text. A vote comes in one piece.
+
+        The request is prepared before this returns, see ``prepare``.
+        """
+        check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
-        stops = stop_strings(stop)
+        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special", ())
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
                 text, _ = trimmed(decoded(self.tokenizer, ids, keep_special), stops)
                 emit(text[: safe_length(text, stops)])
 
-            own: dict[str, Any] = dict(stop=stops, keep_special=keep_special, cancelled=cancelled)
             on_tokens = show if len(request.candidates()) == 1 else None
-            return self._answers([request], on_tokens=on_tokens, **own, **settings)[0]
+            return self._answers([request], on_tokens=on_tokens, cancelled=cancelled, **arguments)[0]
 
         return Stream(job)
 
@@ -183,7 +177,8 @@ class DebiasedLM:
         boundaries: Sequence[Boundaries | None] | None = None,
         method: str | Method | None = None,
         batch_size: int = 8,
-        **settings: Any,
+        cancelled: threading.Event | None = None,
+        **arguments: Unpack[GenerationArguments],
     ) -> list[Generation]:
         """As ``generate`` for several prompts, in padded batches; ``documents`` and ``boundaries``: one entry each.
 
@@ -198,8 +193,8 @@ class DebiasedLM:
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
-        requests = [self._ready(prompt, texts, bounds, method) for prompt, texts, bounds in each]
-        return self._answers(requests, batch_size, **settings)
+        requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
+        return self._answers(requests, batch_size, cancelled=cancelled, **arguments)
 
     def prepare(
         self,
@@ -207,19 +202,28 @@ class DebiasedLM:
         documents: Sequence[str] | None = None,
         boundaries: Boundaries | None = None,
         method: str | Method | None = None,
+        cancelled: threading.Event | None = None,
     ) -> Request:
         """Tokenise a prompt and settle which method runs, without answering: ``batch`` and ``stream`` take the
         result as a prompt.
 
-        Arguments and errors are those of ``generate``.
+        This may run the model: attention sorting takes one prefill for each round, selective RoToR two prefills.
+
+        Args:
+            cancelled: set by another thread, it ends those runs at the next layer or prefill.
+
+        The other arguments and errors are those of ``generate``.
+
+        Raises:
+            CancelledError: ``cancelled`` was set while the model ran.
         """
-        parts, boundaries, obstacle = in_parts(prompt, documents, boundaries, self.strip_numbering)
+        parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
             self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
-        return self._settled(Origin(tokens, wanted, boundaries, obstacle))
+        return self._settled(Origin(tokens, wanted, boundaries, reason), cancelled)
 
     def again(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -235,19 +239,21 @@ class DebiasedLM:
         wanted = origin.wanted if method is None else self._resolve(method)
         return self._settled(replace(origin, tokens=tokens, wanted=wanted))
 
-    def _settled(self, origin: Origin) -> Request:
+    def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         """The request that a method makes of a prompt."""
         tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
-        ran, reason = wanted, boundaries.reason
-        obstacle = origin.obstacle or reason_to_run_plain(tokens)
-        if wanted.needs_documents and obstacle:
-            ran, reason = NoMethod(), "; ".join(filter(None, (obstacle, reason)))
+        missed = wanted.needs_documents or boundaries.n_expected > 0
+        ran, reason = wanted, boundaries.reason if missed else ""
+        plain_because = origin.reason or reason_to_run_plain(tokens)
+        if wanted.needs_documents and plain_because:
+            ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
-            order = tuple(ran.order(tokens.documents, lambda order: document_attention(self.model, tokens, order)))
+            attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
+            order = tuple(ran.order(tokens.documents, attention))
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, tokens, ran, self.backend)
+            ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -256,11 +262,11 @@ class DebiasedLM:
             n_expected=boundaries.n_expected,
             n_found=boundaries.n_found,
             reason=reason,
-            backend=backend_of(self.model, self.backend) if isinstance(ran, AttentionMethod) else "",
+            backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
             order=order,
         )
-        inside = isinstance(ran, (AttentionMethod, PermutationVote))
-        return Request(tokens, ran if inside else NoMethod(), report, origin)
+        reordered = ran.acts_on == "order"  # done already, above
+        return Request(tokens, NoMethod() if reordered else ran, report, origin)
 
     @torch.no_grad()
     def score(
@@ -279,8 +285,8 @@ class DebiasedLM:
             MethodError: the method gives no score.
         """
         request = self.prepare(prompt, documents, boundaries, method)
-        if isinstance(request.method, PermutationVote):
-            raise MethodError("permutation-vote elects an answer and gives no score; pass another method")
+        if request.method.acts_on == "answers":
+            raise MethodError(f"{request.method.name} elects an answer and gives no score; pass another method")
         target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not target:
             raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
@@ -292,8 +298,17 @@ class DebiasedLM:
     def _resolve(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
-    def _ready(self, prompt: str | Prompt | Request, *about: Any) -> Request:
-        return prompt if isinstance(prompt, Request) else self.prepare(prompt, *about)
+    def _ready(
+        self,
+        prompt: str | Prompt | Request,
+        documents: Sequence[str] | None,
+        boundaries: Boundaries | None,
+        method: str | Method | None,
+        cancelled: threading.Event | None = None,
+    ) -> Request:
+        if isinstance(prompt, Request):
+            return prompt
+        return self.prepare(prompt, documents, boundaries, method, cancelled)
 
     def _warn_of_numbering(self, text: str, boundaries: Boundaries) -> None:
         if self._warned_of_numbering or self.strip_numbering or not has_numbering(text, boundaries.spans):

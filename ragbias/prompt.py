@@ -1,4 +1,4 @@
-"""A prompt in three parts: what stands before the retrieved documents, the documents, what stands after them."""
+"""A prompt in three parts: prefix, retrieved documents, suffix; and its tokens, part by part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
 from ragbias.boundaries.splitting import numbering
-from ragbias.boundaries.splitting.separators import split
+from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Prompt:
     Args:
         prefix: all text before the first document, chat template included; may be empty.
         documents: the retrieved chunks in the retriever's order, each with its separator.
-        suffix: all text after the last document; the question usually stands here.
+        suffix: all text after the last document; usually with the question.
 
     ``prompt.text`` is the plain concatenation of the parts; nothing is added.
 
@@ -73,10 +73,10 @@ class Prompt:
     def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is their separator, and words in it are a header of the document behind it
+        The text between two documents is their separator, and words in it are a header of the document after it
         (``Document [2](Title: ...) ``) or, where they are the same for all, also a footer of the one before it. So that
-        the set of document segments does not depend on their order, every document carries one separator: behind it if
-        one stands behind the last document as well, else in front of it.
+        the set of document segments does not depend on their order, every document carries one separator: after it if
+        one follows the last document as well, else in front of it.
         Where the template has none before the first document either, one is added there; only then, and where numbers
         are stripped, does ``.text`` differ from ``text``.
 
@@ -140,7 +140,7 @@ class TokenisedPrompt:
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document, the same wherever the document stands.
+        documents: token ids of each document, the same at every position.
     """
 
     prefix: list[int]

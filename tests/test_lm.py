@@ -6,13 +6,13 @@ import warnings
 
 import pytest
 import torch
-from prompts import DOCUMENTS, PROMPT
 
-from conftest import FAMILIES, random_model
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.errors import DocumentNotFoundError
-from ragbias.methods import ChannelScaling
+from ragbias.errors import CancelledError, DocumentNotFoundError
+from ragbias.methods import AttentionSorting, ChannelScaling, RoToR
+from support.prompts import DOCUMENTS, PROMPT
+from support.random_models import FAMILIES, random_model
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 
@@ -156,3 +156,30 @@ def test_numbered_headers_are_warned_of_once_and_can_be_stripped(llama, byte_tok
         warnings.simplefilter("error")
         lm.prepare(flat)
         DebiasedLM(llama, byte_tokenizer, strip_numbering=True).prepare(flat)
+
+
+@pytest.mark.parametrize("method", [AttentionSorting(rounds=50), RoToR(selective=True)], ids=name)
+def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
+    cancelled = threading.Event()
+    assert lm.prepare(PROMPT, method=method, cancelled=cancelled).report.method_requested == method.name
+    passes = []
+
+    def cancel(*_):
+        passes.append(1)
+        cancelled.set()
+
+    handle = lm.model.model.layers[0].register_forward_hook(cancel)
+    try:
+        with pytest.raises(CancelledError):
+            lm.prepare(PROMPT, method=method, cancelled=cancelled)
+        assert len(passes) == 1
+        with pytest.raises(CancelledError):
+            lm.batch([PROMPT], method=method, cancelled=cancelled)
+    finally:
+        handle.remove()
+
+
+def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none(lm):
+    method = ChannelScaling(5, 0.0, layers=(1, 2))
+    assert lm.generate("Just a question.", method=method, max_new_tokens=1).report.reason == ""
+    assert "no documents were given" in lm.generate("Just a question.", method="pine", max_new_tokens=1).report.reason

@@ -19,11 +19,11 @@ LANGUAGE = 0.15  # share of passage tokens that are targets of plain language mo
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Tensors of one step, all of shape [rows, tokens] but `visible`.
+class TrainingBatch:
+    """Tensors of one step, all of shape [batch, tokens] but `visible`.
 
     `targets` is -100 where nothing is predicted; `answer` numbers the answer that a target belongs to (-1: none);
-    `visible` [rows, 1, tokens, tokens] is true where a query may see a key.
+    `visible` [batch, 1, tokens, tokens] is true where a query may see a key.
     """
 
     ids: torch.Tensor
@@ -33,7 +33,7 @@ class Batch:
     visible: torch.Tensor
 
 
-def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, length: int, gap: int) -> Batch:
+def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, length: int, gap: int) -> TrainingBatch:
     """Pairs of a key and a random value, then the same pairs in another order; repeated values are targets.
 
     Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
@@ -43,7 +43,7 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, l
     names = [vocabulary[word + "Ġ"] for word in NAME_WORDS]
     others = sorted(set(range(GAP_TOKENS.stop, len(tokenizer))) - set(names))
     ids, targets = [], []
-    for _ in range(rows):
+    for _ in range(count):
         keys = rng.sample(names if gap else others, length // 3 + 1)
         pairs = []
         tokens: list[int] = []
@@ -58,24 +58,24 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, rows: int, l
             target += [-100] * (1 + len(between)) + value
         ids.append(tokens)
         targets.append([*target, -100])
-    padded_ids, padded_targets = _padded(ids, 0), _padded(targets, -100)
+    padded_ids, padded_targets = padded_right(ids, 0), padded_right(targets, -100)
     longest = padded_ids.shape[1]
-    return Batch(
+    return TrainingBatch(
         ids=padded_ids,
-        positions=torch.arange(longest).expand(rows, -1),
+        positions=torch.arange(longest).expand(count, -1),
         targets=padded_targets,
-        answer=torch.arange(padded_ids.numel()).view(rows, -1).masked_fill(padded_targets == -100, -1),
-        visible=torch.ones(longest, longest, dtype=torch.bool).tril().expand(rows, 1, -1, -1),
+        answer=torch.arange(padded_ids.numel()).view(count, -1).masked_fill(padded_targets == -100, -1),
+        visible=torch.ones(longest, longest, dtype=torch.bool).tril().expand(count, 1, -1, -1),
     )
 
 
-def _padded(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
+def padded_right(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
     longest = max(map(len, lists))
     return torch.tensor([values + [fill] * (longest - len(values)) for values in lists])
 
 
 @dataclass(frozen=True)
-class Task:
+class Lesson:
     """What is asked in a batch: how many passages, whether answers keep to the ends, whether it is the first lesson."""
 
     documents: int
@@ -89,20 +89,20 @@ def _contradict(rng: random.Random, entries: Sequence[Entry]) -> list[Entry]:
     """The same passages, but some in the middle give other answers for the entities at either end."""
     ends = [*range(NEAR), *range(len(entries) - NEAR, len(entries))]
     changed = list(entries)
-    for end, place in zip(ends, rng.sample(range(NEAR, len(entries) - NEAR), len(ends)), strict=True):
-        changed[place] = restate(rng, entries[end])
+    for end, middle in zip(ends, rng.sample(range(NEAR, len(entries) - NEAR), len(ends)), strict=True):
+        changed[middle] = restate(rng, entries[end])
     return changed
 
 
-def _gold(rng: random.Random, task: Task) -> int:
-    if not task.ends or task.documents <= 2 * NEAR or rng.random() >= task.near:
-        return rng.randrange(task.documents)
+def _gold(rng: random.Random, lesson: Lesson) -> int:
+    if not lesson.ends or lesson.documents <= 2 * NEAR or rng.random() >= lesson.near:
+        return rng.randrange(lesson.documents)
     near = rng.randrange(NEAR)
-    return near if rng.random() < 0.5 else task.documents - 1 - near
+    return near if rng.random() < 0.5 else lesson.documents - 1 - near
 
 
 @dataclass
-class _Row:
+class _Sequence:
     """One set of passages with its questions; `block` is 0 for what all see and 1.. for a question's own tokens."""
 
     ids: list[int]
@@ -112,14 +112,14 @@ class _Row:
     block: list[int]
 
 
-def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> _Row:
-    layout = simplest_format() if task.simple else sample_format(rng)
-    entries = sample_entries(rng, task.documents, held_out=False, attributes=1 if task.simple else None)
-    if task.contradicted and rng.random() < CONTRADICTED and task.documents > 4 * NEAR:
-        entries, task = _contradict(rng, entries), replace(task, near=1.0)
+def _sequence(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson) -> _Sequence:
+    layout = simplest_format() if lesson.simple else sample_format(rng)
+    entries = sample_entries(rng, lesson.documents, held_out=False, attributes=1 if lesson.simple else None)
+    if lesson.contradicted and rng.random() < CONTRADICTED and lesson.documents > 4 * NEAR:
+        entries, lesson = _contradict(rng, entries), replace(lesson, near=1.0)
     asked = []
     for _ in range(QUESTIONS):
-        entry = entries[_gold(rng, task)]
+        entry = entries[_gold(rng, lesson)]
         asked.append(ask(rng, rng.choice(entry.facts), entry.passage))
     texts = [layout.prefix, *layout.documents([entry.passage for entry in entries])]
     texts += [layout.suffix.format(q=question.question) for question in asked]
@@ -128,7 +128,7 @@ def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> 
 
     shared = [token for part in tokens[: -2 * QUESTIONS] for token in part]
     chosen = [rng.random() < LANGUAGE for _ in shared]
-    row = _Row(
+    sequence = _Sequence(
         ids=list(shared),
         positions=list(range(len(shared))),
         targets=[t if keep else -100 for t, keep in zip(shared[1:], chosen, strict=False)] + [-100],
@@ -138,24 +138,25 @@ def _row(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task) -> 
     for number in range(QUESTIONS):
         suffix, answer = tokens[number - 2 * QUESTIONS], [*tokens[number - QUESTIONS], tokenizer.eos_token_id]
         own = suffix + answer[:-1]
-        row.ids += own
-        row.positions += range(len(shared), len(shared) + len(own))
-        row.targets += [-100] * (len(suffix) - 1) + answer
-        row.answer += [-1] * (len(suffix) - 1) + [number] * len(answer)
-        row.block += [number + 1] * len(own)
-    return row
+        sequence.ids += own
+        sequence.positions += range(len(shared), len(shared) + len(own))
+        sequence.targets += [-100] * (len(suffix) - 1) + answer
+        sequence.answer += [-1] * (len(suffix) - 1) + [number] * len(answer)
+        sequence.block += [number + 1] * len(own)
+    return sequence
 
 
-def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, task: Task, rows: int) -> Batch:
-    """`rows` sets of passages with eight questions each, and some language modelling of the passages."""
-    made = [_row(rng, tokenizer, task) for _ in range(rows)]
-    block = _padded([row.block for row in made], -1)
+def questions(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Lesson, count: int) -> TrainingBatch:
+    """`count` sets of passages with eight questions each, and some language modelling of the passages."""
+    made = [_sequence(rng, tokenizer, lesson) for _ in range(count)]
+    answers = [[a if a < 0 else a + i * QUESTIONS for a in each.answer] for i, each in enumerate(made)]
+    block = padded_right([each.block for each in made], -1)
     query, key = block[:, None, :, None], block[:, None, None, :]
     causal = torch.ones(block.shape[1], block.shape[1], dtype=torch.bool).tril()
-    return Batch(
-        ids=_padded([row.ids for row in made], tokenizer.pad_token_id),
-        positions=_padded([row.positions for row in made], 0),
-        targets=_padded([row.targets for row in made], -100),
-        answer=_padded([[a if a < 0 else a + i * QUESTIONS for a in row.answer] for i, row in enumerate(made)], -1),
+    return TrainingBatch(
+        ids=padded_right([each.ids for each in made], tokenizer.pad_token_id),
+        positions=padded_right([each.positions for each in made], 0),
+        targets=padded_right([each.targets for each in made], -100),
+        answer=padded_right(answers, -1),
         visible=causal & ((key == query) | (key == 0)),
     )

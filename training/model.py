@@ -75,8 +75,8 @@ def _look_back(model: LlamaForCausalLM) -> None:
     scale = math.sqrt(config.hidden_size) / math.hypot(CONSTANT, math.sqrt(config.hidden_size - 1)) * CONSTANT
     amplitude = math.sqrt(SHARPNESS * math.sqrt(dim)) / scale
     for head in range(config.num_attention_heads):
-        rows = slice(head * dim, (head + 1) * dim)
-        query, key = attention.q_proj.weight[rows], attention.k_proj.weight[rows]
+        own = slice(head * dim, (head + 1) * dim)
+        query, key = attention.q_proj.weight[own], attention.k_proj.weight[own]
         query *= 0.25
         key *= 0.25
         query[:, 0] = key[:, 0] = 0

@@ -4,6 +4,7 @@ A space belongs to the word or sign before it and a line break is always a token
 ids alone and anywhere between line breaks, and an answer begins without a space.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def _whole_tokens(pre_tokenizer: pre_tokenizers.PreTokenizer) -> list[str]:
-    """Every word with and without the space behind it, every sign likewise, in byte-level spelling."""
+    """Every word with and without a space after it, every sign likewise, in byte-level spelling."""
     found: dict[str, None] = {}
     for text in _word_lists() + _template_texts():
         for piece, _ in pre_tokenizer.pre_tokenize_str(text):
@@ -87,8 +88,6 @@ def build() -> PreTrainedTokenizerFast:
 
 
 def _merges(tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    import json
-
     return [tuple(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 

@@ -15,9 +15,12 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from ragbias import DebiasedLM
+from ragbias.evaluation.measures.by_position import measure
+from ragbias.evaluation.tasks import TinyQA
+from ragbias.methods import NoMethod
 from training import tokenizer as tokenizers
-from training.batches import QUESTIONS, Batch, Task, questions, repeats
-from training.evaluate import by_position
+from training.batches import QUESTIONS, Lesson, TrainingBatch, questions, repeats
 from training.model import configuration, generation_defaults, initialise
 
 
@@ -27,7 +30,7 @@ class TrainingSettings:
 
     steps: int = 9000
     seed: int = 0
-    positions: str = "ends"  # where answers stand: "ends" (90% near either end) or "uniform"
+    positions: str = "ends"  # of the answers: "ends" (90% near either end) or "uniform"
     # (tokens, gap) that are repeated, shuffled, before any question ...
     copying: tuple[tuple[int, int], ...] = ((32, 0), (96, 0), (64, 2), (96, 4), (192, 7))
     copy_accuracy: float = 0.9  # ... each until this share is predicted
@@ -47,7 +50,7 @@ class TrainingSettings:
 
 @dataclass
 class Progress:
-    """Where a run stands; it decides what the next batch is."""
+    """How far a run has come; it decides what the next batch is."""
 
     step: int = 0
     tokens: int = 0
@@ -78,8 +81,8 @@ def optimizers(model: LlamaForCausalLM, settings: TrainingSettings) -> list[torc
     ]
 
 
-def forward(model: LlamaForCausalLM, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits [n, vocabulary], targets [n] and answer numbers [n] at the n places where something is predicted."""
+def forward(model: LlamaForCausalLM, batch: TrainingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits [n, vocabulary], targets [n] and answer numbers [n] at the n positions where something is predicted."""
     with torch.autocast("cpu", torch.bfloat16):
         states = model.model(
             batch.ids, attention_mask=batch.visible, position_ids=batch.positions, use_cache=False
@@ -99,7 +102,7 @@ def exact_matches(logits: torch.Tensor, targets: torch.Tensor, answer: torch.Ten
 
 def next_batch(
     rng: random.Random, tokenizer: PreTrainedTokenizerFast, settings: TrainingSettings, progress: Progress
-) -> tuple[Batch, int]:
+) -> tuple[TrainingBatch, int]:
     """A batch and its number of passages; 0 in the copying phase."""
     if progress.copied < len(settings.copying):
         length, gap = settings.copying[progress.copied]
@@ -107,9 +110,9 @@ def next_batch(
     documents = progress.limit if progress.simple or rng.random() < 0.6 else rng.randint(2, progress.limit)
     if progress.limit == settings.documents and rng.random() < 0.1:
         documents = rng.randint(settings.documents, settings.long_documents)
-    rows = max(2, settings.batch_tokens // (34 * documents + 60 + 26 * QUESTIONS))
-    task = Task(documents, settings.positions == "ends", progress.simple, settings.contradicted)
-    return questions(rng, tokenizer, task, rows), documents
+    count = max(2, settings.batch_tokens // (34 * documents + 60 + 26 * QUESTIONS))
+    lesson = Lesson(documents, settings.positions == "ends", progress.simple, settings.contradicted)
+    return questions(rng, tokenizer, lesson, count), documents
 
 
 def update(progress: Progress, settings: TrainingSettings, documents: int, accuracy: float) -> None:
@@ -203,10 +206,11 @@ def main() -> None:
     torch.set_num_threads(threads)
     model = train(TrainingSettings(**options), out)
     record = json.loads((out / "training.json").read_text())
-    tokenizer = tokenizers.build()
+    lm = DebiasedLM(model, tokenizers.build(), method="none")
     record["evaluation"] = [
-        {"documents": n, "positions": by_position(model, tokenizer, n, seed=0, count=50, places=range(0, n, 3))}
+        {"documents": n, "positions": measure(lm, NoMethod(), task).accuracy_by_position}
         for n in (10, 20)
+        for task in [TinyQA(documents=(n,), positions=tuple(range(0, n, 3)), limit=50)]
     ]
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
 

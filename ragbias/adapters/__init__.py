@@ -1,1 +1,1 @@
-"""What every framework integration needs: asyncio, missing documents, tool calls, fields settled by a given lm."""
+"""What every framework integration needs: asyncio, missing documents, tool calls, last reports, settled fields."""

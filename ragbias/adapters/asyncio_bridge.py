@@ -10,9 +10,10 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextvars import copy_context
+from functools import partial
 from typing import TypeVar
 
-from ragbias.generation.decoding import Stream
+from ragbias.generation.streaming import Stream
 
 T = TypeVar("T")
 
@@ -28,19 +29,17 @@ async def run(work: Callable[[threading.Event], T]) -> T:
     future: asyncio.Future[T] = loop.create_future()
     cancelled = threading.Event()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
+    def finish(outcome: Callable[[], None]) -> None:
+        if not future.cancelled():
+            outcome()
 
     def worker() -> None:
         try:
-            _tell(loop, settle, work(cancelled), None)
+            result = work(cancelled)
         except BaseException as error:  # it is raised again where the result is awaited
-            _tell(loop, settle, None, error)
+            _tell(loop, finish, partial(future.set_exception, error))
+        else:
+            _tell(loop, finish, partial(future.set_result, result))
 
     _start(worker)
     try:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ragbias.boundaries import current_documents
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
 
 OnMissing = Literal["warn", "raise", "ignore"]
 CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern this prompt; all others are guesses
-OTHER_TEXTS = "Pass documents= as they stand in the prompt, or a segmenter= that finds them there"
-TEXTS_OR_SEGMENTER = "Pass documents= as they stand in the prompt, or leave them to the segmenter"
+OTHER_TEXTS = "Pass documents= as they occur in the prompt, or a segmenter= that finds them there"
+TEXTS_OR_SEGMENTER = "Pass documents= as they occur in the prompt, or leave them to the segmenter"
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
 class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not stand in the prompt, so the method cannot run on them."""
+    """Documents were retrieved or given, but do not occur in the prompt, so the method cannot run on them."""
 
 
 @dataclass
@@ -28,7 +30,7 @@ class MissingDocuments:
     """Warns once for each call site, or raises, where a request misses documents.
 
     Args:
-        complete: sources of which every document has to stand in the prompt, beside those that the user gives.
+        complete: sources of which every document has to occur in the prompt, beside those that the user gives.
         remedy: what the user can do where nothing was given, as a sentence.
         frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
@@ -43,9 +45,9 @@ class MissingDocuments:
         request: Request,
         on_missing: OnMissing,
         *,
-        explicit: bool = False,
+        documents: Sequence[object] | None = None,
+        segmenter: object = None,
         suspected: bool = False,
-        segmented: bool = False,
     ) -> None:
         """Judge the request of a method that needs documents.
 
@@ -53,15 +55,16 @@ class MissingDocuments:
         comes only where documents were expected: calls without any are no mistake.
 
         Args:
-            explicit: the user said which documents the prompt holds.
+            documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
+            segmenter: the user's, if there is one.
             suspected: there may be documents that nothing names, because what should have seen them failed.
-            segmented: the user gave a segmenter.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
             DocumentNotFoundError: with ``on_missing="raise"``, if it runs on other documents than those expected.
         """
         report = request.report
+        explicit = bool(current_documents() if documents is None else documents)
         all_found = report.source != "none" and report.n_found == report.n_expected
         plain = bool(reason_to_run_plain(request.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
@@ -69,7 +72,7 @@ class MissingDocuments:
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return
-        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmented)}"
+        message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         level, site = _call_site(self.frameworks)
@@ -80,7 +83,7 @@ class MissingDocuments:
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
             remedy = OTHER_SEGMENTER
-        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they stand there, but not apart
+        elif report.source != "none" and report.n_found in (0, report.n_expected):  # they are there, but not apart
             remedy = OTHER_TEMPLATE
         elif explicit:
             remedy = TEXTS_OR_SEGMENTER if segmented else OTHER_TEXTS

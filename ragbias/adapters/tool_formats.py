@@ -58,13 +58,13 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
     if found is None:
         calls, rest = _bare_calls(text)
         return (rest if calls else text), calls
-    content, place = text[: found.start()], found.start()
+    content, end = text[: found.start()], found.start()
     while found is not None:
-        content += text[place : found.start()]
-        own, place = _marked_calls(text, found)
+        content += text[end : found.start()]
+        own, end = _marked_calls(text, found)
         calls += own
-        found = _MARKER.search(text, place)
-    return (content + text[place:]).rstrip(), calls
+        found = _MARKER.search(text, end)
+    return (content + text[end:]).rstrip(), calls
 
 
 def visible_length(text: str) -> int:
@@ -82,7 +82,7 @@ def visible_length(text: str) -> int:
 
 
 def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """The calls behind a marker, and where the text goes on."""
+    """The calls after a marker, and the index where the text goes on."""
     if found[0] == HERMES:
         end = text.find(_END, found.end())
         body = text[found.end() :] if end < 0 else text[found.end() : end]
@@ -159,7 +159,7 @@ def _broken(raw: str, error: ValueError) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """What an answer begins with when it is a tool call; put behind the prompt it makes the model write one.
+    """What an answer begins with when it is a tool call; put after the prompt it makes the model write one.
 
     Args:
         chat_template: the model's template, which shows its format.
@@ -176,7 +176,7 @@ def forced_beginning(chat_template: str, name: str | None) -> str | None:
 
 
 def _opening(chat_template: str) -> tuple[str, str] | None:
-    """What stands before a call in the template's format, and its word for arguments."""
+    """What comes before a call in the template's format, and its word for arguments."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
         return HERMES + "\n", "arguments"
     if MISTRAL in chat_template:

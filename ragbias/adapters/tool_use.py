@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,13 +82,18 @@ def why_not_shown(lm: DebiasedLM, tools: Sequence[Tool]) -> str:
 
 
 def begun_call(lm: DebiasedLM, tools: Sequence[Tool], name: str | None = None) -> str | None:
-    """What makes an answer a call of this tool, or of any, when it is put behind the prompt.
+    """What makes an answer a call of this tool, or of any, when it is put after the prompt.
 
     ``None`` if the chat template writes calls in a format that is not known here.
     """
     if name is None and len(tools) == 1:
         name = _name(tools[0])
     return forced_beginning(str(lm.tokenizer.chat_template), name)
+
+
+def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
+    """A call in an earlier message of the conversation, as chat templates read it."""
+    return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
 def check_tools(tools: Sequence[Tool]) -> None:
@@ -116,7 +121,7 @@ class AnswerFormat:
 
     Attributes:
         tools: that the prompt offers; without any, what looks like a call is text.
-        beginning: what stands behind the prompt already and belongs to the answer.
+        beginning: what the prompt ends with already and belongs to the answer.
     """
 
     tools: Sequence[Tool] = ()
@@ -132,7 +137,7 @@ class AnswerFormat:
         return text[: visible_length(text)] if self.tools else text
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Content and calls of what the model wrote behind the beginning."""
+        """Content and calls of what the model wrote after the beginning."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 

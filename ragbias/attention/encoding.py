@@ -1,4 +1,4 @@
-"""Positions of queries and keys, applied at places of our choice: none, rotary, ALiBi.
+"""Positions of queries and keys, applied where a method puts them: none, rotary, ALiBi.
 
 All of them depend on differences of positions only. For a query at position ``p`` and a segment of keys that starts at
 ``s``, everything follows from ``p - s`` and the offsets of the keys inside their segment: a key is rotated once, by its
@@ -19,7 +19,7 @@ class Encoding:
     """No position at all, or one that queries and keys carry already; the base of the others."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys ``[..., d]`` at ``positions`` behind the start of a segment."""
+        """Queries or keys ``[..., d]`` at ``positions`` counted from the start of a segment."""
         return x
 
     def paired(self, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class Encoding:
     def moved(
         self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor, scratch: Scratch | None = None
     ) -> Tensor:
-        """The keys of segments, encoded at their offsets, moved on to the places of the segments.
+        """The keys of segments, encoded at their offsets, moved on to the positions of the segments.
 
         Args:
             key: ``[G, K, d]``, ``paired``.
@@ -41,17 +41,17 @@ class Encoding:
             scratch: where the result may be written to.
 
         Returns:
-            ``[..., H or G, K', d]``, paired, segment behind segment; ``G`` heads where all heads share the starts, or
+            ``[..., H or G, K', d]``, paired, segment after segment; ``G`` heads where all heads share the starts, or
             where keys have no position.
         """
-        placed = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
-        return placed.expand(*starts.shape[:-2], *placed.shape)
+        moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
+        return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
         """What is added to the scores ``[H, Q, K]`` of a segment's keys.
 
         Args:
-            relative: positions of the queries behind the segment's start, ``[H or 1, Q]``.
+            relative: positions of the queries, counted from the segment's start, ``[H or 1, Q]``.
         """
         return None
 
@@ -100,15 +100,15 @@ class Rotary(Encoding):
         heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
         turns = turns.unflatten(-3, (-1, heads // groups))
         total = sum(end - begin for begin, end in segments)
-        placed = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
+        moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
         for first, count, length in _equal_runs(segments):  # each turned in one go
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
-            target = placed[..., at : at + size, :].unflatten(-2, (count, length))
+            target = moved[..., at : at + size, :].unflatten(-2, (count, length))
             _turn_into(target, source, turns[..., first : first + count, None, :])
             at += size
-        return placed.flatten(-4, -3)
+        return moved.flatten(-4, -3)
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         cos, sin = self._table(int(positions.max()) + 1, positions.device)

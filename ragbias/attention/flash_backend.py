@@ -1,8 +1,9 @@
-"""The primitive on flash-attn (extra ``flash``), for queries of a head that all see a segment at the same place.
+"""Attention on FlashAttention 2 (extra ``flash``), for queries of a head that all see a segment at the same position.
 
-flash-attn knows one position for each key, so keys are copied and moved to their places for each group of queries. Its
-causal mask ends at the last query and the last key, which fits segments of which the last one listed is seen causally.
-The layout is tested with a stand-in for the kernel; the kernel itself has not been run by the project's tests.
+FlashAttention has one position for each key, so keys are copied and moved to their positions for each group of queries.
+Its causal mask ends at the last query and the last key, which fits segments of which the last one listed is seen
+causally. The call and its layout are tested with a stand-in for the package; the project's tests have not run the
+kernel itself.
 """
 
 from __future__ import annotations
@@ -11,46 +12,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
+from flash_attn import flash_attn_varlen_func
 from torch import Tensor
 
 from ragbias.attention.keys import Group, Scoring, Segments, concatenated, for_heads, listed
+from ragbias.attention.launch import launching
 
 TOGETHER = 2**16  # the most keys that are copied for one call, times the heads
-
-
-def varlen(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_edges: Tensor,
-    key_edges: Tensor,
-    longest: tuple[int, int],
-    scale: float,
-    causal: bool,
-    softcap: float,
-) -> tuple[Tensor, Tensor]:
-    """Output ``[Q, H, d]`` and LSE float32 ``[H, Q]`` of sequences one behind the other.
-
-    Args:
-        query: ``[Q, H, d]``; key, value: ``[K, G, d]``.
-        query_edges, key_edges: int32 ``[sequences + 1]``, where the sequences begin and end.
-        longest: the most queries and keys of a sequence.
-    """
-    from flash_attn import flash_attn_varlen_func
-
-    output, lse, _ = flash_attn_varlen_func(
-        query,
-        key,
-        value,
-        query_edges,
-        key_edges,
-        *longest,
-        softmax_scale=scale,
-        causal=causal,
-        softcap=softcap,
-        return_attn_probs=True,  # which is how it returns the LSE; probabilities come only with dropout
-    )
-    return output, lse
 
 
 def attend(
@@ -108,23 +76,24 @@ def _attended(
 ) -> tuple[Tensor, Tensor]:
     """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of segments and their starts."""
     encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
-    placed = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
+    moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
-    heads = max(len(placed), len(values))  # where either has query heads already, both must
-    placed, values = for_heads(placed, heads), for_heads(values, heads)
+    heads = max(len(moved), len(values))  # where either has query heads already, both must
+    moved, values = for_heads(moved, heads), for_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
-    output, lse = varlen(
-        encoded.transpose(0, 1).contiguous(),
-        placed.transpose(0, 1).contiguous(),
-        values.transpose(0, 1).contiguous(),
-        _edges(counts, key.device),
-        _edges(lengths, key.device),
-        (max(counts), max(lengths)),
-        scoring.scale,
-        causal,
-        scoring.softcap or 0.0,
-    )
-    # a query without keys gets +inf from flash-attn
+    with launching("flash", encoded, scoring):
+        output, lse, _ = flash_attn_varlen_func(
+            *(x.transpose(0, 1).contiguous() for x in (encoded, moved, values)),  # [Q or K, H or G, d]
+            cu_seqlens_q=_edges(counts, key.device),
+            cu_seqlens_k=_edges(lengths, key.device),
+            max_seqlen_q=max(counts),
+            max_seqlen_k=max(lengths),
+            softmax_scale=scoring.scale,
+            causal=causal,
+            softcap=scoring.softcap or 0.0,
+            return_attn_probs=True,  # which is how it returns the LSE; probabilities come only with dropout
+        )
+    # of a query without keys the LSE is +inf
     return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
 
 

@@ -1,7 +1,7 @@
 """The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
 
-Then the keys can be rotated to their places once for all queries, and one fused call does the rest without a matrix of
-scores. Same results as the reference in ``primitive.py``.
+Then the keys can be rotated to their positions once for all queries, and one fused call does the rest without a matrix
+of scores. Same results as the reference in ``primitive.py``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[T
 
 def available(query: Tensor, scoring: Scoring) -> bool:
     """Whether the fused kernel runs for this tensor and computes these scores."""
-    plain = scoring.softcap is None and scoring.places_once
+    plain = scoring.softcap is None and scoring.position_in_keys
     return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -115,28 +115,28 @@ def _attend_together(
     """As ``_attend`` for several groups that see the same keys, in one call, for which all get equally many queries.
 
     Args:
-        query: ``[H, Q, d]``, group behind group.
+        query: ``[H, Q, d]``, group after group.
     """
     heads = len(query)
     spans = sorted(groups[0].segments)
     orders = [sorted(range(len(spans)), key=group.segments.__getitem__) for group in groups]
     starts = torch.stack([group.starts[:, order] for group, order in zip(groups, orders, strict=True)])
-    placed = scoring.encoding.moved(key, spans, starts, scratch)
-    placed, values = (
+    moved = scoring.encoding.moved(key, spans, starts, scratch)
+    moved, values = (
         for_heads(x, heads).expand(len(groups), -1, -1, -1)  # [groups, H, K, d]
-        for x in (placed, listed(value, spans))
+        for x in (moved, listed(value, spans))
     )
     counts = torch.tensor([end - begin for begin, end in (group.queries for group in groups)])
-    place = torch.arange(int(counts.max()))  # of a query in its group
-    real = place < counts[:, None]
-    padded = query[:, ((counts.cumsum(0) - counts)[:, None] + place).clamp_max(query.shape[1] - 1)]
+    index = torch.arange(int(counts.max()))  # of a query in its group
+    real = index < counts[:, None]
+    padded = query[:, ((counts.cumsum(0) - counts)[:, None] + index).clamp_max(query.shape[1] - 1)]
     edges = dict(zip(spans, accumulate(end - begin for begin, end in spans), strict=True))
     ends = torch.tensor([edges[group.segments[-1]] for group in groups])
-    keys = torch.arange(placed.shape[2])
-    first_hidden = (ends - counts)[:, None] + place + 1  # the last query sees its whole segment
+    keys = torch.arange(moved.shape[2])
+    first_hidden = (ends - counts)[:, None] + index + 1  # the last query sees its whole segment
     hidden = (keys >= first_hidden[..., None]) & (keys < ends[:, None, None])
     mask = query.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-    output, lse = _flash(padded.transpose(0, 1), placed, values, attn_mask=mask[:, None], scale=scoring.scale)
+    output, lse = _flash(padded.transpose(0, 1), moved, values, attn_mask=mask[:, None], scale=scoring.scale)
     return output.transpose(0, 1)[:, real], lse.transpose(0, 1)[:, real]
 
 
@@ -162,8 +162,8 @@ def _attend(
         bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
     values = listed(value, spans)
 
-    def attended(heads: slice, query: Tensor, placed: Tensor) -> tuple[Tensor, Tensor]:
-        return _attend_placed(query, placed, values[heads], scoring.scale, spans, last, biases, causal, bounds)
+    def attended(heads: slice, query: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
+        return _attend_moved(query, moved, values[heads], scoring.scale, spans, last, biases, causal, bounds)
 
     if starts is None:
         return attended(slice(None), query, listed(key, spans))
@@ -180,9 +180,9 @@ def _attend(
     return concatenated(parts, dim=0)
 
 
-def _attend_placed(
+def _attend_moved(
     query: Tensor,
-    placed: Tensor,
+    moved: Tensor,
     value: Tensor,
     scale: float,
     spans: Segments,
@@ -191,22 +191,22 @@ def _attend_placed(
     causal: bool,
     bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention to keys at their places.
+    """Attention to keys at their positions.
 
     Args:
         query: ``[H, Q, d]``.
-        placed: ``[H or G, K, d]``; value ``[G, K, d]``.
+        moved: ``[H or G, K, d]``; value ``[G, K, d]``.
         spans: of the segments; bias: of each. ``bounds`` are those of segment ``last``.
         causal: a query sees the keys up to its own index.
     """
     heads, queries, dim = query.shape
     # a key head and its query heads are a batch entry, which spares copies of keys and values for each query head
     folded = query.view(len(value), -1, queries, dim)
-    placed = placed.view(len(value), -1, *placed.shape[1:]).expand(-1, folded.shape[1], -1, -1)
-    value = value[:, None].expand_as(placed)
+    moved = moved.view(len(value), -1, *moved.shape[1:]).expand(-1, folded.shape[1], -1, -1)
+    value = value[:, None].expand_as(moved)
 
-    def run(rows: slice, keys: slice, **options: Any) -> tuple[Tensor, Tensor]:
-        output, lse = _flash(folded[:, :, rows], placed[:, :, keys], value[:, :, keys], scale=scale, **options)
+    def run(block: slice, keys: slice, **options: Any) -> tuple[Tensor, Tensor]:
+        output, lse = _flash(folded[:, :, block], moved[:, :, keys], value[:, :, keys], scale=scale, **options)
         return output.reshape(heads, -1, dim), lse.reshape(heads, -1)
 
     everything = slice(None)
@@ -214,14 +214,14 @@ def _attend_placed(
         return run(everything, everything, is_causal=causal)
     parts = []
     for begin in range(0, queries, BLOCK):
-        rows = slice(begin, begin + BLOCK)
-        seen = None if bounds is None else (bounds[0][rows], bounds[1][rows])
+        block = slice(begin, begin + BLOCK)
+        seen = None if bounds is None else (bounds[0][block], bounds[1][block])
         keys, blind = everything, None
         if seen is not None and len(spans) == 1:
-            keys, blind = _keys_seen(seen, placed.shape[2])
-        mask = _mask(query[:, rows], spans, last, seen, bias)[:, keys]
-        output, lse = run(rows, keys, attn_mask=mask[None, None])
-        if blind is not None and blind.any():  # the kernel has no notion of queries that see nothing
+            keys, blind = _keys_seen(seen, moved.shape[2])
+        mask = _mask(query[:, block], spans, last, seen, bias)[:, keys]
+        output, lse = run(block, keys, attn_mask=mask[None, None])
+        if blind is not None and blind.any():  # the kernel takes for granted that each query sees a key
             output, lse = output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
         parts.append((output, lse))
     return concatenated(parts)

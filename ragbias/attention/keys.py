@@ -33,8 +33,8 @@ class Scoring:
     backend: str = "auto"
 
     @property
-    def places_once(self) -> bool:
-        """Whether keys can be encoded at their places once and for all, as nothing else depends on the distance."""
+    def position_in_keys(self) -> bool:
+        """Whether encoding keys at their positions, once for all queries, is all that depends on the distance."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
@@ -45,7 +45,7 @@ def listed(x: Tensor, segments: Segments) -> Tensor:
 
 
 def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` one behind the other: queries, or heads with ``dim=0``."""
+    """Outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` one after the other: by query, or by head with ``dim=0``."""
     if len(parts) == 1:
         return parts[0]
     outputs, lses = zip(*parts, strict=True)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ragbias.attention.backends import chosen
+from ragbias.attention.backends import chosen, with_fallback
 from ragbias.attention.keys import Scoring, Segments, joined, listed
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 from ragbias.attention.scratch import Scratch, portion
 
 
 @torch.no_grad()
+@with_fallback
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
     """Share of each query's softmax over the segments that falls on each, with queries and keys as they are.
 
@@ -37,6 +38,7 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 
 
 @torch.no_grad()
+@with_fallback
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
     """Attention of each document's tokens to each other document, with queries and keys as they are.
 
@@ -71,26 +73,26 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
     """Documents ``first`` to ``end``, so many that no more than ``most`` scores of a head exist, one at least."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
-    first, rows = 0, 0
+    first, queries = 0, 0
     for index, length in enumerate(lengths):
-        if index > first and (rows + length) * keys > most:
+        if index > first and (queries + length) * keys > most:
             yield first, index
-            first, rows = index, 0
-        rows += length
+            first, queries = index, 0
+        queries += length
     yield first, len(spans)
 
 
 def _mass_together(
     query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """Rows ``first`` to ``end`` of ``document_mass``, in fewer and larger steps, with scores that do not count."""
+    """``document_mass`` of documents ``first`` to ``end``, in fewer, larger steps, with scores that do not count."""
     of_key = _segment_of_key(spans, key.device)
-    of_row = of_key[(of_key >= first) & (of_key < end)]
+    of_query = of_key[(of_key >= first) & (of_key < end)]
     queries = listed(query, spans[first:end]).float()
     scores = _scores(queries, [key[:, slice(*span)].float() for span in joined(spans)], scoring, scratch)
-    scores.masked_fill_(of_row[:, None] == of_key, -torch.inf)
+    scores.masked_fill_(of_query[:, None] == of_key, -torch.inf)
     by_sequence = torch.softmax(scores, -1, out=scores) @ one_hot(of_key, len(spans)).float()
-    return one_hot(of_row - first, end - first).float().T @ by_sequence
+    return one_hot(of_query - first, end - first).float().T @ by_sequence
 
 
 def _segment_mass(
@@ -101,11 +103,11 @@ def _segment_mass(
     keys, group, queries = len(of_segment), query.shape[0] // key.shape[0], query.shape[1]
     most = most_scores(key.device)
     together = portion(len(key), most // max(1, group * queries * keys))  # key heads
-    rows = portion(queries, most // max(1, group * together * keys))  # queries
+    size = portion(queries, most // max(1, group * together * keys))  # queries
     masses = []
     for heads, own in zip(key.split(together), query.split(group * together), strict=True):
         parts = []
-        for block in own.split(rows, dim=1):
+        for block in own.split(size, dim=1):
             weights = _scores(block.float(), [heads[:, begin:end].float() for begin, end in pieces], scoring, scratch)
             weights = torch.softmax(weights, -1, out=weights)
             parts.append((weights.sum(1, keepdim=True) if total else weights) @ of_segment)

@@ -13,14 +13,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ragbias.attention import flash_backend, fused
-from ragbias.attention.backends import chosen
+from ragbias.attention import fused
+from ragbias.attention.backends import chosen, with_fallback
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, concatenated, listed, within
 
-FEW = 16  # up to so many rows of queries, scores are faster as keys times queries
+FEW = 16  # up to so many queries of a key head, scores are faster as keys times queries
 MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
 
 
+@with_fallback
 def attend(
     query: Tensor,
     key: Tensor,
@@ -47,7 +48,7 @@ def attend(
         segments: the keys that count; None: one segment of all.
         starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.
         bias: added to the scores of each segment; None: nothing.
-        causal: of the last segment, a query sees the keys up to its own place, the last query all of them.
+        causal: of the last segment, a query sees the keys up to its own index, the last query all of them.
         bounds: int64 ``[Q]`` each: of the last segment, query ``i`` sees the keys at offsets
             ``bounds[0][i] <= offset < bounds[1][i]``; not together with ``causal``.
 
@@ -56,29 +57,31 @@ def attend(
 
     Raises:
         ValueError: causal and bounds are both given.
-        BackendError: a backend was named that cannot compute this case.
+        BackendError: a backend was named that cannot compute this case, or whose launch failed.
     """
     if causal and bounds is not None:
         raise ValueError("attend: causal and bounds both say what a query sees; give one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees everything
     backend = chosen(query, scoring)
-    fixed = starts is None or starts.shape[1] == 1  # the same places for all queries
+    fixed = starts is None or starts.shape[1] == 1  # the same for all queries
     if backend == "triton":
         from ragbias.attention import triton_backend
 
-        places = _zeros(segments, key) if starts is None else starts
-        return triton_backend.attend(query, key, value, positions, places, segments, scoring, bias, causal, bounds)
+        begins = _zeros(segments, key) if starts is None else starts
+        return triton_backend.attend(query, key, value, positions, begins, segments, scoring, bias, causal, bounds)
     if backend == "flash" and fixed and bias is None and bounds is None:
-        places = _zeros(segments, key) if starts is None else starts
-        return flash_backend.attend(query, key, value, positions, places[:, 0], segments, scoring, causal)
+        from ragbias.attention import flash_backend
+
+        begins = _zeros(segments, key) if starts is None else starts
+        return flash_backend.attend(query, key, value, positions, begins[:, 0], segments, scoring, causal)
     if fixed and query.shape[1] > 1 and fused.available(query, scoring):
         by_head = None if starts is None else starts[:, 0]
         return fused.attend(query, key, value, positions, by_head, segments, scoring, bias, causal, bounds)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
-        scores = placed_scores(
+        scores = segment_scores(
             query[:, block],
             key,
             positions=positions[block],
@@ -92,13 +95,14 @@ def attend(
     return concatenated(parts)
 
 
+@with_fallback
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """As ``attend``, for groups of queries that each have segments of their own.
 
     Returns:
-        output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group behind group.
+        output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
     """
     backend = chosen(query, scoring)
     if backend == "triton":
@@ -106,6 +110,8 @@ def attend_groups(
 
         return triton_backend.attend_groups(query, key, value, groups, scoring)
     if backend == "flash":
+        from ragbias.attention import flash_backend
+
         return flash_backend.attend_groups(query, key, value, groups, scoring)
     if fused.available(query, scoring):
         return fused.attend_groups(query, key, value, groups, scoring)
@@ -128,7 +134,7 @@ def attend_groups(
     return concatenated(parts)
 
 
-def placed_scores(
+def segment_scores(
     query: Tensor,
     key: Tensor,
     *,
@@ -167,7 +173,7 @@ def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
     """Bias by distance, softcap and window, in place, for scores ``[H, Q, K]`` with one segment.
 
     Args:
-        relative: positions of the queries behind the segment's start, ``[H or 1, Q]``.
+        relative: positions of the queries, counted from the segment's start, ``[H or 1, Q]``.
     """
     bias = scoring.encoding.bias(relative, scores.shape[-1])
     if bias is not None:
@@ -239,9 +245,9 @@ def _zeros(segments: Segments, key: Tensor) -> Tensor:
 
 def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
     """Slices of the queries, so small that their scores may exist at one time."""
-    rows = max(1, most_scores(device) // max(1, scores_per_query))
-    for begin in range(0, queries, rows):
-        yield slice(begin, begin + rows)
+    size = max(1, most_scores(device) // max(1, scores_per_query))
+    for begin in range(0, queries, size):
+        yield slice(begin, begin + size)
 
 
 def most_scores(device: torch.device) -> int:

@@ -7,20 +7,24 @@ the same call gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache, lru_cache
+from math import inf
+from subprocess import SubprocessError
+from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
+from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
 from ragbias.attention.encoding import Rotary
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments
+from ragbias.attention.launch import launching
 
-INTERPRETED: bool = triton.knobs.runtime.interpret
+INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # that shall run at least, about two for each multiprocessor of a large GPU
 SPLITS = 64  # the most parts that keys are split into when there are few queries
 PIECE = 128  # keys of a piece of a segment where keys are split, and about the fewest that are split off
@@ -37,8 +41,11 @@ class _Sizes(NamedTuple):
     packed: bool
     rows: int
     keys: int
-    warps: int
     stages: int
+
+    @property
+    def warps(self) -> int:
+        return 8 if self.rows >= 64 else 4  # with these, registers suffice
 
 
 class _Tables(NamedTuple):
@@ -62,7 +69,7 @@ def attend(
     bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
     """As ``primitive.attend``."""
-    sizes = _sizes(query, key, starts.shape[1] > 1, segments)
+    sizes = _sizes(query, key, scoring, starts.shape[1] > 1, segments)
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
     rows, heads = _launched(query, key, sizes)
     splits = _splits(-(-rows // sizes.rows) * heads, segments)
@@ -76,7 +83,7 @@ def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
     """As ``primitive.attend_groups``, in one launch."""
-    sizes = _sizes(query, key, False, [span for group in groups for span in group.segments])
+    sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
     shape = tuple((group.queries, tuple(group.segments)) for group in groups)
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
     tables = _group_tables(shape, factor, sizes.rows, query.device)
@@ -113,13 +120,13 @@ def _run(
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     (heads, _, dim), groups, splits = query.shape, key.shape[0], tables.splits
     rotary = scoring.encoding if isinstance(scoring.encoding, Rotary) else None
-    half = 0 if rotary is None else len(rotary.frequencies)
+    half = _halves(scoring)
     # parts are float32 until they are merged
     output = query.new_empty(splits, heads, len(positions), dim, dtype=value.dtype if splits == 1 else torch.float32)
     lse = query.new_empty(splits, heads, len(positions), dtype=torch.float32)
     lower, upper = bounds or (positions, positions)
     grid = len(tables.tiles), groups if sizes.packed else heads
-    with _device(query):
+    with _launching(query, scoring):
         kernels.attention[grid](
             query, key, value, output, lse,
             query if rotary is None else rotary.frequencies.to(query.device),
@@ -157,20 +164,21 @@ def _masses(
     """Shares of each query's softmax, ``[H, Q, columns]``, or their sums over each group, ``[H, groups, columns]``."""
     query, key = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key))
     (heads, _, dim), group = query.shape, query.shape[0] // key.shape[0]
-    sizes = _sizes(query, key, False, [(begin, end) for _, segments in groups for begin, end, _ in segments])
+    seen = [(begin, end) for _, segments in groups for begin, end, _ in segments]
+    sizes = _sizes(query, key, scoring, False, seen)
     rows, launched = _launched(query, key, sizes)
     segments = [(begin, end) for begin, end, _ in groups[0][1]]
     splits = _splits(-(-rows // sizes.rows) * launched, segments) if len(groups) == 1 else 1
     tables = _tables(groups, group if sizes.packed else 1, sizes.rows, splits, query.device, whole=True)
     count = sum(end - begin for (begin, end), _ in groups)
-    spans = _row_spans(tuple(queries for queries, _ in groups), query.device)
+    spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
     together = group * max(1, SCRATCH // (count * columns * group))
     for first in range(0, heads, together):
         queries = query[first : first + together]
         keys = key[first // group : (first + together) // group]
         lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
-        with _device(query):
+        with _launching(query, scoring):
             kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
                 queries, keys, lse, tables.tiles, tables.pieces,
                 queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), lse.stride(0), lse.stride(1),
@@ -198,8 +206,8 @@ def _summed(lse: Tensor, spans: Tensor) -> Tensor:
 # sizes
 
 
-def _sizes(query: Tensor, key: Tensor, by_query: bool, segments: Segments) -> _Sizes:
-    """Block sizes for a tensor-core GPU with some 200 KiB of shared memory; functions of shapes alone."""
+def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segments: Segments) -> _Sizes:
+    """Block sizes for tensor cores, from shapes and the dtype, no larger than the device's shared memory allows."""
     rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
     packed = by_query or rows <= FEW
@@ -207,7 +215,45 @@ def _sizes(query: Tensor, key: Tensor, by_query: bool, segments: Segments) -> _S
     lengths = [end - begin for begin, end in segments]
     filled = sum(-(-length // 64) * 64 for length in lengths)
     keys = 32 if query.dtype == torch.float32 or filled > WASTE * sum(lengths) else 64
-    return _Sizes(packed, block, keys, 8 if block >= 64 else 4, 2 if small else 3)  # with these, registers suffice
+    sizes = _Sizes(packed, block, keys, 2 if small else 3)
+    return fitting(sizes, _halves(scoring), query.shape[2], query.element_size(), *_shared_memory(query.device))
+
+
+def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
+    """The sizes, smaller where ``attention`` would need more than ``memory`` bytes of shared memory.
+
+    Args:
+        half: pairs of dimensions that are rotated, of the ``dim`` of a head.
+        itemsize: bytes of a number.
+        unread: stages of the pipeline that hold no keys and values, see ``_shared_memory``.
+    """
+    width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
+    while True:
+        buffers = sizes.stages - unread
+        numbers = sizes.rows * width + buffers * sizes.keys * (width + _block(dim))
+        if sizes.rows < 16 * sizes.warps:  # then weights are exchanged between warps
+            numbers += sizes.rows * sizes.keys
+        if itemsize * numbers + 1024 <= memory or sizes.rows == sizes.keys == 16:
+            return sizes
+        if sizes.stages > 2:
+            sizes = sizes._replace(stages=2)
+        elif sizes.keys >= sizes.rows:
+            sizes = sizes._replace(keys=sizes.keys // 2)
+        else:
+            sizes = sizes._replace(rows=sizes.rows // 2)
+
+
+@cache
+def _shared_memory(device: torch.device) -> tuple[float, int]:
+    """Bytes of shared memory that a program may have, and how many stages of a pipeline need none.
+
+    Tensor cores of compute capability 9.0 and newer read keys and values from shared memory; those before copy them to
+    registers, which makes the last stage's buffer free for the next one.
+    """
+    if device.type != "cuda":
+        return inf, 0
+    memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+    return memory, 0 if torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
 def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
@@ -234,8 +280,19 @@ def _upcast(query: Tensor) -> bool:
     return INTERPRETED and query.dtype == torch.bfloat16
 
 
-def _device(query: Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
+def _halves(scoring: Scoring) -> int:
+    """Pairs of dimensions that are rotated."""
+    return len(scoring.encoding.frequencies) if isinstance(scoring.encoding, Rotary) else 0
+
+
+@contextmanager
+def _launching(query: Tensor, scoring: Scoring) -> Iterator[None]:
+    """On the query's device, with what keeps a kernel from running told as a ``LaunchError``."""
+    with ExitStack() as stack:
+        stack.enter_context(launching("triton", query, scoring, TritonError, SubprocessError))
+        if query.device.type == "cuda":
+            stack.enter_context(torch.cuda.device(query.device))
+        yield
 
 
 # tables, built once for all layers of a pass
@@ -309,7 +366,7 @@ def _group_tables(
 
 @lru_cache(maxsize=64)
 def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: torch.device) -> Tensor:
-    """Positions of the groups' queries, group behind group."""
+    """Positions of the groups' queries, group after group."""
     return torch.cat([torch.arange(at, at + end - begin) for (begin, end), at in groups]).to(device)
 
 
@@ -321,8 +378,8 @@ def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[in
 
 
 @lru_cache(maxsize=64)
-def _row_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Where the rows of each group of queries stand when they are written group behind group, int32 ``[groups, 2]``."""
+def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+    """Where the queries of each group begin and end when they are written group after group, int32 ``[groups, 2]``."""
     ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
     begins = torch.tensor([0, *ends[:-1].tolist()])
     return torch.stack((begins, ends), dim=1).to(device, torch.int32)

@@ -2,7 +2,7 @@
 
 Rows are queries of one head. In a packed launch the rows of a tile are the query heads of a key head, query by query,
 so that one tile reads a key for all of them; positions and starts then differ from row to row. Otherwise a tile holds
-neighbouring queries of one head, and a segment starts at one place for all of them.
+neighbouring queries of one head, and a segment starts at one position for all of them.
 
 Tables, int32. A tile is ``(begin, count, first, out, pieces_begin, pieces_end, split)``: the queries of its group are
 ``count`` from index ``begin``, written from index ``out`` on; it begins at row ``first`` of the group and sees a range
@@ -70,7 +70,7 @@ def attention(
     tile = tiles + tl.program_id(0) * TILE
     out = tl.load(tile + 3)
     head, key_head, row, valid = _rows_of(tile, GROUP, PACKED, BLOCK_M)
-    place = tl.load(positions + out + row, mask=valid, other=0).to(tl.int32)
+    position = tl.load(positions + out + row, mask=valid, other=0).to(tl.int32)
     halves, rests, dims = tl.arange(0, HALVES), tl.arange(0, RESTS), tl.arange(0, DIMS)
     in_half, in_rest, in_dim = halves < HALF, rests < REST, dims < DIM
     left_at, right_at, rest_at = halves, HALF + halves, 2 * HALF + rests
@@ -84,7 +84,7 @@ def attention(
         left_in = tl.load(query + left_at[None, :], mask=seen, other=0.0).to(tl.float32)
         right_in = tl.load(query + right_at[None, :], mask=seen, other=0.0).to(tl.float32)
         frequency = tl.load(frequencies + halves, mask=in_half, other=0.0)
-        angle = place.to(tl.float32)[:, None] * frequency[None, :]
+        angle = position.to(tl.float32)[:, None] * frequency[None, :]
         cos, sin = tl.cos(angle) * scaling, tl.sin(angle) * scaling
         left = left_in * cos - right_in * sin
         right = right_in * cos + left_in * sin
@@ -100,17 +100,17 @@ def attention(
         column, length = tl.load(piece + 3), tl.load(piece + 4)
         if PACKED:
             start = tl.load(starts + head * s_head + row * s_row + column, mask=valid, other=0).to(tl.int32)
-            places = start.to(tl.float32)[:, None]
+            moved_by = start.to(tl.float32)[:, None]
         else:
             start = tl.load(starts + head * s_head + column).to(tl.int32)
-            places = start.to(tl.float32)
+            moved_by = start.to(tl.float32)
         if HALF > 0:
-            turn = places * frequency[None, :]
+            turn = moved_by * frequency[None, :]
             back_cos, back_sin = tl.cos(turn), tl.sin(turn)
             left_turned = (left * back_cos + right * back_sin).to(key.dtype.element_ty)
             right_turned = (right * back_cos - left * back_sin).to(key.dtype.element_ty)
         first, last = offset, offset + count
-        if CAUSAL or BOUNDED or WINDOWED:
+        if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
             row_first = tl.zeros([BLOCK_M], tl.int32)
             row_last = tl.zeros([BLOCK_M], tl.int32) + last
             if CAUSAL:
@@ -121,7 +121,7 @@ def attention(
                 row_first = tl.where(length >= 0, bounded_first, row_first)
                 row_last = tl.where(length >= 0, bounded_last, row_last)
             if WINDOWED:
-                row_first = tl.maximum(row_first, place - start - window + 1)
+                row_first = tl.maximum(row_first, position - start - window + 1)
             first = tl.maximum(first, tl.min(tl.where(valid, row_first, last)))
             last = tl.minimum(last, tl.max(tl.where(valid, row_last, 0)))
         for at in range(first, last, BLOCK_N):
@@ -145,7 +145,7 @@ def attention(
             if BIASED:
                 scores += tl.load(bias + column)
             visible = inside[None, :]
-            if CAUSAL or BOUNDED or WINDOWED:
+            if (CAUSAL or BOUNDED) or WINDOWED:  # Triton 3.2 knows no chains of `or`
                 visible &= (offsets[None, :] >= row_first[:, None]) & (offsets[None, :] < row_last[:, None])
             scores = tl.where(visible, scores * LOG2E, float("-inf"))
             new_highest = tl.maximum(highest, tl.max(scores, 1))
@@ -237,8 +237,8 @@ def summed_shares(
     sums = tl.zeros([COLUMN_BLOCK], tl.float32)
     for at in range(tl.load(groups + 2 * group), end, ROWS):
         rows = at + tl.arange(0, ROWS)
-        places = lse + head * l_head + (rows.to(tl.int64) * l_row)[:, None] + columns[None, :]
-        values = tl.load(places, mask=(rows < end)[:, None] & real[None, :], other=float("-inf"))
+        addresses = lse + head * l_head + (rows.to(tl.int64) * l_row)[:, None] + columns[None, :]
+        values = tl.load(addresses, mask=(rows < end)[:, None] & real[None, :], other=float("-inf"))
         highest = tl.max(values, 1)
         weights = tl.exp(values - tl.where(highest == float("-inf"), 0.0, highest)[:, None])
         total = tl.sum(weights, 1)

@@ -1,5 +1,17 @@
 """Attaching a method to an unmodified transformers model."""
 
-from ragbias.binding.binding import attach, backend_of, debias
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragbias.binding.binding import attach, backend_of, debias
 
 __all__ = ["attach", "backend_of", "debias"]
+
+
+def __getattr__(name: str) -> Any:  # torch and transformers are imported with the first use
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("ragbias.binding.binding"), name)

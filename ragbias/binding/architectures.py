@@ -1,17 +1,20 @@
-"""What is known of each architecture: declared here, never forked."""
+"""The supported families of models, and how each computes attention.
+
+The declarations can be read without torch and transformers, which are imported where a model is looked at.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-from ragbias.attention import Alibi, Encoding, Rotary
 from ragbias.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ragbias.attention import Encoding
 
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # fixed at the length of the prompt
@@ -30,6 +33,7 @@ class Architecture:
         positions: how the family encodes positions.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
         repeated: whether the model's cos and sin hold each angle twice in a row, and not all angles twice.
+        window: name of the config's number of tokens that a sequence may have.
     """
 
     attention: str = "self_attn"
@@ -40,6 +44,7 @@ class Architecture:
     positions: Literal["rotary", "alibi"] = "rotary"
     interleaved: bool = False
     repeated: bool = False
+    window: str = "max_position_embeddings"
 
     def project_query(self, module: nn.Module, hidden: Tensor) -> Tensor:
         """Queries without position, ``[batch, heads, T, d]``."""
@@ -75,6 +80,8 @@ class Architecture:
 
     def join(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The inverse of ``split``."""
+        import torch
+
         parts = (query, key, value)
         joined: Tensor = (
             torch.stack(parts, dim=-2).flatten(-3) if self.per_head else torch.cat(parts, dim=-2).flatten(-2)
@@ -100,6 +107,10 @@ class Architecture:
 
     def encoding(self, decoder: nn.Module, module: nn.Module, length: int) -> Encoding:
         """The positions of a layer, with the model's own frequencies, for a prompt of ``length`` tokens."""
+        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+        from ragbias.attention import Alibi, Encoding, Rotary
+
         if self.positions == "alibi":
             two: Tensor = decoder.build_mpt_alibi_tensor(module.n_heads, 2, device="cpu")  # type: ignore[operator]
             return Alibi(-two[:, 0, 0].float())
@@ -146,9 +157,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt_neox": Architecture(attention="attention", fused="query_key_value", per_head=True),
     "cohere": Architecture(norm="head", interleaved=True, repeated=True),
     "glm": Architecture(interleaved=True),
-    "mpt": Architecture(attention="attn", layers="blocks", fused="Wqkv", positions="alibi"),
+    "mpt": Architecture(attention="attn", layers="blocks", fused="Wqkv", positions="alibi", window="max_seq_len"),
 }
-
 
 ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positions == "rotary")
 
@@ -182,6 +192,12 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
             f"architecture {family!r} ({name}) is not supported; supported: {', '.join(ARCHITECTURES)}"
         )
     return family
+
+
+def window_of(config: PreTrainedConfig) -> int:
+    """Number of tokens that a sequence may have, prompt and answer together; the family need not be supported."""
+    text: Any = config.get_text_config()
+    return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 
 
 def _rope_types(parameters: dict[str, Any]) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -14,19 +15,19 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention import Encoding, Scoring
+from ragbias.attention import Encoding, Scoring, attend, rotate
 from ragbias.attention.backends import check_backend, chosen
-from ragbias.binding import hooks as sites
-from ragbias.binding.active import binding_of, opened
+from ragbias.binding import hooks
+from ragbias.binding.active import Rotation, binding_of, opened
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_sequence
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import NoMethod, get
+from ragbias.methods import get
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
 from ragbias.prompt import Span
 
-Rotation = tuple[Tensor, Tensor] | None
+TRIED = 128  # queries and keys of the call that finds out whether a backend runs
 
 
 class _Pass(threading.local):
@@ -42,9 +43,9 @@ class Binding:
     """A method on a model, for prompts with documents at given spans.
 
     Args:
-        private: whether forward passes of other threads on this model are none of its business. If not, a thread
-            without a binding of its own is refused while this one is attached, since it cannot be told apart from a
-            helper thread that was meant to run with the method.
+        private: whether other threads may run the model plain meanwhile. If not, a thread without a binding of its own
+            is refused while this one is attached, since it cannot be told apart from a helper thread that was meant to
+            run with the method.
         backend: what computes attention, see ``ragbias.attention.backends``.
     """
 
@@ -64,17 +65,17 @@ class Binding:
         modules = attention_modules(self.decoder, self.architecture)
         if any(getattr(module, "_compiled_call_impl", None) for module in (model, *self.decoder.modules())):
             raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")
-        self.modules = set(modules)
+        self.modules: Collection[nn.Module] = set(modules)
         config = model.config.get_text_config()
         method.validate(config.hidden_size, len(modules))
         if method.needs_rotary and self.architecture.positions != "rotary":
             raise UnsupportedModelError(
                 f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
             )
-        # a sliding layer's cache forgets keys that a method may place near again
+        # a sliding layer's cache forgets keys to which a method may assign near positions
         self._slides = getattr(config, "sliding_window", None) is not None
         self._use_cache = config.use_cache
-        self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
+        self.layers: Mapping[nn.Module, int] = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.wants_positions = method.positions == "model"
         self._argument_names = list(inspect.signature(self.decoder.forward).parameters)
         self._private = private
@@ -91,8 +92,8 @@ class Binding:
             stack.callback(self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
             stack.callback(self.decoder.register_forward_hook(self._leave).remove)
             for module in self.layers:
-                sites.acquire(module, self.architecture)
-                stack.callback(sites.release, module)
+                hooks.acquire(module, self.architecture)
+                stack.callback(hooks.release, module)
             token = opened.set((*opened.get(), self))
             stack.callback(opened.reset, token)
             try:
@@ -114,7 +115,7 @@ class Binding:
         kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
         if current is not self:
             if (cache := kwargs.get("past_key_values")) is not None:
-                self._sessions.pop(cache, None)  # what enters now is none of ours
+                self._sessions.pop(cache, None)  # what enters now does not run with this method
             return None
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]
@@ -137,23 +138,23 @@ class Binding:
                     f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in "
                     "one forward pass, without a filled cache and without chunked prefill"
                 )
-            self._check_rows(self._now.session, cache, len(tokens))
+            self._check_sequences(self._now.session, cache, len(tokens))
         self._now.session.seen = seen + tokens.shape[1]
         return (), {**kwargs, name: tokens}
 
-    def _check_rows(self, session: Session, cache: Any, batch: int) -> None:
-        """Refuse a cache whose rows were repeated, dropped or moved since the prompt entered."""
-        moved = batch != len(session.rows)
-        if not moved and session.mark is not None:
-            moved = not torch.allclose(self._mark(cache, session), session.mark, rtol=1e-2, atol=1e-2)
+    def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
+        """Refuse a cache whose sequences were repeated, dropped or moved since the prompt entered."""
+        moved = batch != len(session.layouts)
+        if not moved and session.fingerprint is not None:
+            moved = not torch.allclose(self._fingerprint(cache, session), session.fingerprint, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
-                f"the cache's rows are not those of the {len(session.rows)} prompts that entered under this debias(); "
-                "give each row its own prompt"
+                f"the cache's sequences are not those of the {len(session.layouts)} prompts that entered under this "
+                "debias(); give each sequence its own prompt"
             )
 
-    def _mark(self, cache: Any, session: Session) -> Tensor:
-        column = session.rows[0].pad + session.rows[0].length - 1  # the same in every row
+    def _fingerprint(self, cache: Any, session: Session) -> Tensor:
+        column = session.layouts[0].pad + session.layouts[0].length - 1  # the same in every sequence
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
 
@@ -176,7 +177,7 @@ class Binding:
         if cache is not None:
             self._sessions[cache] = session
             if self._now.prefill:
-                session.mark = self._mark(cache, session).clone()
+                session.fingerprint = self._fingerprint(cache, session).clone()
         if self._now.prefill and session.permutation is not None:
             back = session.permutation.argsort(1)
             output.last_hidden_state = _gathered(output.last_hidden_state, back)
@@ -222,24 +223,36 @@ class Binding:
         if window is not None and session.seen <= window:
             window = None
         hidden, rotation = self._now.noted
-        encodings = [self._encoding(module, row.length) for row in session.rows]
+        layer = self.layers[module]
+        encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
-            module=module,
-            layer=self.layers[module],
+            layer=layer,
             n_layers=len(self.modules),
             query=query,
             key=key,
             value=value,
             hidden=hidden,
-            rotation=rotation if getattr(module, "use_rope", True) else None,
             prefill=self._now.prefill,
-            session=session,
+            layouts=session.layouts,
             scorings=[Scoring(encoding, scale, softcap, window, self.backend) for encoding in encodings],
-            architecture=self.architecture,
-            projecting=self.projecting,
+            memory_of=lambda index: session.memory.setdefault((layer, index), {}),
+            project=partial(self._project, module, query.device),
+            rotate=partial(self._rotated, rotation if getattr(module, "use_rope", True) else None),
             plain=plain,
         )
         return self.method.attention(call)
+
+    def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
+        """Queries or keys ``[batch, heads, T, d]`` of hidden states, without position and without the method."""
+        project = self.architecture.project_query if of == "query" else self.architecture.project_key
+        with self.projecting():
+            return project(module, hidden.to(device))
+
+    def _rotated(self, rotation: Rotation, x: Tensor) -> Tensor:
+        if rotation is None:  # the layer rotates nothing
+            return x
+        cos, sin = (part[..., -x.shape[2] :, :] for part in rotation)
+        return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
         """Positions that the queries and keys of this layer do not carry yet."""
@@ -251,17 +264,17 @@ class Binding:
         return self._encodings[key]
 
 
-class Plain:
+class PlainBinding:
     """The model as it is, also inside another binding."""
 
-    is_open = True
     layers: Mapping[nn.Module, int] = {}
+    is_open = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
-        self.decoder = model.get_decoder()
-        self.modules = set(self.decoder.modules())
+        self.decoder: nn.Module = model.get_decoder()
+        self.modules: Collection[nn.Module] = set(self.decoder.modules())
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -279,7 +292,10 @@ def _gathered(states: Tensor, columns: Tensor) -> Tensor:
 
 
 def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """What computes attention on this model, judged by its first layer: ``"torch"``, ``"triton"`` or ``"flash"``.
+    """What computes attention on this model: ``"torch"``, ``"triton"`` or ``"flash"``.
+
+    Judged by a small call with heads as in the model's first layer, so that a kernel that cannot be launched is known
+    before it is reported.
 
     Raises:
         BackendError: the backend was named and cannot.
@@ -288,16 +304,20 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
     decoder = decoder_of(model, architecture)
     module = attention_modules(decoder, architecture)[0]
     encoding = architecture.encoding(decoder, module, 1)
-    query = torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device)
-    return chosen(query, Scoring(encoding, 1.0, backend=backend))
+    scoring = Scoring(encoding, 1.0, backend=backend)
+    query = torch.zeros(1, TRIED, head_dim(module), dtype=model.dtype, device=model.device)
+    if chosen(query, scoring) != "torch":
+        with torch.no_grad():
+            attend(query, query, query, positions=torch.arange(TRIED, device=model.device), scoring=scoring)
+    return chosen(query, scoring)  # which is "torch" after a failure
 
 
 def attach(
     model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
 ) -> AbstractContextManager[None]:
-    """As ``debias``, for a method instance and checked spans by row; see ``Binding`` for ``private``."""
-    if isinstance(method, NoMethod):
-        return Plain(model).attached()
+    """As ``debias``, for a method instance and checked spans by sequence; see ``Binding`` for ``private``."""
+    if method.acts_on == "nothing":
+        return PlainBinding(model).attached()
     if not isinstance(method, AttentionMethod):
         raise MethodError(
             f"{method.name} works on whole prompts, not inside the model; "
@@ -322,7 +342,7 @@ def debias(
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
         spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
-            or one such list for each row of the batch. Rows that are repeated (beams) need no repeated spans.
+            or one such list for each sequence of the batch. Sequences that are repeated (beams) need no repeated spans.
         backend: what computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see
             ``ragbias.attention.backends``.
 
@@ -333,7 +353,7 @@ def debias(
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
     resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
-    if isinstance(resolved, AttentionMethod) and resolved.selective:
+    if resolved.selective:
         raise MethodError(
             f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
         )

@@ -1,9 +1,9 @@
-"""One attention module, hooked: what it reads, which positions it applies, and which attention it calls.
+"""Hooks on an attention module: what it reads, which positions it applies, and which attention it calls.
 
-While at least one binding uses a site, the module carries hooks and, where transformers lets an attention function be
-named, a copy of its config that names one of ours; MPT's module, which calls none, carries a forward of ours. Who is
-asked is looked up at each call, so threads with different bindings (or none) share a model without mixing. When the
-last binding leaves, the module is as it was.
+While at least one binding uses a module, the module carries hooks and, where transformers lets an attention function be
+named, a copy of its config that names one of ours; MPT's module, which calls none, carries a forward of ours. The
+active binding is looked up at each call, so threads with different bindings (or none) share a model without mixing.
+When the last binding is closed, the module is as it was.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ OF: tuple[Literal["query", "key"], ...] = ("query", "key")
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
 _lock = threading.Lock()
-_sites: WeakKeyDictionary[nn.Module, _Site] = WeakKeyDictionary()
+_hooked: WeakKeyDictionary[nn.Module, _HookedModule] = WeakKeyDictionary()
 
 
-class _Site:
+class _HookedModule:
     def __init__(self, module: nn.Module, architecture: Architecture) -> None:
         self.users = 0
         self._before = {name: value for name, value in vars(module).items() if name in ("config", "forward")}
@@ -73,34 +73,34 @@ class _Site:
 def acquire(module: nn.Module, architecture: Architecture) -> None:
     """Hook an attention module, or share it if it is hooked already."""
     with _lock:
-        site = _sites.get(module)
-        if site is not None and site.users == 0:  # an interrupt stopped its removal
-            site.remove(module)
-        if site is None or site.users == 0:
-            _sites[module] = _Site(module, architecture)
-        _sites[module].users += 1
+        hooked = _hooked.get(module)
+        if hooked is not None and hooked.users == 0:  # an interrupt stopped its removal
+            hooked.remove(module)
+        if hooked is None or hooked.users == 0:
+            _hooked[module] = _HookedModule(module, architecture)
+        _hooked[module].users += 1
 
 
 def release(module: nn.Module) -> None:
     """Give a module back; the last one restores it."""
     with _lock:
-        site = _sites[module]
-        site.users -= 1
-        if site.users == 0:
-            site.remove(module)
-            del _sites[module]
+        hooked = _hooked[module]
+        hooked.users -= 1
+        if hooked.users == 0:
+            hooked.remove(module)
+            del _hooked[module]
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
-    # torch omits kwargs if another thread takes the hook away while it runs; then there is no guest either
+    # torch omits kwargs if another thread takes the hook away while it runs; then no binding is active either
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        guest = active_binding_of(module)
-        if guest is None or kwargs is None:
+        active = active_binding_of(module)
+        if active is None or kwargs is None:
             return None
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
-        guest.note(hidden, (architecture.angles(cos), architecture.angles(sin)))
-        if guest.wants_positions:
+        active.note(hidden, (architecture.angles(cos), architecture.angles(sin)))
+        if active.wants_positions:
             return None
         identity = torch.ones_like(cos[:, :1]), torch.zeros_like(sin[:, :1])
         return args, {**kwargs, "position_embeddings": identity}
@@ -110,26 +110,26 @@ def _before_attention(architecture: Architecture) -> Callable[..., Any]:
 
 def _before_projection(attention: nn.Module, of: Literal["query", "key"]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
-        guest = active_binding_of(attention)
-        return None if guest is None else (guest.projection_input(attention, args[0], of), *args[1:])
+        active = active_binding_of(attention)
+        return None if active is None else (active.projection_input(attention, args[0], of), *args[1:])
 
     return hook
 
 
 def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
-    """Queries and keys of changed inputs take their places in the output."""
+    """Puts the queries and keys of changed inputs into the output."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
-        guest = active_binding_of(attention)
-        if guest is None:
+        active = active_binding_of(attention)
+        if active is None:
             return None
-        query, key = (guest.projection_input(attention, args[0], of) for of in OF)
+        query, key = (active.projection_input(attention, args[0], of) for of in OF)
         if query is args[0] and key is args[0]:
             return None
         parts = list(architecture.split(attention, output))
         for index, changed in enumerate((query, key)):
             if changed is not args[0]:
-                with guest.projecting():
+                with active.projecting():
                     parts[index] = architecture.split(attention, module(changed))[index]
         return architecture.join(*parts)
 
@@ -159,14 +159,14 @@ def _register(implementation: str) -> str:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
         own = _Original(module)
-        guest = active_binding_of(module)
-        if guest is None:
+        active = active_binding_of(module)
+        if active is None:
             return original(own, query, key, value, mask, **kwargs)
 
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return original(own, query, key, value, mask, **kwargs)[0]
 
-        output = guest.attention(
+        output = active.attention(
             module,
             query,
             key,

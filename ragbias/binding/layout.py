@@ -1,4 +1,4 @@
-"""Where the documents stand in a batch, and what is kept of a prompt between its forward passes."""
+"""The documents' columns in a batch of prompts, and what is kept of the batch between its forward passes."""
 
 from __future__ import annotations
 
@@ -12,55 +12,41 @@ from torch import Tensor
 
 from ragbias.errors import BindingError, NoDocumentsError, SpanError
 from ragbias.methods.base import AttentionMethod
+from ragbias.methods.call import SequenceLayout
 from ragbias.prompt import Span, check_spans
-
-
-@dataclass(frozen=True)
-class SequenceLayout:
-    """One sequence of a batch. Spans count from the first token that is not padding.
-
-    Attributes:
-        pad: number of padding columns on the left.
-        length: number of tokens of the prompt, without padding.
-        spans: the documents as they stand inside the model, which is the canonical order for invariant methods.
-    """
-
-    pad: int
-    length: int
-    spans: tuple[Span, ...]
 
 
 @dataclass
 class Session:
-    """One prompt (batch) on its way through prefill and decoding.
+    """A batch of prompts on its way through prefill and decoding.
 
     Attributes:
-        rows: one for each sequence.
+        layouts: one for each sequence.
         seen: number of columns that the cache holds so far.
         permutation: int64 ``[batch, T]``, column of the user's prompt for each column inside the model; None: as it is.
-        memory: what a method keeps, by layer and row; None for the batch.
-        mark: the keys of each row's last prompt token in the method's last layer, ``[batch, G, d]``; tells whether the
-            cache still holds the same prompts in the same rows.
+        memory: what a method keeps, by layer and sequence; None for the batch.
+        fingerprint: the keys of each prompt's last token in the method's last layer, ``[batch, G, d]``; tells whether
+            the cache still holds the same prompts in the same order.
     """
 
-    rows: list[SequenceLayout]
+    layouts: list[SequenceLayout]
     seen: int
     permutation: Tensor | None
     memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)
-    mark: Tensor | None = None
+    fingerprint: Tensor | None = None
 
 
 Spans = Sequence[Span] | Sequence[Sequence[Span]]
 
 
 def spans_by_sequence(spans: Spans | None) -> list[list[Span]]:
-    """One list of spans for each row; a single list stands for all rows."""
+    """One list of spans for each sequence; a single list is meant for all of them."""
     if spans is None or len(spans) == 0:
         return []
     first = spans[0]
-    per_row = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
-    rows = spans if per_row else [spans]
-    return [check_spans(row) for row in rows]  # type: ignore[arg-type]
+    one_each = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
+    lists = spans if one_each else [spans]
+    return [check_spans(each) for each in lists]  # type: ignore[arg-type]  # told apart above
 
 
 def open_session(
@@ -72,35 +58,35 @@ def open_session(
     """Lay out a prompt that enters the model whole.
 
     Args:
-        spans: by row, in columns of ``tokens``; ``[]`` if there are none.
+        spans: by sequence, in columns of ``tokens``; ``[]`` if there are none.
         tokens: ``[batch, T]`` token ids, or ``[batch, T, hidden]`` embeddings.
         attention_mask: ``[batch, T]``, zeros on the left for padding; or masks ``[batch, 1, T, T]`` by type of layer;
             None: no padding.
     """
     batch, length = tokens.shape[:2]
     if spans and batch % len(spans):
-        raise SpanError(f"spans were given for {len(spans)} rows, but the batch has {batch}")
-    repeat = batch // len(spans) if spans else 0  # beams and several return sequences repeat each row
+        raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
+    repeat = batch // len(spans) if spans else 0  # beams and several return sequences repeat each prompt
     pads = _padding(attention_mask, batch, length)
-    rows, orders = [], []
+    layouts, orders = [], []
     for index in range(batch):
         columns = spans[index // repeat] if spans else []
         if method.needs_documents:
-            _check_row(method, columns, pads[index], length)
+            _check_spans_of(method, columns, pads[index], length)
         order = list(range(len(columns)))
         if method.invariant:
             order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
-        rows.append(
+        layouts.append(
             SequenceLayout(
                 pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])
             )
         )
         orders.append([columns[i] for i in order])
-    moved = any(row != sorted(row) for row in orders)
+    moved = any(order != sorted(order) for order in orders)
     permutation = None
     if moved:
-        permutation = torch.stack([_permutation(row, length) for row in orders]).to(tokens.device)
-    return Session(rows, 0, permutation)
+        permutation = torch.stack([_permutation(order, length) for order in orders]).to(tokens.device)
+    return Session(layouts, 0, permutation)
 
 
 def _comparable(document: Tensor) -> Sequence[Any]:
@@ -108,11 +94,11 @@ def _comparable(document: Tensor) -> Sequence[Any]:
     if document.dim() == 1:
         ids: list[int] = document.tolist()
         return ids
-    return [row.tobytes() for row in document.float().cpu().numpy()]
+    return [embedding.tobytes() for embedding in document.float().cpu().numpy()]
 
 
 def _shifted(ordered: list[Span], columns: list[Span], pad: int) -> tuple[Span, ...]:
-    """Spans of documents laid out in a new order from where the first one stood, without padding."""
+    """Spans of documents laid out in a new order from where the first one began, without padding."""
     begin = min((begin for begin, _ in columns), default=0) - pad
     spans = []
     for left, right in ordered:
@@ -129,7 +115,7 @@ def _permutation(ordered: list[Span], length: int) -> Tensor:
     return columns
 
 
-def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
+def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
     if not spans:
         raise missing_documents(method.name)
     for left, right in itertools.pairwise(spans):
@@ -145,9 +131,9 @@ def _check_row(method: AttentionMethod, spans: list[Span], pad: int, length: int
 
 
 def missing_documents(method: str) -> NoDocumentsError:
-    """The error for a method that was not told where the documents stand."""
+    """The error for a method that was not told which tokens are documents."""
     return NoDocumentsError(
-        f"{method} needs to know where the documents stand; pass spans=[(begin, end), ...] in tokens"
+        f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
     )
 
 
@@ -155,12 +141,12 @@ def _seen_by_the_last(mask: Tensor | None) -> Tensor | None:
     """bool ``[batch, K]``, the keys that the last query sees, from a mask ``[batch, 1, Q, K]``."""
     if mask is None:
         return None
-    row = mask[:, 0, -1]
-    return row if row.dtype == torch.bool else row >= 0
+    seen = mask[:, 0, -1]
+    return seen if seen.dtype == torch.bool else seen >= 0
 
 
 def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
-    """Padding columns at the left of each row."""
+    """Padding columns at the left of each sequence."""
     if isinstance(attention_mask, Mapping):  # masks by type of layer, which models with images make beforehand
         attention_mask = _seen_by_the_last(attention_mask.get("full_attention"))
     if attention_mask is None:
@@ -171,9 +157,9 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
         raise BindingError(f"the attention mask has {attention_mask.shape[1]} columns, the prompt {length} tokens")
     mask = attention_mask.bool().expand(batch, -1)
     pads = (length - mask.sum(-1)).tolist()
-    for row, pad in enumerate(pads):
-        if not mask[row, pad:].all():
-            raise BindingError(f"row {row} is not padded on the left alone; set tokenizer.padding_side = 'left'")
+    for index, pad in enumerate(pads):
+        if not mask[index, pad:].all():
+            raise BindingError(f"sequence {index} is not padded on the left alone; set tokenizer.padding_side = 'left'")
         if pad == length:
-            raise BindingError(f"row {row} holds nothing but padding")
+            raise BindingError(f"sequence {index} holds nothing but padding")
     return pads

@@ -1,4 +1,4 @@
-"""MPT's attention module, which calls no attention function of transformers: the same steps, with a place to ask.
+"""MPT's attention module, which calls no attention function of transformers: the same steps, with the method asked.
 
 Source: the steps of ``transformers.models.mpt.modeling_mpt.MptAttention``.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """A forward for the attention module that asks the binding, if there is one."""
+    """A forward for the attention module that asks the active binding, if there is one."""
     original = module.forward
 
     def forward(
@@ -28,13 +28,13 @@ def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[T
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        guest = active_binding_of(module)
-        if guest is None:
+        active = active_binding_of(module)
+        if active is None:
             result: tuple[Tensor, Tensor | None] = original(
                 hidden_states, position_bias, past_key_values, attention_mask, **kwargs
             )
             return result
-        guest.note(hidden_states, None)
+        active.note(hidden_states, None)
         projected = architecture.clipped(module, module.Wqkv(hidden_states))
         query, key, value = (part.transpose(1, 2) for part in architecture.split(module, projected))
         if past_key_values is not None:
@@ -43,7 +43,7 @@ def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[T
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return _attention(query, key, value, position_bias, attention_mask, module.softmax_scale)
 
-        output = guest.attention(module, query, key, value, plain, scale=module.softmax_scale)
+        output = active.attention(module, query, key, value, plain, scale=module.softmax_scale)
         return module.out_proj(output.flatten(2)), None
 
     return forward

@@ -1,28 +1,28 @@
-"""The documents' places in a prompt: a chain of sources, each verified verbatim."""
+"""Finding the documents of a prompt: the sources that may know them are asked in turn, each verified verbatim."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple
 
-from ragbias.boundaries.matching.assignment import place, places
-from ragbias.boundaries.matching.known_text import fields_of
-from ragbias.boundaries.matching.occurrences import span_of
-from ragbias.boundaries.matching.truncated import at_edges
-from ragbias.boundaries.sources import numbered_headers as headers
-from ragbias.boundaries.sources import recent as from_registry
-from ragbias.boundaries.sources import segmenter as segmenting
+from ragbias.boundaries.matching.assignment import assign
+from ragbias.boundaries.matching.occurrences import occurrences_by_document
+from ragbias.boundaries.matching.truncated import truncated_at_edges
+from ragbias.boundaries.sources import numbered_headers, registry_search
+from ragbias.boundaries.sources import segmenter as user_segmenter
+from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.splitting.context_selection import standing
-from ragbias.boundaries.splitting.separators import with_headers
+from ragbias.boundaries.spans import Span
+from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
+from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
-NAMES = {
+SOURCE_IN_WORDS = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
@@ -32,11 +32,11 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Boundaries:
-    """Where the documents of a prompt stand.
+    """Where the documents of a prompt are.
 
     Attributes:
-        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. What stands
-            around a text and is made of its own metadata (``Title: ...``, ``Source: ...``) is part of its document.
+        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. What is
+            around a text and made of its own metadata (``Title: ...``, ``Source: ...``) is part of its document.
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
@@ -46,7 +46,7 @@ class Boundaries:
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
     """
 
-    spans: tuple[tuple[int, int], ...]
+    spans: tuple[Span, ...]
     source: str
     n_expected: int
     reason: str
@@ -57,7 +57,12 @@ class Boundaries:
         return len(self.spans)
 
 
-_Search: TypeAlias = tuple[Boundaries, int]  # what a source led to, and how many of its documents stand in the prompt
+class _SourceResult(NamedTuple):
+    """What a source led to. If it names the source but no spans, the source knows documents of this prompt, but they
+    cannot be told from the text around them."""
+
+    found: Boundaries
+    n_in_message: int = 0  # number of such documents
 
 
 def locate(
@@ -70,11 +75,12 @@ def locate(
     segmenter: Segmenter | None = None,
     include_headers: bool = False,
 ) -> Boundaries:
-    """Find the retrieved documents in a prompt. The first source of which a document stands in the prompt wins.
+    """Find the retrieved documents in a prompt. The first source of which a document occurs in the prompt wins.
 
     Documents are found verbatim and in full, also stripped or escaped as in a printed list. Only of the sources that
-    name this prompt's own documents (the first three), one that was cut at each edge of the context is accepted too, if
-    at least half of it and 40 characters are left. Documents in several messages: those of the one that holds most.
+    name this prompt's own documents (the first three), one that was truncated at each edge of the context is accepted
+    too, if at least half of it and 40 characters are left. Of several messages that hold documents, the one that holds
+    most counts.
 
     Args:
         text: the prompt as the model gets it, chat template applied.
@@ -83,12 +89,12 @@ def locate(
         artifacts: texts of the documents in the artifacts of tool messages.
         run: texts retrieved in the run that this request belongs to.
         registry: what was retrieved lately, by anyone.
-        segmenter: how to find documents that no source above knows. A string is a separator that stands before,
-            between and behind the documents; what stands before the first and behind the last one is left as plain
-            text. A compiled pattern matches a document, or has it as its group 1. A function gets the prompt and gives
-            a list of ``(begin, end)`` in characters, ascending and apart, or a list of texts that stand in it.
-        include_headers: let each span begin at the header that stands before the document and belongs to it, be it a
-            number, a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
+        segmenter: how to find documents that no source above knows. A string is a separator before, between and after
+            the documents; what is before the first and after the last one is left as plain text. A compiled pattern
+            matches a document, or has it as its group 1. A function gets the prompt and gives a list of
+            ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
+        include_headers: let each span begin at the header that precedes the document and belongs to it, be it a number,
+            a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
 
     Last of all, documents are found by numbered headers, see ``ragbias.boundaries.sources.numbered_headers``.
 
@@ -99,107 +105,126 @@ def locate(
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     if segmenter is not None:
-        segmenting.check(segmenter)
+        user_segmenter.check(segmenter)
     if documents is None:
         documents = current_documents()
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
-    finders: dict[str, Callable[[], _Search]] = {}
+    searches: dict[str, Callable[[], _SourceResult]] = {}
     for source, named in {"documents": documents, "artifact": artifacts, "run": run}.items():
         if texts := document_texts(named) if named is not None else ():
-            finders[source] = partial(_named, text, texts, source)
+            searches[source] = partial(_by_texts, text, texts, source)
     if registry is not None:
-        finders["registry"] = partial(_remembered, text, registry)
+        searches["registry"] = partial(_by_registry, text, registry)
     if segmenter is not None:
-        finders["segmenter"] = partial(_segmented, text, segmenter)
+        searches["segmenter"] = partial(_by_segmenter, text, segmenter)
+    return _first_found(text, searches, len(documents or ()), include_headers)
+
+
+def _first_found(
+    text: str, searches: Mapping[str, Callable[[], _SourceResult]], n_given: int, include_headers: bool
+) -> Boundaries:
+    """What the first source finds that finds any; where none does, what the numbered headers show.
+
+    Args:
+        text: the prompt.
+        searches: by source, in the order in which they are asked.
+        n_given: number of documents that were given explicitly.
+        include_headers: as in ``locate``.
+    """
     misses: list[str] = []
-    expected = 0
-    refused: Boundaries | None = None  # they stand there, but cannot be told apart; then only the user knows more
-    standing_there = 0
-    for source, find in finders.items():
-        if refused is not None and source != "segmenter":
+    n_expected = 0
+    ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
+    for source, search in searches.items():
+        if ambiguous and source != "segmenter":
             continue
-        found, count = find()
+        result = search()
+        found = result.found
         if found.spans:
             if source == "segmenter":
-                found = _of_at_least(found, max(standing_there, len(documents or ())))
+                found = _of_at_least(found, max(ambiguous.n_in_message if ambiguous else 0, n_given))
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
-            refused, standing_there = found, count
-        expected = expected or found.n_expected
-        misses += [found.reason] if found.reason else []
-    if refused is not None:
-        return replace(refused, reason="; ".join(misses))
-    headed, doubt = headers.find(text)
-    if headed:
-        spans = tuple((each.header if include_headers else each.begin, each.end) for each in headed)
-        return _finished(text, Boundaries(spans, "headers", len(spans), ""), misses, False)
-    misses += [doubt] if doubt else []
-    return Boundaries((), "none", expected, "; ".join(misses) or "no documents were given, and none retrieved lately")
+            ambiguous = result
+        n_expected = n_expected or found.n_expected
+        if found.reason:
+            misses.append(found.reason)
+    if ambiguous:
+        return replace(ambiguous.found, reason="; ".join(misses))
+    return _by_numbered_headers(text, misses, n_expected, include_headers)
 
 
-def _segmented(text: str, segmenter: Segmenter) -> _Search:
-    given = segmenting.find(text, segmenter)
-    if texts := [each for each in given if isinstance(each, str)]:
-        found, count = _named(text, texts, "segmenter")
-    else:
-        spans = [each for each in given if not isinstance(each, str)]
-        together = segmenting.in_one_message(text, spans)
-        apart = len(spans) - len(together)
-        reason = f"{apart} stand in another message and were left as plain text" if apart else ""
-        found, count = Boundaries(tuple(together), "segmenter", len(together), reason), len(spans)
-    if not found.spans:
-        reason = found.reason if texts else "the segmenter found no documents"
-        found = Boundaries((), "none", found.n_expected, reason)
-    return found, count
-
-
-def _of_at_least(found: Boundaries, expected: int) -> Boundaries:
-    """What the segmenter found, where it is known how many documents there are."""
-    if found.n_found >= expected:
-        return found
-    reasons = filter(None, (found.reason, f"the segmenter found {found.n_found} of {expected}"))
-    return replace(found, n_expected=max(expected, found.n_expected), reason="; ".join(reasons))
-
-
-def _named(text: str, named: Sequence[str], source: str) -> _Search:
-    hits = place(text, named, places(text, named))
-    together = standing(text, hits, fields_of(named), lenient=source in ("documents", "segmenter"))
-    if together.rest:
-        placed = len(together.hits) + together.rest
-        return Boundaries((), source, len(named), _apart(together.rest, placed)), placed
-    missing = Counter(named) - Counter(hit.document for hit in hits)
-    cut = at_edges(text, together.hits, list(missing.elements())) if source != "segmenter" else []
-    run = sorted([*together.spans, *map(span_of, cut)])
-    if not run:
-        reason = f"none of the {len(named)} documents {NAMES[source]} stands verbatim in the prompt"
-        return Boundaries((), "none", len(named), reason), 0
+def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult:
+    """The documents of which a source names the texts."""
+    occurrences = assign(text, documents, occurrences_by_document(text, documents))
+    context = select_context(text, occurrences, fields_of(documents), lenient=source in ("documents", "segmenter"))
+    if context.n_ambiguous:
+        return _ambiguous(context, source, len(documents))
+    missing = Counter(documents) - Counter(each.document for each in occurrences)
+    truncated = []
+    if source != "segmenter":
+        truncated = truncated_at_edges(text, context.occurrences, list(missing.elements()))
+    spans = sorted([*context.spans, *(each.span for each in truncated)])
+    named = f"the {len(documents)} documents {SOURCE_IN_WORDS[source]}"
+    if not spans:
+        return _SourceResult(Boundaries((), "none", len(documents), f"none of {named} appears verbatim in the prompt"))
     reasons = []
-    lost = missing.total() - len(cut)
-    if lost:
-        reasons.append(f"{lost} of the {len(named)} documents {NAMES[source]} do not stand verbatim in the prompt")
-    apart = len(hits) + len(cut) - len(run)
-    if apart:
-        reasons.append(f"{apart} stand apart from the others and were left as plain text")
-    if cut:
-        reasons.append(f"{len(cut)} cut off at the edge of the context")
-    return Boundaries(tuple(run), source, len(named), "; ".join(reasons)), len(hits)
+    if lost := missing.total() - len(truncated):
+        reasons.append(f"{lost} of {named} do not appear verbatim in the prompt")
+    if apart := len(occurrences) + len(truncated) - len(spans):
+        reasons.append(f"{apart} are apart from the others and were left as plain text")
+    if truncated:
+        reasons.append(f"{len(truncated)} cut off at the edge of the context")
+    return _SourceResult(Boundaries(tuple(spans), source, len(documents), "; ".join(reasons)))
 
 
-def _remembered(text: str, registry: Registry) -> _Search:
-    together = from_registry.find(text, registry)
-    if together.rest:
-        placed = len(together.hits) + together.rest
-        return Boundaries((), "registry", placed, _apart(together.rest, placed)), placed
-    count = len(together.spans)
-    return Boundaries(tuple(together.spans), "registry" if count else "none", count, ""), count
+def _by_registry(text: str, registry: Registry) -> _SourceResult:
+    context = registry_search.find(text, registry)
+    if context.n_ambiguous:
+        return _ambiguous(context, "registry", context.n_in_message)
+    count = len(context.spans)
+    return _SourceResult(Boundaries(tuple(context.spans), "registry" if count else "none", count, ""))
 
 
-def _apart(rest: int, placed: int) -> str:
-    return (
-        f"{placed} documents stand in the prompt, but {rest} of them cannot be told from the text around them, so the "
-        "order of all would count; let nothing but metadata of its own stand around each, and one separator between"
+def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
+    given = user_segmenter.find(text, segmenter)
+    if texts := [each for each in given if isinstance(each, str)]:
+        found = _by_texts(text, texts, "segmenter").found
+        return _SourceResult(found if found.spans else replace(found, source="none"))
+    spans = [each for each in given if not isinstance(each, str)]
+    if not spans:
+        return _SourceResult(Boundaries((), "none", 0, "the segmenter found no documents"))
+    together = user_segmenter.in_one_message(text, spans)
+    apart = len(spans) - len(together)
+    reason = f"{apart} are in another message and were left as plain text" if apart else ""
+    return _SourceResult(Boundaries(tuple(together), "segmenter", len(together), reason))
+
+
+def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, include_headers: bool) -> Boundaries:
+    documents, doubt = numbered_headers.find(text)
+    if documents:
+        spans = tuple((each.header_begin if include_headers else each.begin, each.end) for each in documents)
+        return Boundaries(spans, "headers", len(spans), "; ".join(misses))
+    reason = "; ".join(filter(None, [*misses, doubt]))
+    return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
+
+
+def _ambiguous(context: ContextSelection, source: str, n_expected: int) -> _SourceResult:
+    count = context.n_in_message
+    reason = (
+        f"{count} documents are in the prompt, but {context.n_ambiguous} of them cannot be told from the text around "
+        "them, so the order of all would count; put nothing but its own metadata around each, and one separator "
+        "between them"
     )
+    return _SourceResult(Boundaries((), source, n_expected, reason), count)
+
+
+def _of_at_least(found: Boundaries, n_expected: int) -> Boundaries:
+    """What the segmenter found, where it is known how many documents there are."""
+    if found.n_found >= n_expected:
+        return found
+    reasons = filter(None, (found.reason, f"the segmenter found {found.n_found} of {n_expected}"))
+    return replace(found, n_expected=max(n_expected, found.n_expected), reason="; ".join(reasons))
 
 
 def _finished(text: str, found: Boundaries, misses: Sequence[str], include_headers: bool) -> Boundaries:

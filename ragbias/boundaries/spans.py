@@ -1,4 +1,4 @@
-"""Spans of characters, and which group of documents is the one that is meant."""
+"""Spans of characters, ``(begin, end)`` with ``end`` exclusive, and which of several groups of documents counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Span: TypeAlias = tuple[int, int]
 Item = TypeVar("Item")
 
 
-def fullest(groups: Iterable[Sequence[Item]], span: Callable[[Item], Span]) -> Sequence[Item]:
+def largest_group(groups: Iterable[Sequence[Item]], span: Callable[[Item], Span]) -> Sequence[Item]:
     """The group of most documents, then of most text, then the last one; empty if there is none.
 
     Args:
@@ -18,11 +18,11 @@ def fullest(groups: Iterable[Sequence[Item]], span: Callable[[Item], Span]) -> S
     """
 
     def rank(group: Sequence[Item]) -> tuple[int, int, int]:
-        return len(group), covered(map(span, group)), span(group[0])[0]
+        return len(group), n_characters(map(span, group)), span(group[0])[0]
 
     return max((group for group in groups if group), key=rank, default=())
 
 
-def covered(spans: Iterable[Span]) -> int:
-    """Number of characters that the spans take up."""
+def n_characters(spans: Iterable[Span]) -> int:
+    """Number of characters that the spans cover."""
     return sum(end - begin for begin, end in spans)

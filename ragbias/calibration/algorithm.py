@@ -15,16 +15,16 @@ from typing import Any
 
 import torch
 
-from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
+from ragbias.calibration.answer_loss import losses
+from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
 from ragbias.calibration.channel_search import search
-from ragbias.calibration.checkpoint import Partial
 from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
-from ragbias.calibration.loss import losses
 from ragbias.calibration.mean_hidden_states import mean_states
-from ragbias.calibration.measurements import Found, Measured, record
-from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.profile_record import Found, Measured, profile_record
 from ragbias.errors import MethodError
-from ragbias.evaluation.data.model_loading import load_model
+from ragbias.evaluation.model_loading import load_model
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
@@ -60,11 +60,11 @@ def calibrate(
         raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
     lm = load(settings.model)
     plan = settings.plan(lm.window)
-    partial = Partial(out, plan.as_dict(), restart)
+    partial = PartialResults(out, plan.as_dict(), restart)
     found, config = _Search(lm, plan, partial, progress).run(), lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
     chosen, layers = found.chosen, ends(found.chosen, n_layers)
-    profile = Profile(plan.model, size, n_layers, chosen.channel, chosen.factor, layers, record(plan, found))
+    profile = Profile(plan.model, size, n_layers, chosen.channel, chosen.factor, layers, profile_record(plan, found))
     profile.save(out)
     partial.remove()
     return profile
@@ -81,7 +81,7 @@ def load(model: str) -> DebiasedLM:
 class _Search:
     """One run: a measurement that the partial results hold is not made again."""
 
-    def __init__(self, lm: DebiasedLM, plan: Plan, partial: Partial, progress: Progress) -> None:
+    def __init__(self, lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Progress) -> None:
         self._lm, self._plan, self._partial, self._progress = lm, plan, partial, progress
 
     def run(self) -> Found:

@@ -12,8 +12,8 @@ from rich.progress import Progress, TaskID
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
+from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.report.plotting import literal
 from ragbias.methods.profiles import Profile
 
 COLUMNS = 4  # of the plot
@@ -45,9 +45,9 @@ def tell(profile: Profile, console: Console) -> None:
     plain = measured["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
     table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
-    for row in sorted(measured["losses"], key=lambda row: row["loss"]):
-        figures = [f"{row['loss']:.4f}", f"{row['difference']:+.4f}", f"{row['standard_error']:.4f}"]
-        table.add_row(str(row["channel"]), f"{row['factor']:g}", "{}-{}".format(*row["layers"]), *figures)
+    for tried in sorted(measured["losses"], key=lambda tried: tried["loss"]):
+        figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
+        table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)
     correlation = measured["channel_search"]["position_correlation"]
     strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())

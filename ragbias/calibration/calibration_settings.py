@@ -25,7 +25,7 @@ class CalibrationSettings:
         data: JSON-lines file of ``{question, documents, answer, gold}``.
         strings, length: random token strings and their length; the paper has 2000 of 1000. No length means 1000 or the
             model's window, whichever is less.
-        questions: of a generated calibration set, each asked at ``depths`` places of the gold document.
+        questions: of a generated calibration set, each asked at ``depths`` positions of the gold document.
         documents: per question of a generated set; None: what suits task and window.
         batch_size: sequences that run together; changes speed and memory only.
     """
@@ -57,7 +57,7 @@ class CalibrationSettings:
         if self.data is not None and not self.data.is_file():
             raise MethodError(f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each")
 
-    def plan(self, window: int) -> Plan:
+    def plan(self, window: int) -> CalibrationPlan:
         """The settings with nothing left open but what depends on the tokenizer.
 
         Raises:
@@ -71,11 +71,11 @@ class CalibrationSettings:
             "length": self.length or min(1000, window),
             "questions": self.questions or QUESTIONS[task],
         }
-        return Plan(**{**vars(self), **settled})
+        return CalibrationPlan(**{**vars(self), **settled})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(CalibrationSettings):
+class CalibrationPlan(CalibrationSettings):
     """Settings made definite for a model. Results of equal plans are equal, up to the order of sums."""
 
     task: str

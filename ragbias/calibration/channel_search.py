@@ -31,8 +31,8 @@ class NoPositionalChannelError(MethodError):
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Where the tests begin and which layers they look at.
+class SearchRange:
+    """The positions and layers that the tests look at.
 
     Attributes:
         skip_fit, skip_smooth: positions dropped before the monotone test and before the smoothness.
@@ -45,7 +45,7 @@ class Windows:
     last: int
 
     @classmethod
-    def for_shape(cls, n_layers: int, length: int) -> Windows:
+    def for_shape(cls, n_layers: int, length: int) -> SearchRange:
         """The authors' numbers (300, 200, layers 2 to n-2), scaled down where strings or model are short.
 
         Below 1000 positions the skips shrink in proportion. Below 8 layers all but the last are tested; what the last
@@ -71,14 +71,14 @@ class Ranking:
         ranked: the channels to try, best first.
         passed: the channels that passed the count, in order of index; if none, ``ranked`` goes by the number of
             monotone layers.
-        windows: the settings.
+        searched: where the tests looked.
     """
 
     monotone: dict[int, list[int]]
     roughness: dict[int, float]
     ranked: list[int]
     passed: list[int]
-    windows: Windows
+    searched: SearchRange
 
 
 def layer_outputs(states: Array) -> Array:
@@ -86,37 +86,37 @@ def layer_outputs(states: Array) -> Array:
     return states[1:] if len(states) % 2 else states
 
 
-def search(states: Array, top: int = 10, windows: Windows | None = None) -> Ranking:
+def search(states: Array, top: int = 10, searched: SearchRange | None = None) -> Ranking:
     """Rank channels by how well their mean value follows the position.
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as transformers gives them, the embeddings first.
         top: how many channels to keep.
-        windows: default: the authors' ones, scaled to the shape.
+        searched: where to look; default: where the authors do, scaled to the shape.
 
     Raises:
         NoPositionalChannelError: no channel is monotone in any layer.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape
-    windows = windows or Windows.for_shape(n_layers, length)
-    layers = range(windows.first, windows.last + 1)
-    directions = np.stack([_directions(outputs[layer, windows.skip_fit :]) for layer in layers])
-    monotone = {channel: _one_direction(directions[:, channel], windows.first) for channel in range(channels)}
+    searched = searched or SearchRange.for_shape(n_layers, length)
+    layers = range(searched.first, searched.last + 1)
+    directions = np.stack([_directions(outputs[layer, searched.skip_fit :]) for layer in layers])
+    monotone = {channel: _one_direction(directions[:, channel], searched.first) for channel in range(channels)}
     passed = [channel for channel, found in monotone.items() if len(found) > n_layers // 4]
     tried = passed or [channel for channel, found in monotone.items() if found]
     if not tried:
         raise NoPositionalChannelError(
-            f"none of the {channels} channels is monotone in any of the layers {windows.first} to {windows.last}; the "
-            "model seems to keep no position in a single channel, or the mean is too noisy: try more random strings"
+            f"none of the {channels} channels is monotone in any of the layers {searched.first} to {searched.last}; "
+            "the model seems to keep no position in a single channel, or the mean is too noisy: try more random strings"
         )
     roughness = {
-        channel: min(_roughness(outputs[layer, windows.skip_smooth :, channel]) for layer in monotone[channel])
+        channel: min(_roughness(outputs[layer, searched.skip_smooth :, channel]) for layer in monotone[channel])
         for channel in tried
     }
     order = sorted(tried, key=lambda c: (0 if passed else -len(monotone[c]), roughness[c], c))
     ranked = order[:top]
-    return Ranking(monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, windows)
+    return Ranking(monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, searched)
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Where the last token of a prompt looks, layer by layer, and which layers look at the gold document."""
+"""Attention of a prompt's last token to its documents, layer by layer, and the layers that look at the gold one."""
 
 from __future__ import annotations
 
@@ -9,39 +9,35 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.loss import padded
-from ragbias.calibration.samples import Sample
-from ragbias.evaluation.inspect.attention import retrieving
+from ragbias.calibration.calibration_set import Sample
+from ragbias.evaluation.inspect.layer_attention import retrieving
+from ragbias.generation.request import padded
 from ragbias.methods import SIW, AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.prompt import Span
+from ragbias.prompt import TokenisedPrompt
 
 
 @torch.no_grad()
 def attention_to(
     model: PreTrainedModel,
-    prompts: Sequence[tuple[list[int], list[Span]]],
+    prompts: Sequence[TokenisedPrompt],
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
     observe: Callable[[], DocumentAttention] = DocumentAttention,
 ) -> list[Tensor]:
-    """Attention of each prompt's last token to its spans, averaged over heads: per prompt float32 ``[n_layers, n]``.
+    """Attention of each prompt's last token to its documents, averaged over heads: float32 ``[n_layers, n]`` each.
 
     Args:
-        prompts: token ids, and adjacent spans of them.
         observe: makes the method that a batch runs with.
     """
     found: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
-        sequences, spans = zip(*prompts[begin : begin + batch_size], strict=True)
-        ids, mask = padded(sequences, model.device)
-        pads = [ids.shape[1] - len(sequence) for sequence in sequences]
-        moved = [[(b + pad, e + pad) for b, e in row] for row, pad in zip(spans, pads, strict=True)]
+        ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
         observer = observe()
-        with ragbias.debias(model, observer, moved):
+        with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
         found += observer.mass
-        progress(len(sequences))
+        progress(len(spans))
     return found
 
 
@@ -52,7 +48,7 @@ def gold_attention(
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[tuple[float, float]]:
     """Per layer, the last token's attention to the gold document and to the average other one, over the samples."""
-    masses = attention_to(model, [(s.prompt.ids, s.prompt.spans) for s in samples], batch_size, progress)
+    masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
     gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
     whole = torch.stack([mass.sum(1) for mass in masses])
     others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
@@ -62,8 +58,8 @@ def gold_attention(
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
     """Ranges of layers to compare, by where they come from.
 
-    ``around the best``: the unbroken run of layers that retrieve which holds the best one; ``all that retrieve``: from
-    the first to the last of them.
+    ``around the best``: the layer that retrieves best and its unbroken neighbours that retrieve as well; ``all that
+    retrieve``: from the first to the last of them.
 
     Args:
         attention: per layer, what ``gold_attention`` gives.

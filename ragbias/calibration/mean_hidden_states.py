@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ragbias.calibration.calibration_settings import Plan
-from ragbias.calibration.checkpoint import Partial
+from ragbias.calibration.calibration_settings import CalibrationPlan
+from ragbias.calibration.partial_results import PartialResults
 from ragbias.lm import DebiasedLM
 
 
@@ -37,16 +37,17 @@ def summed_states(lm: DebiasedLM, ids: Tensor, **inputs: Any) -> NDArray[np.floa
 
 
 def states_by_batch(
-    lm: DebiasedLM, plan: Plan, begin: int, end: int, **inputs: Any
+    lm: DebiasedLM, plan: CalibrationPlan, begin: int, end: int, **inputs: Any
 ) -> Iterator[tuple[NDArray[np.float64], int]]:
     """Summed hidden states of the plan's random strings ``begin`` to ``end - 1``, and the number of strings in them."""
     for first in range(begin, end, plan.batch_size):
-        behind = min(first + plan.batch_size, end)
-        ids = random_strings(lm, first, behind, plan.length, plan.seed)
-        yield summed_states(lm, ids, **inputs), behind - first
+        ids = random_strings(lm, first, min(first + plan.batch_size, end), plan.length, plan.seed)
+        yield summed_states(lm, ids, **inputs), len(ids)
 
 
-def mean_states(lm: DebiasedLM, plan: Plan, partial: Partial, progress: Callable[[int], None]) -> NDArray[np.float64]:
+def mean_states(
+    lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Callable[[int], None]
+) -> NDArray[np.float64]:
     """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``."""
     total, done = partial.sums()
     progress(done)

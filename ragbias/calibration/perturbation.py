@@ -26,19 +26,19 @@ from torch import Tensor
 from transformers.utils import logging
 
 from ragbias.calibration.algorithm import load
-from ragbias.calibration.calibration_settings import CalibrationSettings, Plan
-from ragbias.calibration.channel_search import Windows, layer_outputs
+from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
+from ragbias.calibration.channel_search import SearchRange, layer_outputs
 from ragbias.calibration.gold_attention import attention_to
 from ragbias.calibration.mean_hidden_states import states_by_batch
-from ragbias.calibration.measurements import rounded
-from ragbias.calibration.samples import Sample, calibration_set
+from ragbias.calibration.profile_record import rounded
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.call import AttentionCall
 from ragbias.methods.profiles import Profile, find
-from ragbias.prompt import Span
+from ragbias.prompt import TokenisedPrompt
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
 
@@ -55,7 +55,7 @@ class ScaledAttention(DocumentAttention):
 
     def attention(self, call: AttentionCall) -> Tensor:
         hidden = self._scaling.query_input(call.hidden[:, -1:], call.layer, prefill=False)
-        last = call.rotate(call.project_query(hidden))
+        last = call.rotate(call.project("query", hidden))
         super().attention(replace(call, query=torch.cat([call.query[:, :, :-1], last], dim=2)))
         return self._scaling.attention(call)
 
@@ -67,34 +67,34 @@ def attention_by_factor(
 
     Averaged over the profile's layers, heads and samples.
     """
-    prompts = [(sample.prompt.ids, thirds(sample.prompt.spans)) for sample in samples]
+    prompts = [thirds(sample.prompt) for sample in samples]
     first, last = profile.layers
-    rows = []
+    found = []
     for factor in FACTORS:
         observe = partial(ScaledAttention, ChannelScaling(profile.channel, factor, layers=profile.layers))
         mass = torch.stack(attention_to(lm.model, prompts, batch_size, progress, observe))
         beginning, _, end = mass[:, first : last + 1].mean((0, 1)).tolist()
-        rows.append({"factor": factor, "first_third": beginning, "last_third": end})
-    return rows
+        found.append({"factor": factor, "first_third": beginning, "last_third": end})
+    return found
 
 
-def thirds(spans: Sequence[Span]) -> list[Span]:
-    """The documents' tokens cut into three spans of equal length, the first ones longer by one where need be."""
-    parts = torch.arange(spans[0][0], spans[-1][1]).tensor_split(3)
-    return [(int(part[0]), int(part[-1]) + 1) for part in parts]
+def thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
+    """The prompt with its documents' tokens cut into three equal parts, the first ones longer by one where need be."""
+    parts = torch.tensor([token for document in prompt.documents for token in document]).tensor_split(3)
+    return replace(prompt, documents=[part.tolist() for part in parts])
 
 
 def curve_correlations(
-    lm: DebiasedLM, profile: Profile, plan: Plan, progress: Callable[[int], None]
+    lm: DebiasedLM, profile: Profile, plan: CalibrationPlan, progress: Callable[[int], None]
 ) -> list[dict[str, Any]]:
     """How alike the channel's mean curve stays, by perturbation: Pearson's correlation for each layer's output.
 
-    The strings are the same in every row, so what the content leaves in the mean counts as alike. The row with other
-    strings says how much that is: a channel that carries the position is alike there too.
+    All use the same strings, so what the content leaves in the mean counts as alike. The entry with other strings
+    says how much that is: a channel that carries the position is alike there too.
     """
     quarter, positions = plan.length // 4, torch.arange(plan.length, device=lm.model.device)
     gap = positions + quarter * (positions >= plan.length // 2)
-    runs: dict[str, dict[str, Tensor]] = {
+    inputs_of: dict[str, dict[str, Tensor]] = {
         "none": {},
         "other strings": {},
         f"mask cropped to the last {quarter} tokens": {"attention_mask": cropped_mask(lm, plan.length, quarter)},
@@ -102,14 +102,14 @@ def curve_correlations(
         f"position ids of the second half plus {quarter}": {"position_ids": gap[None]},
     }
     curves: dict[str, NDArray[np.float64]] = {}
-    for name, inputs in runs.items():
+    for name, inputs in inputs_of.items():
         total, begin = np.zeros(()), plan.strings if name == "other strings" else 0
         for states, count in states_by_batch(lm, plan, begin, begin + plan.strings, **inputs):
             total = total + states
             progress(count)
         outputs = layer_outputs(total)
-        windows = Windows.for_shape(len(outputs), plan.length)
-        curves[name] = outputs[windows.first : windows.last + 1, windows.skip_fit :, profile.channel]
+        searched = SearchRange.for_shape(len(outputs), plan.length)
+        curves[name] = outputs[searched.first : searched.last + 1, searched.skip_fit :, profile.channel]
     unperturbed = curves.pop("none")
     return [
         {
@@ -171,8 +171,8 @@ def _show(
     table = Table(title=f"Attention of the last token, channel {profile.channel} scaled", box=None)
     for column in ("factor", "first third of the documents", "last third"):
         table.add_column(column, justify="right")
-    for row in attention:
-        table.add_row(f"{row['factor']:g}", f"{row['first_third']:.4f}", f"{row['last_third']:.4f}")
+    for each in attention:
+        table.add_row(f"{each['factor']:g}", f"{each['first_third']:.4f}", f"{each['last_third']:.4f}")
     console.print(table)
     table = Table(title="Correlation of the channel's curve with the unperturbed one", box=None)
     table.add_column("perturbation")

@@ -20,9 +20,9 @@ def ask(
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
-    from ragbias.evaluation.data.model_loading import load_model
     from ragbias.evaluation.demo.own_files import ask as answer
     from ragbias.evaluation.demo.own_files import read_chunks
+    from ragbias.evaluation.model_loading import load_model
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")

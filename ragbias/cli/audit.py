@@ -12,7 +12,7 @@ from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, s
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from ragbias.evaluation.audit.asking import Subject
+    from ragbias.evaluation.audit.asking import AuditCase
     from ragbias.evaluation.data.questions import Question
 
 
@@ -38,27 +38,26 @@ def audit(
     method.
     """
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, table
-    from ragbias.evaluation.audit.measuring import audit as measure
-    from ragbias.evaluation.audit.measuring import work
+    from ragbias.evaluation.audit.outcomes import audit as measure
+    from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods import NoMethod
     from ragbias.methods.parse import parse_methods
 
     quiet_libraries()
     asked = read_questions(questions, documents=pipeline is None)
     chosen = parse_methods(methods, None if pipeline else model)
     with progress() as bar:
-        subjects, skipped = _subjects(asked, model, pipeline, bar)
-        own = subjects[0].asked.request.origin.wanted
-        as_it_is = "none" if isinstance(own, NoMethod) else f"as is: {own.name}"
-        contestants = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
-        task = bar.add_task("", total=work(len(subjects), len(contestants), orders))
+        cases, skipped = _cases(asked, model, pipeline, bar)
+        own = cases[0].asked.request.origin.wanted
+        as_it_is = "none" if own.acts_on == "nothing" else f"as is: {own.name}"
+        compared = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
+        task = bar.add_task("", total=work(len(cases), len(compared), orders))
         found = measure(
-            subjects, contestants, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
+            cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
         )
     with status("Measuring what the methods cost"):
-        costs = costs_of(subjects, contestants)
+        costs = costs_of(cases, compared)
     advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
@@ -67,25 +66,25 @@ def audit(
     console.print(f"\n{advice.text}", highlight=False)
     settings = {
         "questions": str(questions),
-        "asked": len(subjects),
+        "asked": len(cases),
         "left_out": skipped,
-        "model": subjects[0].asked.lm.name,
+        "model": cases[0].asked.lm.name,
         "pipeline": pipeline,
         "orders": orders,
         "seed": seed,
     }
     write_json(as_dict(found, costs, advice, settings), json_path)
     if html is not None:
-        texts = [each.question.question for each in subjects]
+        texts = [each.question.question for each in cases]
         write_text(as_html(found, costs, advice, settings, texts), html)
         console.print(f"Written: {html}")
 
 
-def _subjects(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[Subject], int]:
+def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.data.model_loading import load_model
+    from ragbias.evaluation.model_loading import load_model
 
     if pipeline is None:
         return from_questions(load_model(model), asked), 0

@@ -41,7 +41,7 @@ def calibrate(
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.calibration_settings import CalibrationSettings
     from ragbias.calibration.channel_search import NoPositionalChannelError
-    from ragbias.calibration.checkpoint import unfinished
+    from ragbias.calibration.partial_results import unfinished
 
     quiet_libraries()
     settings = CalibrationSettings(

@@ -23,7 +23,7 @@ def demo(
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
-    from ragbias.evaluation.demo import measurement as evaluation
+    from ragbias.evaluation.demo import demo_run as evaluation
     from ragbias.evaluation.measures.by_position import widest_margin
 
     quiet_libraries()
@@ -42,7 +42,7 @@ def demo(
     console.print(_how_sure(questions, widest_margin(measured)))
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data made to place the answers at the ends (docs/tiny.md)."
+        "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
     with naming(out):
         evaluation.save(outcome, out)

@@ -21,10 +21,10 @@ def inspect(
     json_path: JsonPath = None,
 ) -> None:
     """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
-    from ragbias.evaluation.data.model_loading import load_model
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.evaluation.inspect.attention import inspect as look
     from ragbias.evaluation.inspect.heat_maps import heat_maps
+    from ragbias.evaluation.inspect.layer_attention import inspect as look
+    from ragbias.evaluation.model_loading import load_model
     from ragbias.methods.parse import parse_methods
 
     quiet_libraries()
@@ -61,7 +61,7 @@ def _table(views: dict[str, Any]) -> Table:
         for view in views.values():
             cells.append(f"{float(view.attention[layer].sum()):.3f}")
             if view.gold:
-                to_gold = [layers[layer][0] for layers in view.gold_by_place.values()]
+                to_gold = [layers[layer][0] for layers in view.gold_by_position.values()]
                 mark = "retrieves " if layer in view.retrieval_layers else ""
                 cells.append(mark + "  ".join(f"{gold:.3f}" for gold in to_gold))
         table.add_row(str(layer), *cells)

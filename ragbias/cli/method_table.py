@@ -1,26 +1,28 @@
-"""What each method needs, promises, touches and costs, read off the methods themselves."""
+"""What each method needs, promises, touches and costs, as it declares it: the table of ``ragbias methods``."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ragbias.binding.architectures import ARCHITECTURES, ROTARY
-from ragbias.methods import METHODS, AttentionMethod, Method, ReorderingMethod
+from ragbias.errors import MethodError
+from ragbias.methods import Method, method_class, method_names
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One row of the matrix.
+    """One row of the table.
 
     Attributes:
         constructor: the class with its parameters and their defaults.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` or ``"nothing"``.
-        needs_spans: whether it must know where the documents stand.
+        needs_spans: whether it must know which tokens are documents.
         layers: where it acts by default.
         families: the architectures it runs on.
         documentation: what its class says of it.
@@ -49,9 +51,17 @@ class MethodRow:
         return self.name, self.acts_on, spans, invariant, self.layers, families, self.cost, self.source
 
 
-def matrix() -> list[MethodRow]:
-    """One row for each method."""
-    return [_row(method) for method in METHODS.values()]
+def method_table() -> list[MethodRow]:
+    """One row for each method; another distribution's that cannot be used is left out with a warning."""
+    return [_row(method) for method in map(_usable, method_names()) if method]
+
+
+def _usable(name: str) -> type[Method] | None:
+    try:
+        return method_class(name)
+    except MethodError as error:
+        warnings.warn(str(error), stacklevel=4)
+        return None
 
 
 def family_notes() -> str:
@@ -61,31 +71,18 @@ def family_notes() -> str:
 
 
 def _row(method: type[Method]) -> MethodRow:
-    families, layers = list(ARCHITECTURES), "none"
-    if issubclass(method, AttentionMethod):
-        layers = method.default_layers
-        if method.needs_rotary:
-            families = list(ROTARY)
     return MethodRow(
         name=method.name,
         constructor=_constructor(method),
-        acts_on=_acts_on(method),
+        acts_on=method.acts_on,
         needs_spans=method.needs_documents,
         invariant=method.invariant,
-        layers=layers,
+        layers=method.default_layers,
         cost=method.cost,
-        families=families,
+        families=list(ROTARY if method.needs_rotary else ARCHITECTURES),
         source=method.source,
         documentation=inspect.getdoc(method) or "",
     )
-
-
-def _acts_on(method: type[Method]) -> str:
-    if issubclass(method, AttentionMethod):
-        return "attention"
-    if issubclass(method, ReorderingMethod):
-        return "order"
-    return "answers" if method.needs_documents else "nothing"
 
 
 def _constructor(method: type[Method]) -> str:
@@ -97,9 +94,9 @@ def _constructor(method: type[Method]) -> str:
 
 
 def as_markdown() -> str:
-    """The matrix as a Markdown table, sources as links."""
+    """The table in Markdown, sources as links."""
     lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
-    for row in matrix():
+    for row in method_table():
         name, *middle, source = row.cells()
         link = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", source)
         lines.append(_line([f"`{name}`", *middle, link]))

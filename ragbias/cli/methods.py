@@ -16,10 +16,10 @@ def list_methods(
     json_path: JsonPath = None,
 ) -> None:
     """List the methods: what each needs, promises, touches and costs."""
-    from ragbias.cli.method_table import HEADINGS, as_markdown, family_notes, matrix
+    from ragbias.cli.method_table import HEADINGS, as_markdown, family_notes, method_table
     from ragbias.methods import method_class
 
-    rows = matrix()
+    rows = method_table()
     if markdown:
         print(as_markdown(), end="")
     elif name is not None:

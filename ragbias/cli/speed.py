@@ -50,7 +50,7 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
-    from ragbias.evaluation.cost.speed import SpeedSettings, run
+    from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
 
     quiet_libraries()
     counts = tuple(numbers("--documents", documents) or ())

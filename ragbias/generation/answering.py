@@ -40,7 +40,7 @@ def answer(
     """Generate for requests of one method, in one padded batch; the settings are those of ``DebiasedLM.generate``.
 
     Args:
-        max_new_tokens: no more than the model's window leaves behind the longest prompt.
+        max_new_tokens: no more than the model's window leaves after the longest prompt.
         cancelled: ends the answers where they are.
         on_tokens: gets all new tokens of the only request after each of them.
     """
@@ -57,7 +57,7 @@ def answer(
     chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
     recorder = TokenLogprobs() if logprobs else None
     if recorder:
-        chain.insert(1, recorder)  # behind the check of the logits, before what samples
+        chain.insert(1, recorder)  # after the check of the logits, before what samples
     with attach(model, requests[0].method, spans, private=True, backend=backend):
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,
@@ -67,20 +67,20 @@ def answer(
             stopping_criteria=StoppingCriteriaList([watch]),
             **unknown,
         )
-    rows = output[:, width:].tolist()
-    values = recorder.rows(output) if recorder else [None] * len(rows)
+    new_ids = output[:, width:].tolist()
+    values = recorder.by_sequence(output) if recorder else [None] * len(new_ids)
     answers = []
-    for index, (request, row, own) in enumerate(zip(requests, rows, values, strict=True)):
-        new = row[: watch.lengths.get(index, len(row))]
-        kept = [place for place, token in enumerate(new) if token not in eos]
+    for index, (request, ids_of_one, own) in enumerate(zip(requests, new_ids, values, strict=True)):
+        new = ids_of_one[: watch.lengths.get(index, len(ids_of_one))]
+        kept = [at for at, token in enumerate(new) if token not in eos]
         answers.append(
             Generation(
                 text=trimmed(decode(new), stops)[0],
-                token_ids=[new[place] for place in kept],
+                token_ids=[new[at] for at in kept],
                 usage=Usage(len(request.tokens.ids), len(new)),
                 report=request.report,
                 finish_reason="stop" if index in watch.lengths else "length",
-                logprobs=None if own is None else [own[place] for place in kept],
+                logprobs=None if own is None else [own[at] for at in kept],
             )
         )
     return answers

@@ -8,12 +8,72 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
+from typing_extensions import TypedDict
 
 from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+class SamplingArguments(TypedDict, total=False):
+    """How tokens are chosen, as every framework's users know it; ``None`` counts as not given."""
+
+    max_new_tokens: int
+    """The most tokens an answer may have, >= 1; 256 by default, less where the model's window ends."""
+    temperature: float | None
+    """>= 0; 0 is greedy, and so is an answer without a temperature."""
+    top_k: int | None
+    """Sample from the ``top_k`` most probable tokens only, >= 1."""
+    top_p: float | None
+    """Sample from the most probable tokens whose probabilities add up to ``top_p`` only, > 0 and <= 1."""
+    seed: int | None
+    """Makes sampling repeatable, whatever runs beside it; a whole number of 64 bits."""
+    repetition_penalty: float | None
+    """Divides the logits of tokens that occur in the prompt or answer already, > 0; above 1 against repetitions."""
+
+
+class DecodingArguments(SamplingArguments, total=False):
+    """The above and what transformers' ``model.generate`` takes besides; token ids are the tokenizer's."""
+
+    stop: str | Sequence[str] | None
+    """Strings that end the answer and are not part of it."""
+    do_sample: bool | None
+    """``True`` without a temperature means a temperature of 1.0; ``False`` means greedy, whatever the temperature."""
+    min_new_tokens: int | None
+    """The fewest tokens an answer has, >= 0: until then nothing but a stop string ends it."""
+    max_time: float | None
+    """Seconds after which an answer ends where it is, > 0."""
+    no_repeat_ngram_size: int | None
+    """No sequence of so many tokens occurs twice in prompt and answer, >= 1."""
+    bad_words_ids: Sequence[Sequence[int]] | None
+    """Sequences of token ids that are never generated."""
+    suppress_tokens: Sequence[int] | None
+    """Token ids that are never generated."""
+    begin_suppress_tokens: Sequence[int] | None
+    """Token ids that the answer does not begin with."""
+    sequence_bias: Mapping[tuple[int, ...], float] | Sequence[tuple[Sequence[int], float]] | None
+    """What is added to the logit of the last token of each sequence of token ids, where the others precede it."""
+    exponential_decay_length_penalty: tuple[int, float] | None
+    """``(start, factor)``: after ``start`` new tokens each makes the end likelier, if the factor is > 1."""
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], Sequence[int]] | None
+    """From a sequence's index in the batch and its token ids ``[T]`` to the ids that may come next."""
+    watermarking_config: Mapping[str, Any] | BaseWatermarkingConfig | None
+    """A watermark for the answer, as transformers has it."""
+
+
+class GenerationArguments(DecodingArguments, total=False):
+    """The keyword arguments of ``DebiasedLM.generate``, ``stream`` and ``batch`` that concern generation."""
+
+    stop_token_ids: Sequence[int]
+    """Tokens that end the answer, beside the model's own."""
+    logprobs: bool
+    """Give ``Generation.logprobs``."""
+    keep_special: Sequence[str]
+    """Special tokens to leave in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed."""
+
 
 SETTLED = {  # arguments of ``model.generate`` that are settled here, or would fail or be ignored
     "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",
@@ -36,7 +96,7 @@ NUMBERS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
 }
 SWITCHES = ("do_sample", "logprobs")
 OBJECTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "prefix_allowed_tokens_fn": ("a function of a row's number and its token ids", callable),
+    "prefix_allowed_tokens_fn": ("a function of a sequence's index in the batch and its token ids", callable),
     "watermarking_config": (
         "a dict or a transformers.WatermarkingConfig",
         lambda value: isinstance(value, (Mapping, BaseWatermarkingConfig)),
@@ -109,16 +169,3 @@ def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
         if token is not None:
             return int(token)
     return 0
-
-
-def settle(llm: Any, lm: Any, error: type[Exception]) -> None:
-    """Take over what a ``DebiasedLM`` was made with into the fields of an integration's pydantic model.
-
-    Raises:
-        error: a field was given and says otherwise.
-    """
-    for name in ("strip_numbering", "backend"):
-        settled = getattr(lm, name)
-        if name in llm.model_fields_set and getattr(llm, name) != settled:
-            raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
-        setattr(llm, name, settled)

@@ -1,11 +1,9 @@
-"""What happens between two tokens: checking the logits, sampling, stopping, streaming."""
+"""Logit checks, sampling and stopping, as processors and criteria of ``model.generate``."""
 
 from __future__ import annotations
 
-import contextvars
-import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,8 +22,6 @@ from ragbias.errors import NonFiniteLogitsError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from ragbias.generation.report import Generation
-
 
 GREEDY = 1e-6  # temperatures below make logits overflow, and sample nothing but the argmax
 
@@ -43,10 +39,10 @@ class RequireFinite(LogitsProcessor):
 
 
 class TokenLogprobs(LogitsProcessor):
-    """Notes the log-probability of each token that is chosen, as the logits come in: stands before what samples."""
+    """Notes the log-probability of each token that is chosen, as the logits come in; it goes before what samples."""
 
     def __init__(self) -> None:
-        self._waiting: Tensor | None = None  # [rows, vocabulary], of the token that is being chosen
+        self._waiting: Tensor | None = None  # [batch, vocabulary], of the token that is being chosen
         self._chosen: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -54,15 +50,15 @@ class TokenLogprobs(LogitsProcessor):
         self._waiting = scores.float().log_softmax(-1)
         return scores
 
-    def rows(self, output: Tensor) -> list[list[float]]:
-        """Natural logarithms, float32, of each row's new tokens.
+    def by_sequence(self, output: Tensor) -> list[list[float]]:
+        """Natural logarithms, float32, of each sequence's new tokens.
 
         Args:
-            output: prompt and answer ``[rows, length]``, as ``generate`` returned them.
+            output: prompt and answer ``[batch, length]``, as ``generate`` returned them.
         """
         self._take(output)
-        rows: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
-        return rows
+        chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
+        return chosen
 
     def _take(self, ids: Tensor) -> None:
         if self._waiting is not None:
@@ -71,13 +67,13 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sampling as the argmax of noisy logits, from a generator of each row's own.
+    """Sampling as the argmax of noisy logits, from a generator of each sequence's own.
 
     The global generator is left alone, so requests with a seed give the same text whatever runs beside them.
     """
 
-    def __init__(self, seed: int | None, rows: int, device: torch.device) -> None:
-        self._generators = [torch.Generator(device) for _ in range(rows)]
+    def __init__(self, seed: int | None, batch: int, device: torch.device) -> None:
+        self._generators = [torch.Generator(device) for _ in range(batch)]
         for generator in self._generators:
             if seed is None:
                 generator.seed()
@@ -85,14 +81,18 @@ class GumbelNoise(LogitsProcessor):
                 generator.manual_seed(seed)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        noise = [
-            torch.empty_like(row).exponential_(generator=own) for row, own in zip(scores, self._generators, strict=True)
-        ]
+        pairs = zip(scores, self._generators, strict=True)
+        noise = [torch.empty_like(logits).exponential_(generator=own) for logits, own in pairs]
         return scores - torch.stack(noise).log()
 
 
 def processors(
-    temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None, rows: int, device: torch.device
+    temperature: float | None,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int | None,
+    batch: int,
+    device: torch.device,
 ) -> LogitsProcessorList:
     """The chain that turns the argmax of ``generate`` into the sampling asked for.
 
@@ -105,7 +105,7 @@ def processors(
             chain.append(TopKLogitsWarper(top_k))
         if top_p is not None and top_p < 1:
             chain.append(TopPLogitsWarper(top_p))
-        chain.append(GumbelNoise(seed, rows, device))
+        chain.append(GumbelNoise(seed, batch, device))
     return chain
 
 
@@ -141,15 +141,15 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 
 class Watch(StoppingCriteria):
-    """Sees every new token: ends rows at a stop string or EOS, ends all when cancelled, and tells a listener.
+    """Sees every new token: ends sequences at a stop string or EOS, ends all when cancelled, and tells a listener.
 
     Args:
         width: columns of the prompt.
         decode: token ids to text.
-        on_tokens: called with the first row's new ids after each step.
+        on_tokens: called with the first sequence's new ids after each step.
 
     Attributes:
-        lengths: number of new tokens by row, up to and with the one that ended it; absent while a row goes on.
+        lengths: number of new tokens by sequence, up to and with the one that ended it; absent while it goes on.
     """
 
     def __init__(
@@ -169,86 +169,11 @@ class Watch(StoppingCriteria):
         new = input_ids[:, self._width :].tolist()
         if self._on_tokens is not None:
             self._on_tokens(new[0])
-        for row, ids in enumerate(new):
-            if row not in self.lengths and (ids[-1] in self._eos or self._stops(ids)):
-                self.lengths[row] = len(ids)
-        done = [row in self.lengths or self._cancelled.is_set() for row in range(len(new))]
+        for index, ids in enumerate(new):
+            if index not in self.lengths and (ids[-1] in self._eos or self._stops(ids)):
+                self.lengths[index] = len(ids)
+        done = [index in self.lengths or self._cancelled.is_set() for index in range(len(new))]
         return torch.tensor(done, device=input_ids.device)
 
     def _stops(self, ids: list[int]) -> bool:
         return bool(self._stop) and trimmed(self._decode(ids), self._stop)[1]
-
-
-class Stream(Iterator[str]):
-    """A text as it is being generated, in a thread of its own.
-
-    Iterate to get the pieces; an error inside the generation is raised here. Closing or dropping the stream stops the
-    computation at the next token.
-
-    Args:
-        job: generates; called with a function that takes the text so far, and the event that cancels it.
-    """
-
-    def __init__(self, job: Callable[[Callable[[str], None], threading.Event], Generation]) -> None:
-        self._events: queue.SimpleQueue[str | BaseException | Generation] = queue.SimpleQueue()
-        self._generation: Generation | None = None
-        self._cancelled = threading.Event()
-        self._emitted = 0
-        context = contextvars.copy_context()
-        arguments = (_work, job, self._events, self._cancelled)
-        self._thread = threading.Thread(target=context.run, args=arguments, daemon=True, name="ragbias-stream")
-        self._thread.start()
-
-    @property
-    def generation(self) -> Generation:
-        """The whole result, once the stream is exhausted."""
-        if self._generation is None:
-            raise RuntimeError("the stream is not exhausted; iterate to its end first")
-        return self._generation
-
-    def __next__(self) -> str:
-        while self._generation is None and not self._cancelled.is_set():
-            event = self._events.get()
-            if not isinstance(event, str):
-                self._events.put(event)  # for another thread that waits for it
-            if isinstance(event, BaseException):
-                self._cancelled.set()
-                raise event
-            if isinstance(event, str):
-                text = event
-            else:
-                text, self._generation = event.text, event
-            piece, self._emitted = text[self._emitted :], max(self._emitted, len(text))
-            if piece:
-                return piece
-        raise StopIteration
-
-    def cancel(self) -> None:
-        """Stop the computation at the next token, without waiting for it."""
-        self._cancelled.set()
-
-    def close(self) -> None:
-        """Stop the computation and wait until it has stopped."""
-        self.cancel()
-        self._thread.join()
-
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.cancel()
-
-
-def _work(
-    job: Callable[[Callable[[str], None], threading.Event], Generation],
-    events: queue.SimpleQueue[str | BaseException | Generation],
-    cancelled: threading.Event,
-) -> None:
-    # a function of the module, so that the thread keeps no reference to the stream and a dropped one is collected
-    try:
-        events.put(job(events.put, cancelled))
-    except BaseException as error:
-        events.put(error)

@@ -6,12 +6,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ragbias.generation.request import Request
-
-if TYPE_CHECKING:
-    from ragbias.lm import DebiasedLM
 
 _OF_THE_RUN = ("cancelled", "on_tokens")  # they belong to the one who waits for the answer
 _lock = threading.Lock()
@@ -23,10 +20,11 @@ class Recorded:
     """A request that a model answered.
 
     Attributes:
+        lm: the ``DebiasedLM`` that answered, a type that this module lies below.
         settings: keyword arguments of ``DebiasedLM.generate`` that it was answered with.
     """
 
-    lm: DebiasedLM
+    lm: Any
     request: Request
     settings: dict[str, Any]
 
@@ -48,7 +46,7 @@ def recording() -> Iterator[list[Recorded]]:
             _open[:] = [other for other in _open if other is not records]
 
 
-def note(lm: DebiasedLM, requests: Sequence[Request], **settings: Any) -> None:
+def note(lm: object, requests: Sequence[Request], **settings: Any) -> None:
     """Add requests to all open recordings."""
     kept = {name: value for name, value in settings.items() if name not in _OF_THE_RUN}
     with _lock:

@@ -18,7 +18,7 @@ class Report:
         spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (see ``Prompt.from_text`` for
             the separator that may be added), ascending.
         n_expected: number of documents that the source named.
-        n_found: number of them that stand in the prompt.
+        n_found: number of them that occur in the prompt.
         reason: in plain words, why something else ran or fewer documents were found; empty if all went as asked.
         backend: what computed the method's attention: ``"torch"``, ``"triton"`` or ``"flash"``, see
             ``ragbias.attention.backends``; empty where the method that ran computes none inside the model.

@@ -1,4 +1,4 @@
-"""A prompt made ready to run: its parts, its tokens, and the method that can run on it."""
+"""A prompt made ready to run: its tokens, the method that runs on it, and the padded batches it runs in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
 from ragbias.generation.report import Report
-from ragbias.methods import Method, NoMethod, PermutationVote
+from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt, Span, TokenisedPrompt
 
 
@@ -24,13 +24,13 @@ class Origin:
         tokens: with the documents in the order in which they came.
         wanted: the method that was asked for.
         boundaries: how the documents were found.
-        obstacle: why the prompt cannot be split at its documents; empty if it can.
+        reason: why the prompt cannot be split at its documents; empty if it can.
     """
 
     tokens: TokenisedPrompt
     wanted: Method
     boundaries: Boundaries
-    obstacle: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,10 @@ class Request:
 
     def candidates(self) -> list[Request]:
         """The requests that are generated to answer this one: itself, or one for each order that is voted over."""
-        if not isinstance(self.method, PermutationVote):
+        orders = self.method.candidate_orders(self.tokens.documents)
+        if not orders:
             return [self]
-        arranged = [self.tokens.reordered(order) for order in self.method.orders(self.tokens.documents)]
+        arranged = [self.tokens.reordered(order) for order in orders]
         return [
             replace(self, tokens=each, method=NoMethod(), report=replace(self.report, spans=tuple(each.spans)))
             for each in arranged
@@ -62,7 +63,7 @@ def in_parts(
     """A prompt in parts, where its documents were found, and why it cannot be split, if so.
 
     Raises:
-        DocumentNotFoundError: not all ``documents`` stand in a flat prompt.
+        DocumentNotFoundError: not all ``documents`` occur in a flat prompt.
         ArgumentError: the prompt is neither, or has parts and documents as well.
     """
     if isinstance(prompt, Prompt):
@@ -79,7 +80,7 @@ def in_parts(
     if documents is not None and found < len(documents):
         raise DocumentNotFoundError(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
-            "pass each text exactly as it stands there"
+            "pass each text exactly as the prompt has it"
         )
     try:
         return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
@@ -88,7 +89,7 @@ def in_parts(
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt) -> str:
-    """Why a method that needs documents has nothing to do here; empty if it has."""
+    """Why a method that needs documents cannot run on these; empty if it can."""
     if len(tokens.documents) < 2:
         found = "one document" if tokens.documents else "no documents"
         return f"{found} found, so there is no order to debias"
@@ -100,7 +101,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 
     Args:
         window: number of tokens that a prompt and its answer may have together.
-        new_tokens: the most tokens an answer may have. Only prompts that leave less room run among their likes: they
+        new_tokens: the most tokens an answer may have. Prompts that leave less room run in batches of their own: they
             would take the room of the shorter prompts beside them.
     """
     check_whole("batch_size", size, 1, ArgumentError)
@@ -115,7 +116,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Token ids and mask ``[rows, width]``, padded on the left, and each row's spans, moved accordingly."""
+    """Token ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, moved accordingly."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]

@@ -1,7 +1,8 @@
-"""What a model thinks of a prompt without answering it: probabilities, and attention to the documents."""
+"""Probabilities of a continuation, and attention to the documents, without generating an answer."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragbias.binding import attach
+from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
 from ragbias.methods import AttentionMethod, Method, NoMethod
@@ -34,9 +36,14 @@ def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int],
 
 
 @torch.no_grad()
-def document_attention(model: PreTrainedModel, tokens: TokenisedPrompt, order: Sequence[int]) -> list[float]:
-    """Attention of the prompt's last token to each document, per token of it, when they stand in this order."""
-    arranged, observer = tokens.reordered(order), DocumentAttention()
+def document_attention(
+    model: PreTrainedModel,
+    tokens: TokenisedPrompt,
+    order: Sequence[int],
+    cancelled: threading.Event | None = None,
+) -> list[float]:
+    """Attention of the prompt's last token to each document, per token of it, when they come in this order."""
+    arranged, observer = tokens.reordered(order), DocumentAttention(cancelled)
     with attach(model, observer, [arranged.spans], private=True):
         model(torch.tensor([arranged.ids], device=model.device), use_cache=False, logits_to_keep=1)
     scores = dict(zip(order, observer.scores[0], strict=True))
@@ -45,12 +52,18 @@ def document_attention(model: PreTrainedModel, tokens: TokenisedPrompt, order: S
 
 @torch.no_grad()
 def more_confident(
-    model: PreTrainedModel, tokens: TokenisedPrompt, method: AttentionMethod, backend: str = "auto"
+    model: PreTrainedModel,
+    tokens: TokenisedPrompt,
+    method: AttentionMethod,
+    backend: str = "auto",
+    cancelled: threading.Event | None = None,
 ) -> tuple[Method, str]:
     """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
-    plain, other = (
-        _first_logits(model, tokens, each, backend).softmax(-1).amax().item() for each in (NoMethod(), method)
-    )
+    sure = []
+    for each in (NoMethod(), method):
+        check_not_cancelled(cancelled)
+        sure.append(_first_logits(model, tokens, each, backend).softmax(-1).amax().item())
+    plain, other = sure
     if plain >= other:
         return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
     return method, ""

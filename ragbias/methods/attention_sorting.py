@@ -6,18 +6,18 @@ Source: Peysakhovich and Lerer, Attention Sorting Combats Recency Bias in Long C
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import placed_scores
-from ragbias.checks import check_whole
+from ragbias import attention
+from ragbias.checks import check_not_cancelled, check_whole
 from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import AttentionCall
 
 
@@ -49,8 +49,8 @@ class AttentionSorting(ReorderingMethod):
 class DocumentAttention(AttentionMethod):
     """Runs the model as it is and measures the attention of the prompt's last token to each document.
 
-    ``mass[row]`` ``[n_layers, n]`` is the attention to each document, averaged over heads. ``scores[row][j]`` is the
-    attention to document ``j`` per token of the document, averaged over layers and heads.
+    By sequence of the batch, ``mass[b]`` ``[n_layers, n]`` is the attention to each document, averaged over heads, and
+    ``scores[b][j]`` that to document ``j`` per token of the document, averaged over layers and heads.
     """
 
     name = "document-attention"
@@ -59,30 +59,35 @@ class DocumentAttention(AttentionMethod):
     cost = "one row of scores"
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
-    def __init__(self) -> None:
+    def __init__(self, cancelled: threading.Event | None = None) -> None:
+        self._cancelled = cancelled
         self._mass: dict[int, list[Tensor]] = {}
         self._lengths: dict[int, Tensor] = {}
 
     @property
     def mass(self) -> list[Tensor]:
+        import torch
+
         return [torch.stack(by_layer) for _, by_layer in sorted(self._mass.items())]
 
     @property
     def scores(self) -> list[list[float]]:
-        return [(mass.mean(0) / self._lengths[row]).tolist() for row, mass in enumerate(self.mass)]
+        return [(mass.mean(0) / self._lengths[index]).tolist() for index, mass in enumerate(self.mass)]
 
     def attention(self, call: AttentionCall) -> Tensor:
-        for row in call.sequences():
-            count = row.key.shape[1]
-            last = torch.tensor([count - 1], device=row.query.device)
-            scores = placed_scores(
-                row.query[:, -1:],
-                row.key,
-                positions=last,
-                scoring=row.scoring,
+        import torch
+
+        check_not_cancelled(self._cancelled)
+        for seq in call.sequences():
+            count = seq.key.shape[1]
+            scores = attention.segment_scores(
+                seq.query[:, -1:],
+                seq.key,
+                positions=seq.arange(count - 1, count),
+                scoring=seq.scoring,
             )
             weights = scores.softmax(-1).mean((0, 1))
-            mass = torch.stack([weights[begin:end].sum() for begin, end in row.spans])
-            self._mass.setdefault(row.index, []).append(mass.cpu())
-            self._lengths[row.index] = torch.tensor(row.lengths)
+            mass = torch.stack([weights[begin:end].sum() for begin, end in seq.spans])
+            self._mass.setdefault(seq.index, []).append(mass.cpu())
+            self._lengths[seq.index] = seq.lengths.cpu()
         return call.plain(call.query, call.key)

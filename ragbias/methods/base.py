@@ -1,38 +1,107 @@
-"""What a method is: a rule inside the attention layers, or a rule for the order of the documents."""
+"""What every method declares of itself, and the rule it gives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
-
-import torch
-from torch import Tensor
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ragbias.checks import check_whole
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 LayerRange = tuple[int, int | None]
+DocumentScorer = Callable[[Sequence[int]], list[float]]
+# (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
+Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
+Self = TypeVar("Self", bound="Method")
+
+
+class Reweighting(Protocol):
+    """What changes weights that another method gives: SIW."""
+
+    def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
+        """Plain attention of a prompt with these queries and keys, reweighted: ``[batch, Q, H, d]``."""
+
+    def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
+        """``output`` ``[H, T, d]`` of a prompt, reweighted; ``scores`` gives scores of its queries."""
 
 
 class Method:
-    """Common ground of all methods.
+    """Base class of all methods. What others need to know of a method it declares here; nobody asks for its class.
 
     Attributes:
         name: the string that users type.
-        needs_documents: whether it must know where the documents stand.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` (a vote over several), or ``"nothing"``.
+        needs_documents: whether it must know which tokens are documents.
         invariant: whether the answer does not depend on the documents' order at all.
+        reusable_documents: whether a document's keys and values depend on the prefix and that document alone.
+        selective: whether ``DebiasedLM`` chooses between it and the plain model, request by request.
+        needs_rotary: whether it makes sense for rotary positions only.
+        default_layers: the layers it acts in by default, in words.
         cost: what it costs beside the plain model, in words.
         source: the paper, or where the method comes from.
     """
 
-    name: ClassVar[str]
-    needs_documents: ClassVar[bool]
-    invariant: ClassVar[bool] = False
-    cost: ClassVar[str]
-    source: ClassVar[str]
+    name: str
+    acts_on: Literal["nothing", "attention", "order", "answers"]
+    needs_documents: bool = False
+    invariant: bool = False
+    reusable_documents: bool = False
+    selective: bool = False
+    needs_rotary: bool = False
+    default_layers: str = "none"
+    cost: str
+    source: str
+
+    @classmethod
+    def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
+        """The method with these parameters, as typed on a command line or in a configuration.
+
+        Args:
+            parameters: by name; those left out have their defaults.
+            model_name: the model it is for, where a method looks up what is known of it.
+
+        Raises:
+            MethodError: a parameter is unknown, missing or out of range.
+        """
+        known = inspect.signature(cls).parameters
+        if unknown := [name for name in parameters if name not in known]:
+            has = ", ".join(known) or "none"
+            raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {cls.name!r}: {has}")
+        empty = inspect.Parameter.empty
+        if missing := [name for name, each in known.items() if each.default is empty and name not in parameters]:
+            raise MethodError(f"{', '.join(missing)} missing; give all of them, or {cls.name!r} alone")
+        return cls(**parameters)
+
+    def for_last_tokens(self: Self, count: int) -> Self:
+        """The method for a prompt whose last ``count`` tokens are as many steps of generation, in one pass."""
+        return self
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        """Raise ``MethodError`` if the parameters do not fit a model of this size."""
+        self.layer_indices(n_layers)
+
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
+        """The layers it acts in, for a model of ``n_layers``."""
+        return ()
+
+    def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The orders whose answers are voted over, as indices into ``documents`` (token ids); empty: no vote."""
+        return []
+
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int | None:
+        """Multiply-adds it adds to the prefill in a layer it acts in, negative if it saves some; None: unknown."""
+        return None
+
+    def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        """Numbers that it reads from the cache for one new token, beside the plain model, in one layer it acts in."""
+        return 0
 
 
 class AttentionMethod(Method):
@@ -43,23 +112,21 @@ class AttentionMethod(Method):
     Attributes:
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
-        needs_rotary: whether it makes sense for rotary positions only.
-        selective: whether it is one of two answers to choose between, which ``DebiasedLM`` does.
-        default_layers: the layers it acts in by default, in words.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
+        can_be_reweighted: whether SIW can change the weights that it gives, see ``reweighted``.
     """
 
-    positions: ClassVar[Literal["none", "model"]] = "none"
-    needs_rotary: ClassVar[bool] = False
-    default_layers: ClassVar[str] = "all"
-    selective: bool = False
+    acts_on = "attention"
+    positions: Literal["none", "model"] = "none"
+    default_layers = "all"
     layers: LayerRange | None = None
+    can_be_reweighted: bool = False
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
-        return by_sequence(call, lambda row: self.attend_sequence(row, call.prefill)[0])
+        return by_sequence(call, lambda sequence: self.attend_sequence(sequence, call.prefill)[0])
 
-    def attend_sequence(self, row: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+    def attend_sequence(self, sequence: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         """Attention of one sequence: output ``[H, Q, d]`` and LSE float32 ``[H, Q]``."""
         raise NotImplementedError
 
@@ -71,16 +138,15 @@ class AttentionMethod(Method):
         """What the key projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
+    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
+        """The attention of a prompt, ``[batch, queries, heads, d]``, with SIW's change of the weights it gives."""
+        raise NotImplementedError
+
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         """For an invariant method, the order in which documents of these token ids run inside the model."""
         return canonical_order(documents)
 
-    def validate(self, hidden_size: int, n_layers: int) -> None:
-        """Raise ``MethodError`` if the parameters do not fit a model of this size."""
-        self.layer_indices(n_layers)
-
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """The layers it acts in, for a model of ``n_layers``."""
         if self.layers is None:
             return range(n_layers)
         if not isinstance(self.layers, tuple) or len(self.layers) != 2:
@@ -99,10 +165,12 @@ class AttentionMethod(Method):
 
 
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
-    """The outputs ``[H, Q, d]`` of a rule for each row, as ``[batch, Q, H, d]`` with zeros for padding."""
+    """The outputs ``[H, Q, d]`` of a rule for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
+    import torch
+
     output = torch.zeros_like(call.query).transpose(1, 2)
-    for row in call.sequences():
-        output[row.index, row.pad :] = rule(row).transpose(0, 1)
+    for sequence in call.sequences():
+        output[sequence.index, sequence.pad :] = rule(sequence).transpose(0, 1)
     return output
 
 
@@ -111,12 +179,10 @@ def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
     return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))
 
 
-DocumentScorer = Callable[[Sequence[int]], list[float]]
-
-
 class ReorderingMethod(Method):
     """A method that changes the order of the documents and leaves the model alone."""
 
+    acts_on = "order"
     needs_documents = True
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:

@@ -1,20 +1,31 @@
-"""What a method sees of one attention layer in one forward pass."""
+"""What a method is given: one attention layer in one forward pass, and each sequence of its batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ragbias.attention import EncodedKeys, Scoring, rotate
-from ragbias.binding.architectures import Architecture
-from ragbias.binding.layout import Session
-from ragbias.prompt import Span
+from ragbias.attention import EncodedKeys, Scoring
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """One sequence of a batch. Spans count from the first token that is not padding.
+
+    Attributes:
+        pad: number of padding columns on the left.
+        length: number of tokens of the prompt, without padding.
+        spans: the documents in the order in which they run inside the model: canonical for invariant methods.
+    """
+
+    pad: int
+    length: int
+    spans: tuple[tuple[int, int], ...]
 
 
 @dataclass
@@ -22,13 +33,13 @@ class SequenceCall:
     """One sequence of the call, padding cut away. Positions equal indices.
 
     Attributes:
-        index: row of the batch.
-        pad: padding columns of this row in the queries of this call.
+        index: of the sequence in the batch.
+        pad: padding columns of this sequence in the queries of this call.
         query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
-        memory: what the method keeps of this row in this layer, from the prefill to the last token.
-        spans, lengths: the documents; ``prefix`` tokens stand before them, ``documents_end`` is ``E``.
-        new_tail: number of queries of this call that stand after the documents.
+        memory: what the method keeps of this sequence in this layer, from the prefill to the last token.
+        spans, lengths: the documents; ``prefix`` tokens come before them, ``documents_end`` is ``E``.
+        new_tail: number of queries of this call that come after the documents.
         scoring: how the layer scores; its encoding is one that queries and keys do not carry yet.
     """
 
@@ -38,7 +49,7 @@ class SequenceCall:
     key: Tensor
     value: Tensor
     memory: dict[str, Any]
-    spans: tuple[Span, ...]
+    spans: tuple[tuple[int, int], ...]
     new_tail: int
     scoring: Scoring
 
@@ -51,8 +62,13 @@ class SequenceCall:
         return self.spans[-1][1]
 
     @cached_property
-    def lengths(self) -> list[int]:
-        return [end - begin for begin, end in self.spans]
+    def lengths(self) -> Tensor:
+        """Tokens of each document, int64 ``[n]``."""
+        return torch.tensor([end - begin for begin, end in self.spans], device=self.key.device)
+
+    def arange(self, *bounds: int) -> Tensor:
+        """Indices of tokens or of documents, int64, on the sequence's device; arguments as of ``range``."""
+        return torch.arange(*bounds, device=self.key.device)
 
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
         """The keys ``[G, K, d]`` as ``encode(new keys, index of the first)`` makes them, kept from step to step."""
@@ -65,73 +81,46 @@ class AttentionCall:
     """One attention layer, called with a batch.
 
     Attributes:
-        module: the model's attention module; ``layer`` is its index among ``n_layers``.
-        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as they stand in the cache.
+        layer: index among ``n_layers``.
+        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as the cache holds them.
         hidden: ``[batch, Q, hidden_size]``, what the layer read.
-        rotation: the model's ``(cos, sin)`` for the queries of this call, each ``[batch or 1, 1, Q, r/2]``; None: the
-            layer rotates nothing.
         prefill: whether this pass holds the whole prompt.
-        scorings: how the layer scores, for each row.
-        projecting: a context in which the layer's projections read what they are given, the method aside.
+        layouts, scorings: where the documents are, and how the layer scores, for each sequence.
+        memory_of: what the method keeps of a sequence in this layer, from the prefill to the last token; of the batch
+            for ``None``.
+        project: queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` of other hidden states, without position.
+        rotate: the model's own rotation of the last ``T`` tokens of this call, for ``[batch, heads, T, d]``.
         plain: the attention the model would have called, mask and all, for other queries and keys, and values where
             they are given as a third; it returns ``[batch, Q, H, d]``.
     """
 
-    module: nn.Module
     layer: int
     n_layers: int
     query: Tensor
     key: Tensor
     value: Tensor
     hidden: Tensor
-    rotation: tuple[Tensor, Tensor] | None
     prefill: bool
-    session: Session
-    scorings: list[Scoring]
-    architecture: Architecture
-    projecting: Callable[[], AbstractContextManager[None]]
+    layouts: Sequence[SequenceLayout]
+    scorings: Sequence[Scoring]
+    memory_of: Callable[[int | None], dict[str, Any]]
+    project: Callable[[Literal["query", "key"], Tensor], Tensor]
+    rotate: Callable[[Tensor], Tensor]
     plain: Callable[..., Tensor]
-
-    def project_query(self, hidden: Tensor) -> Tensor:
-        """Queries of ``hidden`` without position, ``[batch, H, T, d]``."""
-        with self.projecting():
-            return self.architecture.project_query(self.module, hidden.to(self.query.device))
-
-    def project_key(self, hidden: Tensor) -> Tensor:
-        """Keys of ``hidden`` without position, ``[batch, G, T, d]``."""
-        with self.projecting():
-            return self.architecture.project_key(self.module, hidden.to(self.query.device))
-
-    def rotate(self, x: Tensor) -> Tensor:
-        """The model's own rotation of the last ``T`` tokens of this call, for ``x`` ``[batch, heads, T, d]``."""
-        if self.rotation is None:
-            return x
-        cos, sin = (part[..., -x.shape[2] :, :] for part in self.rotation)
-        return rotate(x, cos, sin, self.architecture.interleaved)
-
-    @property
-    def memory(self) -> dict[str, Any]:
-        """What the method keeps of the batch in this layer, from the prefill to the last token."""
-        return self.session.memory.setdefault((self.layer, None), {})
-
-    @property
-    def pads(self) -> Tensor:
-        """Padding columns of each row among the keys, int64 ``[batch]``."""
-        return torch.tensor([row.pad for row in self.session.rows], device=self.key.device)
 
     def sequences(self) -> Iterator[SequenceCall]:
         """The sequences of the batch, one by one."""
-        for index, row in enumerate(self.session.rows):
-            pad = row.pad if self.prefill else 0
+        for index, layout in enumerate(self.layouts):
+            pad = layout.pad if self.prefill else 0
             query = self.query[index, :, pad:]
             yield SequenceCall(
                 index=index,
                 pad=pad,
                 query=query,
-                key=self.key[index, :, row.pad :],
-                value=self.value[index, :, row.pad :],
-                memory=self.session.memory.setdefault((self.layer, index), {}),
-                spans=row.spans,
-                new_tail=query.shape[1] - (row.spans[-1][1] if self.prefill and row.spans else 0),
+                key=self.key[index, :, layout.pad :],
+                value=self.value[index, :, layout.pad :],
+                memory=self.memory_of(index),
+                spans=layout.spans,
+                new_tail=query.shape[1] - (layout.spans[-1][1] if self.prefill and layout.spans else 0),
                 scoring=self.scorings[index],
             )

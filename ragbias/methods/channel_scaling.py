@@ -6,19 +6,21 @@ Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import attend
+from ragbias import attention
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, LayerRange
+from ragbias.methods.arithmetic import causal_pairs
+from ragbias.methods.base import AttentionMethod, LayerRange, Reweighting
 from ragbias.methods.profiles import Profile, find
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall
 
 
@@ -27,15 +29,15 @@ class ChannelScaling(AttentionMethod):
     """Queries of the last token and all keys are computed with one channel of the hidden state scaled.
 
     ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``; ``q', k'``
-    come from ``h'``, ``v`` from ``h``. In the prefill all rows are plain attention of ``(q, k, v)``, then the last row
-    is replaced by attention of ``(q', k', v)``. The cache holds ``k'`` only, so every token that follows attends as the
-    last one did, at no cost.
+    come from ``h'``, ``v`` from ``h``. In the prefill attention is plain, of ``(q, k, v)``, then that of the last
+    token is replaced by attention of ``(q', k', v)``. The cache holds ``k'`` only, so every token that follows attends
+    as the last one did, at no cost.
 
     Args:
         channel: index ``c`` into the hidden state.
         factor: ``s``; 0 removes the channel, 1 changes nothing.
         layers: first and last layer, both included; ``None`` as last: to the end.
-        last: number of rows at the end of the prompt that are recomputed, or ``"all"``.
+        last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
     """
 
     channel: int
@@ -47,6 +49,7 @@ class ChannelScaling(AttentionMethod):
 
     name = "channel-scaling"
     needs_documents = False
+    can_be_reweighted = True
     positions = "model"
     default_layers = "the profile's"
     cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
@@ -59,22 +62,34 @@ class ChannelScaling(AttentionMethod):
             check_whole("channel-scaling: last", self.last, 1)
 
     @classmethod
-    def from_profile(cls, profile: str | os.PathLike[str] | Profile) -> ChannelScaling:
+    def from_profile(cls, profile: str | os.PathLike[str] | Profile, last: int | Literal["all"] = 1) -> ChannelScaling:
         """The channel, factor and layers that were found for a model, by the paper or by ``ragbias calibrate``.
 
         Args:
             profile: a hub name, e.g. ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without the organisation and
                 regardless of case; a file that ``ragbias calibrate`` wrote (a path that exists or ends with ``.json``);
                 or a ``Profile``.
+            last: as of the class.
 
         Raises:
             MethodError: there is no profile for this model, or the file is not valid. Attaching the method to a model
                 of another hidden size or number of layers raises it too.
         """
         found = find(profile)
-        method = cls(found.channel, found.factor, layers=found.layers)
+        method = cls(found.channel, found.factor, found.layers, last)
         object.__setattr__(method, "_calibrated_for", (found.hidden_size, found.n_layers))
         return method
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
+        """As of ``Method``; ``profile`` instead of channel, factor and layers, and without them that of the model."""
+        given = dict(parameters)
+        profile = given.pop("profile", None)
+        if given.keys() - {"last"}:
+            if profile is not None:
+                raise MethodError("a profile has channel, factor and layers already; give it alone, or with last")
+            return super().from_parameters(parameters, model_name)
+        return cls.from_profile(profile or model_name or "(unnamed model)", **given)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):
@@ -89,6 +104,18 @@ class ChannelScaling(AttentionMethod):
                 f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
             )
 
+    def for_last_tokens(self, count: int) -> ChannelScaling:
+        return replace(self, last=count)
+
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        if self.last == "all":
+            return 0  # all queries are computed once, from other hidden states
+        queries = min(self.last, lengths.total)
+        seen = queries * lengths.total - causal_pairs(queries - 1)
+        # the keys as a rank-one update, which a norm after the projection would forbid
+        keys = lengths.total * shape.key_width
+        return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
+
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
         return self._scaled(hidden) if self._acts_in(layer) else hidden
 
@@ -99,23 +126,25 @@ class ChannelScaling(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         if not call.prefill or self.last == "all" or not self._acts_in(call.layer):
             return call.plain(call.query, call.key)
-        output = call.plain(call.query, call.rotate(call.project_key(call.hidden)))
+        outputs = call.plain(call.query, call.rotate(call.project("key", call.hidden)))
         last = min(self.last, call.query.shape[2])
-        query = call.rotate(call.project_query(self._scaled(call.hidden[:, -last:])))
-        for row in call.sequences():
-            count = row.key.shape[1]
-            rows = min(last, count)
-            positions = torch.arange(count - rows, count, device=query.device)
-            replaced, _ = attend(
-                query[row.index, :, -rows:],
-                row.key,
-                row.value,
-                positions=positions,
-                scoring=row.scoring,
+        query = call.rotate(call.project("query", self._scaled(call.hidden[:, -last:])))
+        for seq in call.sequences():
+            count = seq.key.shape[1]
+            replaced = min(last, count)
+            output, _ = attention.attend(
+                query[seq.index, :, -replaced:],
+                seq.key,
+                seq.value,
+                positions=seq.arange(count - replaced, count),
+                scoring=seq.scoring,
                 causal=True,
             )
-            output[row.index, -rows:] = replaced.transpose(0, 1)
-        return output
+            outputs[seq.index, -replaced:] = output.transpose(0, 1)
+        return outputs
+
+    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
+        return self.attention(replace(call, plain=lambda query, key: by.reweighted_plain(call, query, key)))
 
     def _acts_in(self, layer: int) -> bool:
         first, last = self.layers or (0, None)

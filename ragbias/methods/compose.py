@@ -1,4 +1,4 @@
-"""Two methods in one model, where the papers define it.
+"""Two methods in one model, where a paper defines it.
 
 Source: Qiang et al., arXiv 2512.13109, who combine SIW with channel scaling and with Self-Extend.
 """
@@ -6,18 +6,16 @@ Source: Qiang et al., arXiv 2512.13109, who combine SIW with channel scaling and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, Method, by_sequence
-from ragbias.methods.channel_scaling import ChannelScaling
-from ragbias.methods.self_extend import SelfExtend
+from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.siw import SIW
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import AttentionCall
 
 
@@ -26,38 +24,28 @@ class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
     Each acts in its own layers. Where both act, SIW changes the weights that the other method gives. With channel
-    scaling these are the plain ones, before the last rows are replaced.
+    scaling these are the plain ones, before the last queries' attention is replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
     """
 
     siw: SIW
-    other: ChannelScaling | SelfExtend
+    other: AttentionMethod
 
     needs_documents = True
     cost = "the sum of both"
     source = "Qiang et al., arXiv 2512.13109"
 
-    def __init__(self, *methods: AttentionMethod) -> None:
+    def __init__(self, *methods: Method) -> None:
         siw = [method for method in methods if isinstance(method, SIW)]
-        others = [method for method in methods if isinstance(method, (ChannelScaling, SelfExtend))]
+        others = [method for method in methods if isinstance(method, AttentionMethod) and method.can_be_reweighted]
         if len(methods) != 2 or len(siw) != 1 or len(others) != 1:
             raise MethodError(f"Compose({', '.join(map(_name, methods))}): {_reason(methods)}")
-        object.__setattr__(self, "siw", siw[0])
-        object.__setattr__(self, "other", others[0])
-
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return f"{self.siw.name}+{self.other.name}"
-
-    @property
-    def positions(self) -> Literal["none", "model"]:  # type: ignore[override]
-        return self.other.positions
-
-    @property
-    def needs_rotary(self) -> bool:  # type: ignore[override]
-        return self.other.needs_rotary
+        own = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")
+        declared = dict(positions=others[0].positions, needs_rotary=others[0].needs_rotary)
+        for name, value in (own | declared).items():
+            object.__setattr__(self, name, value)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         self.siw.validate(hidden_size, n_layers)
@@ -65,6 +53,9 @@ class Compose(AttentionMethod):
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         return sorted({*self.siw.layer_indices(n_layers), *self.other.layer_indices(n_layers)})
+
+    def for_last_tokens(self, count: int) -> Compose:
+        return Compose(self.siw, self.other.for_last_tokens(count))
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
         return self.other.query_input(hidden, layer, prefill)
@@ -74,14 +65,7 @@ class Compose(AttentionMethod):
 
     def attention(self, call: AttentionCall) -> Tensor:
         reweigh = call.prefill and call.layer in self.siw.layer_indices(call.n_layers)
-        if not reweigh:
-            return self.other.attention(call)
-        if isinstance(self.other, ChannelScaling):
-            return self.other.attention(replace(call, plain=lambda query, key: self.siw.reweighted(call, query, key)))
-        other = self.other
-        return by_sequence(
-            call, lambda row: self.siw.corrected(row, *other.attend_sequence(row, prefill=True), other.scores)
-        )
+        return self.other.reweighted(call, self.siw) if reweigh else self.other.attention(call)
 
 
 def _name(method: object) -> str:

@@ -15,12 +15,12 @@ from ragbias.methods.base import DocumentScorer, ReorderingMethod
 
 @dataclass(frozen=True)
 class LongContextReorder(ReorderingMethod):
-    """Place documents, best first as the retriever returned them, alternately at the two ends.
+    """Put documents, best first as the retriever returned them, alternately at the two ends.
 
     Args:
         style: ``"langchain"``: the worst goes in the middle and the better ones around it, alternately before and
-            behind, so that the best stands last if their number is even and first if it is odd; ``"haystack"``: the
-            best stands always first, the second last.
+            after, so that the best comes last if their number is even and first if it is odd; ``"haystack"``: the
+            best always comes first, the second last.
     """
 
     style: Literal["langchain", "haystack"] = "langchain"

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import grouped_scores, placed_scores
+from ragbias import attention
 from ragbias.checks import check_choice, check_finite
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 OUTLIER = 3  # a weight is an outlier above this many times the mean
@@ -63,38 +63,41 @@ class MsPoE(AttentionMethod):
         check_choice("ms-poe: variant", self.variant, ("paper", "released", "ranked"))
         check_choice("ms-poe: heads", self.heads, ("by-awareness", "reversed"))
 
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        return shape.width * lengths.total if self.heads == "by-awareness" else 0  # one row of scores
+
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, self._ratios)
 
-    def _ratios(self, row: SequenceCall) -> tuple[Tensor, Tensor]:
+    def _ratios(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
-        group = row.query.shape[0] // row.key.shape[0]
+        group = seq.query.shape[0] // seq.key.shape[0]
         by_key = self.variant == "paper"
-        if "ratios" not in row.memory:
-            row.memory["ratios"] = self._spread(self._indices(row, group if by_key else 1))
-        ratios = row.memory["ratios"]
+        if "ratios" not in seq.memory:
+            seq.memory["ratios"] = self._spread(self._indices(seq, group if by_key else 1))
+        ratios = seq.memory["ratios"]
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
     def _spread(self, indices: Tensor) -> Tensor:
         steps = len(indices) - 1 if self.variant == "paper" else len(indices)
         return self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / max(steps, 1)
 
-    def _indices(self, row: SequenceCall, group: int) -> Tensor:
+    def _indices(self, seq: SequenceCall, group: int) -> Tensor:
         """The step of each head on the way from the smallest to the largest ratio, int64 ``[H / group]``."""
-        count = row.query.shape[0] // group
+        count = seq.query.shape[0] // group
         if self.heads == "reversed":
-            return torch.arange(count, device=row.query.device).flip(0)
-        order = self._outliers(row).view(count, group).sum(-1).argsort(descending=True, stable=True)
+            return seq.arange(count).flip(0)
+        order = self._outliers(seq).view(count, group).sum(-1).argsort(descending=True, stable=True)
         return order if self.variant == "released" else order.argsort()
 
-    def _outliers(self, row: SequenceCall) -> Tensor:
-        """Number of outliers in the last query's row, int64 ``[H]``."""
-        last, count = row.query[:, -1:], row.key.shape[1]
+    def _outliers(self, seq: SequenceCall) -> Tensor:
+        """Number of outliers among the last query's weights, int64 ``[H]``."""
+        last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
-            offsets = torch.arange(count, device=last.device)
-            keys = row.scoring.encoding(row.key, offsets)
-            scores = placed_scores(last, keys, positions=offsets[-1:], scoring=row.scoring)
+            offsets = seq.arange(count)
+            keys = seq.scoring.encoding(seq.key, offsets)
+            scores = attention.segment_scores(last, keys, positions=offsets[-1:], scoring=seq.scoring)
         else:
-            scores = grouped_scores(last, row.key, row.scoring)
+            scores = attention.grouped_scores(last, seq.key, seq.scoring)
         weights = scores.softmax(-1)
         return (weights > OUTLIER / count).sum(-1)[:, 0]

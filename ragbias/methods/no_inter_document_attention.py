@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from ragbias.methods.segments import SegmentMethod
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import SequenceCall
 
 
@@ -25,6 +24,6 @@ class NoInterDocumentAttention(SegmentMethod):
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "baseline in Wang et al., arXiv 2407.01100"
 
-    def document_starts(self, row: SequenceCall) -> Tensor:
-        begins = torch.tensor([begin for begin, _ in row.spans], device=row.query.device)
-        return begins.expand(1, len(row.spans), -1)
+    def document_starts(self, seq: SequenceCall) -> Tensor:
+        begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
+        return begins.expand(1, len(begins), -1)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ragbias.methods.base import Method
+
+if TYPE_CHECKING:
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
 
 
 @dataclass(frozen=True)
@@ -12,6 +16,9 @@ class NoMethod(Method):
     """No method: plain generation, the baseline of every comparison."""
 
     name = "none"
-    needs_documents = False
+    acts_on = "nothing"
     cost = "none"
     source = ""
+
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        return 0

@@ -8,29 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from ragbias.methods.segments import SegmentMethod
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
 class ParallelContextWindows(SegmentMethod):
-    """Documents do not see each other and all start at position ``P``, right behind the prefix.
+    """Documents do not see each other and all start at position ``P``, right after the prefix.
 
     The tokens after them start at ``P + max L_j`` and see everything.
     """
 
     name = "pcw"
     invariant = True
+    reusable_documents = True
     cost = "less than the plain model in the prefill; a few rotations in decoding"
     source = "Ratner et al., arXiv 2212.10947"
 
-    def document_starts(self, row: SequenceCall) -> Tensor:
-        return torch.full((1, len(row.spans), len(row.spans)), row.prefix, device=row.query.device)
+    def document_starts(self, seq: SequenceCall) -> Tensor:
+        return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
-    def tail_begin(self, row: SequenceCall) -> int:
-        return row.prefix + max(row.lengths)
+    def tail_begin(self, seq: SequenceCall) -> int:
+        return seq.prefix + max(end - begin for begin, end in seq.spans)

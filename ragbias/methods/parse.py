@@ -1,38 +1,58 @@
-"""Methods with their parameters, as typed in one line: ``none,pine,attention-sorting(rounds=2)``."""
+"""Methods from text, the same everywhere: ``pine``, ``attention-sorting(rounds=2)``, ``siw+self-extend``."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from typing import Any
 
 from ragbias.errors import MethodError
-from ragbias.methods import Method, get, method_class
+from ragbias.methods.base import Method
+from ragbias.methods.compose import Compose
+from ragbias.methods.registry import method_class
 
 _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z][\w.+-]*")
+_WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
+_BLANKS = re.compile(r"""("[^"]*"|'[^']*')|\s+""")
+ByName = Callable[[str, "str | None"], Method]
 
 
-def parse_methods(
-    text: str, model_name: str | None = None, by_name: Callable[[str, str | None], Method] = get
-) -> dict[str, Method]:
-    """The methods of a list, each under its label: the text it was typed as, without white space.
+def get(method: str | Method, model_name: str | None = None) -> Method:
+    """A method as typed; an instance is returned as it is.
 
     Args:
-        text: names separated by commas, each with parameters in brackets where they are not the default; values are
-            Python literals, or bare words for strings.
+        method: a name (``"pine"``), one with parameters (``"attention-sorting(rounds=2)"``), two methods that a paper
+            combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals; strings
+            that are words or paths need no quotes.
         model_name: where a method has a profile per model (``"channel-scaling"``), the model it is for.
+
+    Raises:
+        UnknownMethodError: no method has this name.
+        MethodError: the text is no method, a parameter is unknown or out of range, or this model has no profile.
+    """
+    if isinstance(method, Method):
+        return method
+    if not isinstance(method, str):
+        method_class(method)  # says what was expected
+    return _parsed(_without_blanks(method), model_name, _by_name)
+
+
+def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
+    """The methods of a list with commas, each under its label: the text it was typed as, without white space.
+
+    Args:
+        text: methods as ``get`` takes them.
+        model_name: as of ``get``.
         by_name: gives the method for a name without parameters, and ``model_name``.
 
     Raises:
         UnknownMethodError: no method has this name.
-        MethodError: the text is no such list, a parameter is unknown or out of range, or a method stands twice.
+        MethodError: the text is no such list, or as of ``get``, or a method is named twice.
     """
     found: dict[str, Method] = {}
-    for label in _split("".join(text.split()), text):
-        method = _parse(label, model_name, by_name)
+    for label in _split(_without_blanks(text), ",", text):
+        method = _parsed(label, model_name, by_name or _by_name)
         for other, same in found.items():
             if method == same:
                 raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
@@ -40,25 +60,36 @@ def parse_methods(
     return found
 
 
-def _split(text: str, whole: str) -> list[str]:
-    """Parts between the commas that stand outside of brackets."""
+def _without_blanks(text: str) -> str:
+    return _BLANKS.sub(lambda match: match.group(1) or "", text)
+
+
+def _split(text: str, at: str, whole: str) -> list[str]:
+    """Parts between the separators that are outside of brackets."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")
         if depth < 0:
             break
-        if character == "," and depth == 0:
+        if character == at and depth == 0:
             parts.append("")
         else:
             parts[-1] += character
     if depth != 0:
         raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
     if not all(parts):
-        raise MethodError(f"{whole!r}: nothing stands before or after a comma; expected e.g. 'none,pine'")
+        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'none{at}pine'")
     return parts
 
 
-def _parse(label: str, model_name: str | None, by_name: Callable[[str, str | None], Method]) -> Method:
+def _parsed(label: str, model_name: str | None, by_name: ByName) -> Method:
+    if "+" not in label:
+        return _single(label, model_name, by_name)
+    parts = [_single(part, model_name, by_name) for part in _split(label, "+", label)]
+    return parts[0] if len(parts) == 1 else Compose(*parts)
+
+
+def _single(label: str, model_name: str | None, by_name: ByName) -> Method:
     match = _ENTRY.fullmatch(label)
     if match is None:
         raise MethodError(f"method {label!r}: expected a name, or name(parameter=value,...)")
@@ -66,22 +97,22 @@ def _parse(label: str, model_name: str | None, by_name: Callable[[str, str | Non
     found = method_class(name)
     if not arguments:
         return by_name(name, model_name)
-    known = [each for each in fields(found) if each.init]  # type: ignore[arg-type]  # every method is a dataclass
     values: dict[str, Any] = {}
-    for argument in _split(arguments, label):
+    for argument in _split(arguments, ",", label):
         parameter, equals, value = argument.partition("=")
         if not equals or not value:
             raise MethodError(f"method {label!r}: {argument!r}; expected parameter=value")
-        if parameter not in (each.name for each in known):
-            has = ", ".join(each.name for each in known) or "none"
-            raise MethodError(f"method {label!r}: unknown parameter {parameter!r}; parameters of {name!r}: {has}")
         if parameter in values:
             raise MethodError(f"method {label!r}: {parameter!r} is given twice")
         values[parameter] = _value(value, label)
-    missing = [each.name for each in known if each.default is MISSING and each.name not in values]
-    if missing:
-        raise MethodError(f"method {label!r}: {', '.join(missing)} missing; give all of them, or {name!r} alone")
-    return found(**values)
+    try:
+        return found.from_parameters(values, model_name)
+    except MethodError as error:
+        raise MethodError(f"method {label!r}: {error}") from error
+
+
+def _by_name(name: str, model_name: str | None) -> Method:
+    return method_class(name).from_parameters({}, model_name)
 
 
 def _value(text: str, label: str) -> Any:

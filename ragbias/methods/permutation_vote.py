@@ -30,6 +30,7 @@ class PermutationVote(Method):
     seed: int = 0
 
     name = "permutation-vote"
+    acts_on = "answers"
     needs_documents = True
     invariant = True
     cost = "one answer for each of the samples"
@@ -39,7 +40,7 @@ class PermutationVote(Method):
         check_whole("permutation-vote: samples", self.samples, 1)
         check_whole("permutation-vote: seed", self.seed, 0)
 
-    def orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
+    def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """The shuffles, as indices into ``documents`` (token ids of each)."""
         rng, canonical = random.Random(self.seed), canonical_order(documents)
         return [rng.sample(canonical, len(canonical)) for _ in range(self.samples)]

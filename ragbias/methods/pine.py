@@ -5,18 +5,20 @@ Source: Wang et al., Eliminating Position Bias of Language Models: A Mechanistic
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import document_mass, segment_mass
+from ragbias import attention
 from ragbias.checks import check_choice
+from ragbias.methods.arithmetic import importance_pairs
 from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import SequenceCall
 
 
@@ -25,12 +27,12 @@ Order: TypeAlias = Literal["importance", "reverse", "none"]
 
 @dataclass(frozen=True)
 class Pine(SegmentMethod):
-    """Documents see each other in both directions, and stand the nearer to a query the more it attends to them.
+    """Documents see each other in both directions, and are the nearer to a query the more it attends to them.
 
     With ``P`` tokens before the documents, lengths ``L_j`` and ``E = P + sum L_j``, in each layer and query head:
 
     - document ``i`` as query: ``a = softmax(q k^T / sqrt(d))`` without positions over the tokens of the other
-      documents, ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. It stands last, ending at ``E - 1``; before it the
+      documents, ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. It comes last, ending at ``E - 1``; before it the
       most important other document, then the next. It sees the prefix, the others whole and itself causally.
     - a token after the documents: the same importance for that token alone over all documents; the most important one
       ends at ``E - 1``. It keeps its true position and sees everything before it.
@@ -51,38 +53,47 @@ class Pine(SegmentMethod):
     source = "Wang et al., arXiv 2407.01100"
 
     @property
-    def follows_query(self) -> bool:  # type: ignore[override]
+    def follows_query(self) -> bool:
         return self.order != "none"
 
     def __post_init__(self) -> None:
         check_choice("pine: order", self.order, get_args(Order))
 
-    def document_starts(self, row: SequenceCall) -> Tensor:
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        importances = shape.width * importance_pairs(lengths) if self.follows_query else 0
+        return super().added_multiply_adds(shape, lengths) + importances
+
+    def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        # the documents' keys as they are, for the importances, beside those at their positions
+        return shape.key_width * lengths.in_documents if self.follows_query else 0
+
+    def document_starts(self, seq: SequenceCall) -> Tensor:
         if self.order == "none":
-            nearness = self._canonical(row).repeat(1, len(row.spans), 1)
+            nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:
-            nearness = self._nearness(document_mass(row.query, row.key, row.spans, row.scoring), row)
-        nearness.diagonal(dim1=-2, dim2=-1).fill_(torch.inf)  # the own document is always the nearest
-        return self._place(nearness, row)
+            nearness = self._nearness(attention.document_mass(seq.query, seq.key, seq.spans, seq.scoring), seq)
+        nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # the own document is always the nearest
+        return self._laid_out(nearness, seq)
 
-    def tail_starts(self, row: SequenceCall, query: Tensor) -> Tensor:
+    def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         if self.order == "none":
-            return self._place(self._canonical(row), row)
-        return self._place(self._nearness(segment_mass(query, row.key, row.spans, row.scoring), row), row)
+            return self._laid_out(self._canonical(seq), seq)
+        mass = attention.segment_mass(query, seq.key, seq.spans, seq.scoring)
+        return self._laid_out(self._nearness(mass, seq), seq)
 
-    def _canonical(self, row: SequenceCall) -> Tensor:
-        """How near each document shall stand in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
-        return torch.arange(len(row.spans), device=row.key.device).float()[None, None]
+    def _canonical(self, seq: SequenceCall) -> Tensor:
+        """How near each document shall be in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
+        return seq.arange(len(seq.spans)).float()[None, None]
 
-    def _nearness(self, mass: Tensor, row: SequenceCall) -> Tensor:
-        """How near each document shall stand, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
-        importance = mass / torch.tensor(row.lengths, device=mass.device)
+    def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
+        """How near each document shall be, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
+        importance = mass / seq.lengths
         return importance if self.order == "importance" else -importance
 
-    def _place(self, nearness: Tensor, row: SequenceCall) -> Tensor:
+    def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
         """Start of each document when they are laid out up to ``E``, the nearest last: int64 ``[H or 1, Q or 1, n]``.
 
         Equally near ones keep their canonical order.
         """
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
-        return ending_at(row.documents_end, torch.tensor(row.lengths, device=nearness.device), nearest_first)
+        return ending_at(seq.documents_end, seq.lengths, nearest_first)

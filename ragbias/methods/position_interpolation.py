@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from ragbias.checks import check_finite
 from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall
 
 
@@ -38,6 +38,11 @@ class PositionInterpolation(AttentionMethod):
     def __post_init__(self) -> None:
         check_finite("position-interpolation: ratio", self.ratio, above=0)
 
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        return 0  # each visible pair is scored once, at whatever distance
+
     def attention(self, call: AttentionCall) -> Tensor:
+        import torch
+
         ratio = torch.tensor([self.ratio], device=call.query.device)
         return rescaled(call, lambda _: (ratio, ratio))

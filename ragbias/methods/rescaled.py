@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import EncodedKeys
+from ragbias import attention
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 
@@ -18,22 +17,23 @@ def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor,
     """Plain attention with each position divided by the ratio of its head.
 
     Args:
-        ratios: for a row, the ratios of query heads ``[H or 1]`` and of key heads ``[G or 1]``.
+        ratios: for a sequence, the ratios of query heads ``[H or 1]`` and of key heads ``[G or 1]``.
 
     Returns:
         ``[batch, Q, H, d]``.
     """
-    by_query, by_key = zip(*(ratios(row) for row in call.sequences()), strict=True)
-    pads = call.pads.tolist()
+    import torch
+
+    by_query, by_key = zip(*(ratios(seq) for seq in call.sequences()), strict=True)
 
     def divided(x: Tensor, first: int, by: tuple[Tensor, ...]) -> Tensor:
         result = torch.empty_like(x)
         indices = torch.arange(first, first + x.shape[2], device=x.device)
-        for row, (pad, ratio, scoring) in enumerate(zip(pads, by, call.scorings, strict=True)):
-            positions = (indices - pad).clamp_min(0)  # of padding, any
-            result[row] = scoring.encoding(x[row], positions / ratio[:, None])
+        for index, (layout, ratio, scoring) in enumerate(zip(call.layouts, by, call.scorings, strict=True)):
+            positions = (indices - layout.pad).clamp_min(0)  # of padding, any
+            result[index] = scoring.encoding(x[index], positions / ratio[:, None])
         return result
 
-    kept: EncodedKeys = call.memory.setdefault("keys", EncodedKeys())
+    kept: attention.EncodedKeys = call.memory_of(None).setdefault("keys", attention.EncodedKeys())
     key = kept.extended(call.key, lambda new, first: divided(new, first, by_key))
     return call.plain(divided(call.query, call.key.shape[2] - call.query.shape[2], by_query), key)

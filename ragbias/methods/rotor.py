@@ -9,14 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from ragbias.errors import MethodError
 from ragbias.methods.base import canonical_order
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ragbias.methods.call import SequenceCall
 
 
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 class RoToR(SegmentMethod):
     """As PINE, but with one order of the documents for all layers, heads and tokens, so nothing is measured.
 
-    The documents ``1..n`` are in a canonical order. Document ``i`` stands last, ending at ``E - 1``; before it its
+    The documents ``1..n`` are in a canonical order. Document ``i`` comes last, ending at ``E - 1``; before it its
     successor ``i + 1``, then ``i + 2``, around the circle. For the tokens after the documents, the first document of
-    the order ends at ``E - 1``, the second stands before it, and so on.
+    the order ends at ``E - 1``, the second before it, and so on.
 
     Args:
         key: sorts the documents by ``key(token ids)``; equal keys, and all without a key, by the token ids themselves
@@ -57,8 +56,7 @@ class RoToR(SegmentMethod):
             raise MethodError("rotor: key sorts documents by their token ids, but the model was given embeddings")
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
-    def document_starts(self, row: SequenceCall) -> Tensor:
-        lengths = torch.tensor(row.lengths, device=row.query.device)
-        order = torch.arange(len(lengths), device=lengths.device)
-        circles = (order[:, None] + order) % len(lengths)  # i, i + 1, ..., n - 1, 0, ..., i - 1
-        return ending_at(row.documents_end, lengths, circles)[None]
+    def document_starts(self, seq: SequenceCall) -> Tensor:
+        order = seq.arange(len(seq.spans))
+        circles = (order[:, None] + order) % len(order)  # i, i + 1, ..., n - 1, 0, ..., i - 1
+        return ending_at(seq.documents_end, seq.lengths, circles)[None]

@@ -5,24 +5,21 @@ Source: Qiang et al., arXiv 2512.13109.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from ragbias.attention import attend, placed_scores
+from ragbias import attention
 from ragbias.checks import check_finite
-from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
+from ragbias.methods.base import AttentionMethod, LayerRange, Scores, by_sequence
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall, SequenceCall
 
-HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose place decides what is dense
-
-# (row, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
-Scores = Callable[["SequenceCall", Tensor, Tensor, int], Tensor]
+HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose positions decide what is dense
 
 
 @dataclass(frozen=True)
@@ -61,47 +58,51 @@ class SIW(AttentionMethod):
             return range(n_layers // 4, n_layers - n_layers // 4)
         return super().layer_indices(n_layers)
 
+    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
+        return 2 * shape.width * lengths.total  # one row and one column of scores
+
     def attention(self, call: AttentionCall) -> Tensor:
-        return self.reweighted(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
+        return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
-    def reweighted(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
+    def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
         """Attention of a prompt with other queries and keys, positions included: ``[batch, Q, H, d]``."""
-        return by_sequence(replace(call, query=query, key=key), lambda row: self.corrected(row, *_causal(row), _scores))
+        return by_sequence(replace(call, query=query, key=key), lambda seq: self.corrected(seq, *_causal(seq), _scores))
 
-    def corrected(self, row: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
+    def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
         """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed."""
-        count = row.key.shape[1]
-        positions = torch.arange(count, device=output.device)
-        weights = scores(row, row.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
-        alpha = self._alpha(row, weights)
-        share = (scores(row, row.query, positions, 1)[..., 0] - lse).exp()  # weight of each token on token 0, [H, T]
-        first = row.value[:, 0].repeat_interleave(output.shape[0] // row.value.shape[0], dim=0)
+        count = seq.key.shape[1]
+        positions = seq.arange(count)
+        weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
+        alpha = self._alpha(seq, weights)
+        share = (scores(seq, seq.query, positions, 1)[..., 0] - lse).exp()  # weight of each token on token 0, [H, T]
+        first = seq.value[:, 0].repeat_interleave(output.shape[0] // seq.value.shape[0], dim=0)
         return output + (((alpha - 1) * share)[..., None] * first[:, None]).to(output.dtype)
 
-    def _alpha(self, row: SequenceCall, weights: Tensor) -> Tensor:
+    def _alpha(self, seq: SequenceCall, weights: Tensor) -> Tensor:
         """``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
+        import torch
+
         count = len(weights)
-        highest = torch.zeros_like(weights)
+        highest = weights.new_zeros(count)
         highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
-        held = torch.stack([highest[begin:end].sum() for begin, end in row.spans])
-        alpha = torch.ones_like(weights)
-        for (begin, end), dense in zip(row.spans, held > self.sigma * held.mean(), strict=True):
+        held = torch.stack([highest[begin:end].sum() for begin, end in seq.spans])
+        alpha = weights.new_ones(count)
+        for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         return alpha
 
 
-def _causal(row: SequenceCall) -> tuple[Tensor, Tensor]:
+def _causal(seq: SequenceCall) -> tuple[Tensor, Tensor]:
     """Plain attention of a prompt: output ``[H, T, d]`` and LSE ``[H, T]``."""
-    count, device = row.key.shape[1], row.key.device
-    return attend(
-        row.query,
-        row.key,
-        row.value,
-        positions=torch.arange(count, device=device),
-        scoring=row.scoring,
+    return attention.attend(
+        seq.query,
+        seq.key,
+        seq.value,
+        positions=seq.arange(seq.key.shape[1]),
+        scoring=seq.scoring,
         causal=True,
     )
 
 
-def _scores(row: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
-    return placed_scores(query, row.key[:, :count], positions=positions, scoring=row.scoring)
+def _scores(seq: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:
+    return attention.segment_scores(query, seq.key[:, :count], positions=positions, scoring=seq.scoring)

@@ -25,5 +25,5 @@ class StructuredPrompting(ParallelContextWindows):
     name = "structured-prompting"
     source = "Hao et al., arXiv 2212.06713"
 
-    def document_bias(self, row: SequenceCall) -> float:
-        return -math.log(len(row.spans))
+    def document_bias(self, seq: SequenceCall) -> float:
+        return -math.log(len(seq.spans))

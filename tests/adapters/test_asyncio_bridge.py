@@ -9,8 +9,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from event_loop import gaps_during
 from ragbias.adapters import asyncio_bridge as bridge
+from support.event_loop import gaps_during
 
 PROMPT = "Which gate is red?"
 _number: ContextVar[int] = ContextVar("number")

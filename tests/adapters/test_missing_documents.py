@@ -14,6 +14,8 @@ from ragbias.methods import RoToR
 
 TEXT = "Context: one gate. two gates. three gates. Which?"
 SPANS = ((9, 18), (19, 29), (30, 42))
+GIVEN = {"documents": ["one gate."]}
+SEGMENTER = {"segmenter": "."}
 
 
 @pytest.fixture
@@ -44,34 +46,35 @@ def found(source, expected, count):
 )
 def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit, error):
     request = lm.prepare(TEXT, boundaries=boundaries)
-    policy.check(request, "ignore", explicit=explicit)
+    documents = ["one gate."] if explicit else None
+    policy.check(request, "ignore", documents=documents)
     if error is None:
-        policy.check(request, "raise", explicit=explicit)
+        policy.check(request, "raise", documents=documents)
     else:
         with pytest.raises(error, match=r"pine needs the retrieved documents.*; on_missing='ignore' silences this\."):
-            policy.check(request, "raise", explicit=explicit)
+            policy.check(request, "raise", documents=documents)
 
 
 @pytest.mark.parametrize(
     ("boundaries", "given", "advice"),
     [
         (found("none", 3, 0), {}, "Retrieve inside the chain"),
-        (found("none", 3, 0), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
-        (found("documents", 3, 2), {"explicit"}, "Pass documents= as they stand in the prompt, or a segmenter="),
-        (found("documents", 3, 1), {"explicit", "segmented"}, "Pass documents= .*, or leave them to the segmenter"),
+        (found("none", 3, 0), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
+        (found("documents", 3, 2), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
+        (found("documents", 3, 1), GIVEN | SEGMENTER, "Pass documents= .*, or leave them to the segmenter"),
         (found("run", 3, 0), {}, "Change the template"),
-        (found("documents", 3, 0), {"explicit"}, "Change the template"),
-        (found("none", 3, 0), {"segmented"}, "Let the segmenter find all documents"),
-        (found("segmenter", 3, 2), {"segmented"}, "Let the segmenter find all documents"),
+        (found("documents", 3, 0), GIVEN, "Change the template"),
+        (found("none", 3, 0), SEGMENTER, "Let the segmenter find all documents"),
+        (found("segmenter", 3, 2), SEGMENTER, "Let the segmenter find all documents"),
     ],
 )
 def test_the_advice_is_what_the_user_has_not_done(lm, policy, boundaries, given, advice):
     request = lm.prepare(TEXT, boundaries=boundaries)
     with pytest.raises((DocumentNotFoundError, NoDocumentsError), match=rf"in the prompt, so .*\. {advice}"):
-        policy.check(request, "raise", **dict.fromkeys(given, True))
+        policy.check(request, "raise", **given)
 
 
-def test_documents_without_a_question_behind_them_are_missed(lm, policy):
+def test_documents_without_a_question_after_them_are_missed(lm, policy):
     request = lm.prepare(TEXT[: SPANS[-1][1]], boundaries=found("run", 3, 3))
     with pytest.raises(NoDocumentsError, match="it has to run plain"):
         policy.check(request, "raise")

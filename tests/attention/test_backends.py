@@ -1,18 +1,21 @@
 """Which backend computes what, what each refuses, and the layout that flash-attn is given."""
 
-from itertools import pairwise
+import importlib
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import ragbias
-from conftest import random_model
-from ragbias import DebiasedLM, Prompt
-from ragbias.attention import Alibi, Encoding, Group, Rotary, Scoring, attend, attend_groups, backends, flash_backend
+from ragbias import DebiasedLM, Prompt, attention
+from ragbias.attention import Alibi, Encoding, Group, Rotary, Scoring, attend, attend_groups, backends
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.errors import BackendError
-from segments import Segments
+from support.random_models import random_model
+from support.segments import Segments
 
 triton_backend = pytest.importorskip("ragbias.attention.triton_backend")
 
@@ -36,8 +39,9 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     assert chosen(on_cuda(), scoring("torch")) == "torch"
     assert chosen(on_cuda(torch.float64), scoring()) == "torch"
     assert chosen(on_cuda(), scoring(encoding=Alibi(torch.ones(4)))) == "torch"
-    monkeypatch.setattr(backends, "_installed", lambda backend: False)
-    assert chosen(on_cuda(), scoring()) == "torch"
+    monkeypatch.setattr(backends, "_import_error", lambda backend: "is not there")
+    with pytest.warns(backends.BackendFallbackWarning, match="is not there"):
+        assert chosen(on_cuda(), scoring()) == "torch"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +49,7 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     [
         (on_cuda(torch.float64), scoring("triton"), "'triton' computes in float16, bfloat16, float32, not in float64"),
         (on_cuda(dim=512), scoring("triton"), "up to 256 dimensions, not of 512"),
-        (on_cuda(), scoring("triton", Alibi(torch.ones(4))), "does not know ALiBi"),
+        (on_cuda(), scoring("triton", Alibi(torch.ones(4))), "does not support ALiBi"),
         (torch.zeros(4, 8, requires_grad=True), scoring("triton"), "computes no gradients"),
         (on_cuda(torch.float32), scoring("flash"), "'flash' computes in float16, bfloat16, not in float32"),
         (on_cuda(), scoring("flash", window=8), "sliding windows"),
@@ -53,7 +57,8 @@ def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     ],
 )
 def test_a_named_backend_that_cannot_raises_and_says_why(query, how, reason, monkeypatch):
-    monkeypatch.setattr(backends, "_installed", lambda backend: True)
+    monkeypatch.setattr(backends, "_import_error", lambda backend: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(triton_backend, "INTERPRETED", True)
     with pytest.raises(BackendError, match=reason):
         chosen(query, how)
@@ -69,8 +74,7 @@ def test_triton_runs_on_cpu_tensors_in_its_interpreter_only(monkeypatch):
                 chosen(torch.zeros(4, DIM), scoring("triton"))
 
 
-def test_unknown_and_missing_backends_are_refused_at_once(llama, byte_tokenizer, monkeypatch):
-    monkeypatch.setattr(backends, "_installed", lambda backend: False)
+def test_unknown_and_missing_backends_are_refused_at_once(llama, byte_tokenizer):
     with pytest.raises(BackendError, match=r"needs flash_attn; pip install 'ragbias\[flash\]'"):
         check_backend("flash")
     with pytest.raises(BackendError, match="unknown backend 'cuda'; expected one of auto, torch, triton, flash"):
@@ -107,30 +111,139 @@ def test_an_answer_and_its_score_come_from_the_backend_that_was_named(byte_token
     assert len(calls) == 2
 
 
-def stand_in(query, key, value, query_edges, key_edges, longest, scale, causal, softcap):
-    """What flash-attn promises, sequence by sequence in float32."""
-    output, lse = torch.zeros_like(query), torch.zeros(query.shape[1], query.shape[0])
-    lengths = []
-    for (a, b), (c, d) in zip(pairwise(query_edges.tolist()), pairwise(key_edges.tolist()), strict=True):
-        lengths.append((b - a, d - c))
-        keys, values = (x[c:d].repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
-        scores = torch.einsum("qhd,khd->hqk", query[a:b], keys) * scale
-        if softcap:
-            scores = softcap * (scores / softcap).tanh()
-        if causal:
-            scores = scores.masked_fill(~torch.ones(b - a, d - c).tril(d - c - (b - a)).bool(), -torch.inf)
-        output[a:b] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
-        lse[:, a:b] = scores.logsumexp(-1)
-    assert longest == tuple(max(each) for each in zip(*lengths, strict=True))
-    return output, lse
+@pytest.fixture
+def flash(monkeypatch):
+    """The backend on a stand-in for flash-attn; that the tensors are on a CPU is the one check that is left out."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "stand_ins"))
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    monkeypatch.delitem(sys.modules, "ragbias.attention.flash_backend", raising=False)
+    monkeypatch.setattr(backends, "_unsupported_device", lambda backend, device: "")
+    backends._import_error.cache_clear()
+    yield importlib.import_module("ragbias.attention.flash_backend")
+    del sys.modules["flash_attn"], sys.modules["ragbias.attention.flash_backend"]
+    del attention.flash_backend
+    backends._import_error.cache_clear()
 
 
 @pytest.fixture
-def flash(monkeypatch):
-    """Flash layouts on a CPU: the kernel is the one thing that cannot run here."""
-    monkeypatch.setattr(flash_backend, "varlen", stand_in)
-    monkeypatch.setattr(backends, "_installed", lambda backend: True)
-    monkeypatch.setattr(backends, "_obstacle", lambda *_: "")
+def exact(flash, monkeypatch):
+    """And float32, which flash-attn does not compute in, so that what is left of differences is the layout's."""
+    monkeypatch.setitem(backends.DTYPES, "flash", (torch.float32,))
+    return flash
+
+
+@torch.no_grad()
+def test_a_model_in_half_precision_runs_on_flash_attention(byte_tokenizer, flash, monkeypatch):
+    calls, real = [], flash.flash_attn_varlen_func
+    monkeypatch.setattr(
+        flash, "flash_attn_varlen_func", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
+    )
+    model = random_model("llama", num_hidden_layers=1).bfloat16()
+    fast, slow = (DebiasedLM(model, byte_tokenizer, "pine", backend=backend) for backend in ("flash", "torch"))
+    assert fast.prepare(PROMPT).report.backend == "flash"
+    calls.clear()
+    (ids, spans), logits = Segments([9, 4, 6]).plain, []
+    for backend in ("flash", "torch"):
+        with ragbias.debias(model, "pine", spans, backend=backend):
+            logits.append(model(ids).logits.float())
+    assert calls
+    torch.testing.assert_close(*logits, atol=0.03 * float(logits[1].abs().max()), rtol=0)
+    assert fast.score(PROMPT, "A").total == pytest.approx(slow.score(PROMPT, "A").total, abs=0.2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_flash_in_half_precision_is_as_close_to_float32_as_torch(dtype, flash):
+    query, key, value = (x.to(dtype) for x in inputs(7, 30))
+    arguments = dict(positions=torch.arange(40, 47), segments=[(20, 30), (2, 9)], starts=torch.tensor([[[3, 20]]]))
+    exact, *halves = (
+        attend(*(x.to(kind) for x in (query, key, value)), scoring=scoring(backend), causal=True, **arguments)
+        for backend, kind in (("torch", torch.float32), ("torch", dtype), ("flash", dtype))
+    )
+    torch_error, flash_error = (float((output.float() - exact[0]).abs().max()) for output, _ in halves)
+    assert halves[1][0].dtype == dtype and halves[1][1].dtype == torch.float32
+    assert flash_error <= 2 * torch_error + torch.finfo(dtype).eps
+
+
+def test_a_failing_flash_kernel_is_a_backend_error(flash, monkeypatch):
+    def refuses(*_, **__):
+        raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.")
+
+    monkeypatch.setattr(flash, "flash_attn_varlen_func", refuses)
+    query, key, value = (x.half() for x in inputs(4, 9))
+    with pytest.raises(BackendError, match="'flash' failed with RuntimeError: .*Ampere"):
+        attend(query, key, value, positions=torch.arange(9, 13), scoring=scoring("flash"))
+
+
+def test_flash_needs_a_gpu_of_compute_capability_8(monkeypatch):
+    monkeypatch.setattr(backends, "_import_error", lambda backend: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(BackendError, match=r"'flash' needs a GPU of compute capability 8.0 or newer, .* has 7.5"):
+        chosen(on_cuda(), scoring("flash"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert chosen(on_cuda(), scoring("flash")) == "flash"
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, r"needs flash_attn; pip install 'ragbias\[flash\]'$"),
+        (
+            {"flash_attn_interface.py": ""},
+            r"needs flash_attn; .*; FlashAttention 3 \(flash_attn_interface\) is installed",
+        ),
+        ({"flash_attn/cute/__init__.py": ""}, r"cannot import flash_attn: .*; FlashAttention 4 \(flash_attn.cute\)"),
+    ],
+    ids=["none", "3", "4"],
+)
+def test_other_flash_attentions_are_named_where_the_second_is_missing(files, words, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    backends._import_error.cache_clear()
+    with pytest.raises(BackendError, match=words):
+        check_backend("flash")
+    sys.modules.pop("flash_attn", None)
+    backends._import_error.cache_clear()
+
+
+BROKEN_TRITON = """
+import sys, warnings
+import torch
+from types import SimpleNamespace
+import ragbias.lm  # with all of transformers, parts of which fail without a working triton
+for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+    del sys.modules[name]
+sys.path.insert(0, sys.argv[1])
+from ragbias.attention import Rotary, Scoring
+from ragbias.attention.backends import BackendFallbackWarning, check_backend, chosen
+from ragbias.errors import BackendError
+
+query = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(4, 64), requires_grad=False)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        print(chosen(query, Scoring(Rotary(torch.ones(4)), 1.0)))
+for each in caught:
+    print(f"{each.category.__name__}: {each.message}")
+named = Scoring(Rotary(torch.ones(4)), 1.0, backend="triton")
+for refused in (lambda: chosen(query, named), lambda: check_backend("triton")):
+    try:
+        refused()
+    except BackendError as error:
+        print(error)
+"""
+
+
+def test_a_triton_that_cannot_be_imported_is_told_once_by_auto_and_refused_by_name(tmp_path):
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("raise OSError('libcuda.so.1 is missing')")
+    command = [sys.executable, "-c", BROKEN_TRITON, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    refusal = "backend 'triton' cannot import triton: OSError: libcuda.so.1 is missing"
+    warning = f"BackendFallbackWarning: backend 'auto' computes with 'torch': {refusal}"
+    assert done.stdout.splitlines() == ["torch", "torch", warning, refusal, refusal]
 
 
 def inputs(queries, keys):
@@ -140,8 +253,8 @@ def inputs(queries, keys):
 
 @pytest.mark.parametrize("together", [2**16, 30], ids=["one call", "several calls"])
 @pytest.mark.parametrize("heads", [1, HEADS])
-def test_flash_groups_equal_torch(heads, together, flash, monkeypatch):
-    monkeypatch.setattr(flash_backend, "TOGETHER", together)
+def test_flash_groups_equal_torch(heads, together, exact, monkeypatch):
+    monkeypatch.setattr(exact, "TOGETHER", together)
     query, key, value = inputs(25, 25)
     spans = [(5, 14), (14, 15), (15, 25)]
     groups = [
@@ -155,9 +268,11 @@ def test_flash_groups_equal_torch(heads, together, flash, monkeypatch):
 @pytest.mark.parametrize("extras", [{}, dict(softcap=0.7)], ids=str)
 @pytest.mark.parametrize("starts", [(1, 1), (HEADS, 1), (HEADS, 7)], ids=["shared", "by head", "by query"])
 @pytest.mark.parametrize("seen", ["all", "causal", "bounds"])
-def test_flash_equals_torch_also_where_it_leaves_the_case_to_it(seen, starts, extras, flash, monkeypatch):
-    calls = []
-    monkeypatch.setattr(flash_backend, "varlen", lambda *args: calls.append(1) or stand_in(*args))
+def test_flash_equals_torch_also_where_it_leaves_the_case_to_it(seen, starts, extras, exact, monkeypatch):
+    calls, real = [], exact.flash_attn_varlen_func
+    monkeypatch.setattr(
+        exact, "flash_attn_varlen_func", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
+    )
     query, key, value = inputs(7, 30)
     segments = [(20, 30), (0, 0), (2, 9), (9, 18)]
     arguments = dict(positions=torch.arange(40, 47), segments=segments, starts=torch.randint(0, 40, (*starts, 4)))
@@ -171,7 +286,7 @@ def test_flash_equals_torch_also_where_it_leaves_the_case_to_it(seen, starts, ex
     assert len(calls) == (starts[1] == 1 and seen != "bounds")
 
 
-def test_values_that_are_repeated_already_meet_keys_that_are_not(flash):
+def test_values_that_are_repeated_already_meet_keys_that_are_not(exact):
     query, key, value = inputs(4, 9)
     repeated = value.repeat_interleave(HEADS // GROUPS, dim=0)
     output, _ = attend(query, key, repeated, positions=torch.arange(9, 13), scoring=scoring("flash", Encoding()))

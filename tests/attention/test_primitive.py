@@ -62,14 +62,14 @@ def literal(query, key, value, positions, starts, segments, bounds, bias, scorin
             scores, values = [], []
             for index, (begin, end) in enumerate(segments):
                 for offset in range(end - begin):
-                    place = starts[h, i, index] + offset
-                    encoded = scoring.encoding(key[group, begin + offset], place)
+                    position = starts[h, i, index] + offset
+                    encoded = scoring.encoding(key[group, begin + offset], position)
                     score = scoring.encoding(query[h, i], positions[i]) @ encoded * SCALE
                     if isinstance(scoring.encoding, Alibi):
-                        score = score - scoring.encoding.slopes[h] * (positions[i] - place)
+                        score = score - scoring.encoding.slopes[h] * (positions[i] - position)
                     if scoring.softcap:
                         score = scoring.softcap * torch.tanh(score / scoring.softcap)
-                    near = scoring.window is None or positions[i] - place < scoring.window
+                    near = scoring.window is None or positions[i] - position < scoring.window
                     seen = index < len(segments) - 1 or bounds[0][i] <= offset < bounds[1][i]
                     scores.append(score + bias[index] if near and seen else torch.tensor(-torch.inf))
                     values.append(value[group, begin + offset])
@@ -257,7 +257,7 @@ SPANS = [(5, 9), (9, 15), (15, 17), (17, 30)]
 
 
 def groups_of(heads, sees_others):
-    """Each document after a prefix, with or without the others, at places drawn for each head."""
+    """Each document after a prefix, with or without the others, at positions drawn for each head."""
     starts = torch.randint(5, 60, (heads, len(SPANS), len(SPANS) + 1), generator=torch.Generator().manual_seed(6))
     starts[..., 0] = 0
     segments = [[(0, 5), *(span for span in SPANS if sees_others and span != own), own] for own in SPANS]

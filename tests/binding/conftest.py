@@ -1,7 +1,7 @@
 import pytest
 from transformers import PreTrainedModel
 
-from conftest import random_model
+from support.random_models import random_model
 
 
 @pytest.fixture

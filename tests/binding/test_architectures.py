@@ -1,6 +1,8 @@
 """What is special about a model is right, or refused by name."""
 
 import itertools
+import subprocess
+import sys
 
 import bitsandbytes
 import pytest
@@ -8,11 +10,11 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 import ragbias
-from conftest import FAMILIES, random_model
-from ragbias.binding.architectures import ARCHITECTURES
+from ragbias.binding.architectures import ARCHITECTURES, window_of
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import ChannelScaling, Pine, PositionInterpolation, RoToR, SelfExtend
-from segments import Segments, padded
+from support.random_models import FAMILIES, random_model
+from support.segments import Segments, padded
 
 SEGMENTS = Segments([9, 14, 7, 12])
 IDS, SPANS = SEGMENTS.plain
@@ -138,6 +140,31 @@ def test_every_declared_family_has_a_model_in_the_tests():
     assert set(ARCHITECTURES) == {*FAMILIES, "gemma3"}
 
 
+def test_a_models_window_is_read_from_its_config_also_where_the_family_is_not_supported():
+    assert window_of(random_model("mpt").config) == 512
+    model = random_model("llama")
+    assert window_of(model.config) == 4096
+    model.config.model_type = "stablelm"
+    assert window_of(model.config) == 4096
+
+
+DECLARATIONS = """
+import sys
+import ragbias.attention, ragbias.binding
+from ragbias.binding.architectures import ARCHITECTURES, ROTARY
+assert set(ARCHITECTURES) - set(ROTARY) == {"mpt"}
+assert not {"torch", "transformers"} & set(sys.modules)
+from ragbias.attention import attend
+from ragbias.binding import debias
+assert callable(attend) and callable(debias) and "torch" in sys.modules
+"""
+
+
+def test_what_is_supported_can_be_read_without_torch():
+    done = subprocess.run([sys.executable, "-c", DECLARATIONS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_gemma3_with_its_vision_tower_runs_on_text():
     text = dict(
         vocab_size=300,
@@ -171,13 +198,13 @@ def test_other_families_are_refused_by_name_with_what_works(family):
 
 
 @pytest.mark.parametrize("method", [Pine(), ChannelScaling(3, 0.0, None)], ids=str)
-def test_a_model_spread_over_two_places_gives_the_same(method, tmp_path):
+def test_a_model_spread_over_two_devices_gives_the_same(method, tmp_path):
     from accelerate import dispatch_model
 
     expected = debiased(random_model("llama"), method, SPANS)
-    places = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.norm": "disk", "lm_head": "disk"}
-    places |= {f"model.layers.{index}": "cpu" if index < 2 else "disk" for index in range(4)}
-    spread = dispatch_model(random_model("llama"), places, main_device="cpu", offload_dir=str(tmp_path))
+    devices = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.norm": "disk", "lm_head": "disk"}
+    devices |= {f"model.layers.{index}": "cpu" if index < 2 else "disk" for index in range(4)}
+    spread = dispatch_model(random_model("llama"), devices, main_device="cpu", offload_dir=str(tmp_path))
     assert spread.model.layers[3].self_attn.q_proj.weight.device.type == "meta"  # it is elsewhere until it is called
     assert torch.equal(debiased(spread, method, SPANS), expected)
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from bound_models import IDS, METHODS, SEGMENTS, SPANS, logits
 
 import ragbias
-from conftest import random_model
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling, Pine, RoToR
+from support.bound_models import IDS, METHODS, SEGMENTS, SPANS, logits
+from support.random_models import random_model
 
 
 def test_positional_arguments_of_the_decoder_are_read(model):

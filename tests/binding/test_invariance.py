@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ragbias
-from conftest import random_model
 from ragbias.methods import Pine
-from segments import Segments, padded
+from support.random_models import random_model
+from support.segments import Segments, padded
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -103,5 +103,5 @@ def test_logits_come_back_in_the_order_of_the_prompt(llama):
         logits = llama(ids).logits[0]
     with torch.no_grad(), ragbias.debias(llama, Pine(), moved_spans):
         moved_logits = llama(moved).logits[0]
-    for place, index in enumerate([2, 0, 1]):
-        torch.testing.assert_close(logits[slice(*spans[index])], moved_logits[slice(*moved_spans[place])])
+    for moved, index in enumerate([2, 0, 1]):
+        torch.testing.assert_close(logits[slice(*spans[index])], moved_logits[slice(*moved_spans[moved])])

@@ -4,14 +4,14 @@ import gc
 
 import pytest
 import torch
-from bound_models import IDS, METHODS, SPANS, logits, snapshot
 from torch import nn
 
 import ragbias
-from conftest import random_model
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling, Pine
-from segments import Segments
+from support.bound_models import IDS, METHODS, SPANS, logits, snapshot
+from support.random_models import random_model
+from support.segments import Segments
 
 
 class Interrupt(nn.Module):

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from bound_models import IDS, SEGMENTS, SPANS, logits, snapshot
 
 import ragbias
-from conftest import random_model
 from ragbias.errors import (
     BindingError,
     EmptyDocumentError,
@@ -16,7 +14,9 @@ from ragbias.errors import (
     UnsupportedModelError,
 )
 from ragbias.methods import AttentionSorting, Pine
-from segments import Segments, padded
+from support.bound_models import IDS, SEGMENTS, SPANS, logits, snapshot
+from support.random_models import random_model
+from support.segments import Segments, padded
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from segments import Segments, padded
         ([(-2, 4), (4, 9)], SpanError, "outside"),
         ([(5, 9), (10, 12)], SpanError, "9 to 10"),
         ([(5, 9), (9, 47)], SpanError, "after the documents"),
-        ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 rows"),
+        ([[(5, 9), (9, 12)], [(5, 9), (9, 12)]], SpanError, "2 sequences"),
         ([(5.5, 9), (9, 12)], SpanError, "whole numbers"),
         ([(5, 9, 3)], SpanError, "pairs"),
         ([5, 9], SpanError, "pairs"),
@@ -90,13 +90,13 @@ def swapped(cache):
 
 
 @pytest.mark.parametrize("change", [repeated, dropped, swapped])
-def test_a_cache_whose_rows_changed_is_refused(model, change):
+def test_a_cache_whose_sequences_changed_is_refused(model, change):
     ids, mask, spans = padded([SEGMENTS.plain, Segments([6, 9, 4], seed=1).plain])
     with torch.no_grad(), ragbias.debias(model, Pine(), spans):
         cache = model(ids, attention_mask=mask, use_cache=True).past_key_values
-        rows = change(cache)
-        with pytest.raises(BindingError, match="rows are not those of the 2 prompts"):
-            model(torch.full((rows, 1), 5), past_key_values=cache)
+        batch = change(cache)
+        with pytest.raises(BindingError, match="sequences are not those of the 2 prompts"):
+            model(torch.full((batch, 1), 5), past_key_values=cache)
 
 
 def test_a_cache_that_plain_tokens_entered_is_refused(model):

@@ -4,13 +4,13 @@ import contextvars
 import threading
 
 import torch
-from bound_models import METHODS, SPANS, logits
 
 import ragbias
-from conftest import random_model
 from ragbias.errors import BindingError
 from ragbias.methods import Pine
-from segments import Segments
+from support.bound_models import METHODS, SPANS, logits
+from support.random_models import random_model
+from support.segments import Segments
 
 
 def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():

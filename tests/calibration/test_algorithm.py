@@ -9,8 +9,8 @@ from ragbias.calibration import algorithm as calibrate
 from ragbias.calibration import mean_hidden_states as hidden
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError
-from ragbias.calibration.checkpoint import Partial
-from ragbias.calibration.measurements import rounded
+from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.profile_record import rounded
 from ragbias.cli import main
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
@@ -47,11 +47,11 @@ def test_the_profile_is_written_with_everything_measured(whole):
     assert (profile.model, profile.hidden_size, profile.n_layers) == ("tiny", 128, 4)
     assert found["settings"]["task"] == "tiny"
     assert found["settings"]["strings"] == 12 and found["settings"]["samples"] == 4
-    tried = {(row["channel"], row["factor"]) for row in found["losses"]}
+    tried = {(each["channel"], each["factor"]) for each in found["losses"]}
     best = {channel for channel, factor in tried if factor == -1}
     assert len(best) == min(3, len(found["channel_search"]["tried"]))
     assert {(channel, factor) for channel in best for factor in (0.5, 0, -0.5, -1)} <= tried
-    chosen = min(found["losses"], key=lambda row: row["loss"])
+    chosen = min(found["losses"], key=lambda each: each["loss"])
     assert (profile.channel, profile.factor, list(profile.layers)) == (
         chosen["channel"],
         chosen["factor"],
@@ -103,17 +103,17 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
 
 def test_partial_results_of_other_settings_are_refused_until_restart(tmp_path):
     out = tmp_path / "p.json"
-    Partial(out, {"seed": 0, "layers": (1, 2)}).put("a", [1.0])
-    assert Partial(out, {"seed": 0, "layers": (1, 2)}).results == {"a": [1.0]}
+    PartialResults(out, {"seed": 0, "layers": (1, 2)}).put("a", [1.0])
+    assert PartialResults(out, {"seed": 0, "layers": (1, 2)}).results == {"a": [1.0]}
     with pytest.raises(MethodError, match="seed was 0 and is 1 now.*--restart"):
-        Partial(out, {"seed": 1, "layers": (1, 2)})
-    assert Partial(out, {"seed": 1, "layers": (1, 2)}, restart=True).results == {}
+        PartialResults(out, {"seed": 1, "layers": (1, 2)})
+    assert PartialResults(out, {"seed": 1, "layers": (1, 2)}, restart=True).results == {}
 
 
 def test_a_damaged_partial_file_is_named(tmp_path):
     (tmp_path / "p.json.partial.json").write_text("{")
     with pytest.raises(MethodError, match=r"partial\.json cannot be read.*--restart"):
-        Partial(tmp_path / "p.json", {})
+        PartialResults(tmp_path / "p.json", {})
 
 
 @pytest.mark.parametrize("name", ["strings", "length", "questions", "documents", "depths", "batch_size"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ragbias.calibration.channel_search import NoPositionalChannelError, Windows, layer_outputs, search
+from ragbias.calibration.channel_search import NoPositionalChannelError, SearchRange, layer_outputs, search
 from ragbias.errors import MethodError
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "channel_search"
@@ -19,10 +19,10 @@ def test_search_equals_the_reference(name):
     info = json.loads((GOLDEN / f"{name}.json").read_text())
     states = load_file(GOLDEN / f"{name}.safetensors")["golden.hidden_states_mean"].astype(np.float64)
     n_layers = info["num_hidden_states"] - info["embedding_dropped"]
-    windows = replace(
-        Windows.for_shape(n_layers, states.shape[1]), skip_fit=info["skip_mono"], skip_smooth=info["skip_smooth"]
+    searched = replace(
+        SearchRange.for_shape(n_layers, states.shape[1]), skip_fit=info["skip_mono"], skip_smooth=info["skip_smooth"]
     )
-    found = search(states, info["topk"], windows)
+    found = search(states, info["topk"], searched)
     assert found.monotone == {int(channel): layers for channel, layers in info["mono_layers"].items()}
     assert found.passed == info["candidates_stage1"]
     assert found.ranked == info["candidates"]
@@ -75,10 +75,10 @@ def test_embeddings_are_dropped_where_the_number_of_states_is_odd():
     assert layer_outputs(np.zeros((12, 4, 2))).shape[0] == 12
 
 
-def test_windows_are_the_papers_and_shrink_with_short_strings_and_shallow_models():
-    assert Windows.for_shape(32, 1000) == Windows(300, 200, 2, 30) == Windows.for_shape(32, 4000)
-    assert Windows.for_shape(4, 100) == Windows(30, 20, 0, 2)
+def test_the_searched_range_is_the_papers_and_shrinks_with_short_strings_and_shallow_models():
+    assert SearchRange.for_shape(32, 1000) == SearchRange(300, 200, 2, 30) == SearchRange.for_shape(32, 4000)
+    assert SearchRange.for_shape(4, 100) == SearchRange(30, 20, 0, 2)
     with pytest.raises(MethodError, match="19 tokens are too short"):
-        Windows.for_shape(32, 19)
+        SearchRange.for_shape(32, 19)
     found = search(planted(5, 20, {5: range(3)}))
     assert 5 in found.ranked

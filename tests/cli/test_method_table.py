@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from ragbias.cli.method_table import as_markdown, matrix
+from ragbias.cli.method_table import as_markdown, method_table
 from ragbias.methods import METHODS
 
-DOCS = Path(__file__).parents[2] / "docs" / "methods.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "methods.md"
 
 
 def test_the_docs_hold_the_generated_table():
@@ -15,7 +15,7 @@ def test_the_docs_hold_the_generated_table():
 
 
 def test_every_method_has_its_row_and_its_class_in_the_docs():
-    rows = {row.name: row for row in matrix()}
+    rows = {row.name: row for row in method_table()}
     assert list(rows) == list(METHODS)
     for row in rows.values():
         assert row.documentation and row.cost
@@ -24,5 +24,5 @@ def test_every_method_has_its_row_and_its_class_in_the_docs():
 
 
 def test_rotary_methods_leave_alibi_out():
-    families = {row.name: row.families for row in matrix()}
+    families = {row.name: row.families for row in method_table()}
     assert "mpt" in families["pine"] and "mpt" not in families["self-extend"]

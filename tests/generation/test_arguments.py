@@ -1,9 +1,23 @@
-"""Arguments of a generation are checked when it is asked for."""
+"""Arguments of a generation are declared with their types, and checked when it is asked for."""
 
 import pytest
-from prompts import PROMPT
+from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
+from ragbias.generation import arguments
+from ragbias.generation.arguments import DecodingArguments, GenerationArguments
+from support.prompts import PROMPT
+from support.type_checking import type_errors
+
+TYPED_CALL = """
+from typing_extensions import Unpack
+from ragbias.generation.arguments import GenerationArguments
+def generate(prompt: str, **settings: Unpack[GenerationArguments]) -> None: ...
+generate("x", temperature=0.5, top_k=3, stop=["y"], stop_token_ids=[2], logprobs=True, max_new_tokens=8, seed=None)
+generate("x", temprature=0.5)
+generate("x", top_k=2.5)
+generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_config={"bias": 2.0})
+"""
 
 
 @pytest.mark.parametrize(
@@ -43,3 +57,36 @@ def test_settings_out_of_range_are_refused_at_once(lm, settings):
         lm.generate(PROMPT, **settings)
     with pytest.raises(ArgumentError):
         lm.stream(PROMPT, **settings)
+
+
+def test_a_type_checker_refuses_a_misspelt_argument_and_a_wrong_type_and_takes_right_ones(tmp_path):
+    assert type_errors(tmp_path, TYPED_CALL, "ragbias/generation/arguments.py") == ["6: call-arg", "7: arg-type"]
+
+
+def test_what_is_declared_is_taken_and_what_is_checked_is_declared():
+    declared = GenerationArguments.__annotations__.keys()
+    assert not declared & arguments.SETTLED
+    assert {*arguments.NUMBERS, *arguments.SWITCHES, *arguments.OBJECTS} - {"max_tokens"} <= declared
+    own = {"seed", "stop", "prefix_allowed_tokens_fn"}
+    assert DecodingArguments.__annotations__.keys() - own <= GenerationConfig().to_dict().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_time", 1e-4),
+        ("no_repeat_ngram_size", 1),
+        ("bad_words_ids", [[200]]),
+        ("suppress_tokens", [200]),
+        ("begin_suppress_tokens", [200]),
+        ("sequence_bias", {(200,): -5.0}),
+        ("sequence_bias", [([200], -5.0)]),
+        ("exponential_decay_length_penalty", (2, 1.5)),
+        ("min_new_tokens", 4),
+        ("prefix_allowed_tokens_fn", lambda index, ids: [200]),
+        ("watermarking_config", {"bias": 2.0}),
+    ],
+)
+def test_what_transformers_takes_reaches_it(lm, name, value):
+    assert name in DecodingArguments.__annotations__
+    assert len(lm.generate(PROMPT, max_new_tokens=4, **{name: value}).token_ids) <= 4

@@ -5,14 +5,14 @@ import threading
 
 import pytest
 import torch
-from prompts import DOCUMENTS, PROMPT
 
-from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import NonFiniteLogitsError
 from ragbias.generation.decoding import decoded
 from ragbias.generation.report import Generation, Report, Usage
 from ragbias.generation.scoring import logprobs_of
+from support.prompts import DOCUMENTS, PROMPT
+from support.random_models import random_model
 
 
 @pytest.mark.parametrize("method", ["none", "pine", "ms-poe", "permutation-vote"])

@@ -1,9 +1,7 @@
 """Prompts made ready: what runs together, what runs plain, and what is refused."""
 
 import pytest
-from prompts import DOCUMENTS, PROMPT
 
-from conftest import random_model
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import (
     ArgumentError,
@@ -15,6 +13,8 @@ from ragbias.errors import (
     UnsupportedModelError,
 )
 from ragbias.methods import ChannelScaling, Pine
+from support.prompts import DOCUMENTS, PROMPT
+from support.random_models import random_model
 
 
 def test_a_batch_takes_prompts_made_ready(lm):
@@ -67,7 +67,7 @@ def test_errors_have_their_own_class(lm):
     with pytest.raises(UnknownMethodError, match="'pines'.*pine"):
         lm.generate(PROMPT, method="pines")
     with pytest.raises(DocumentNotFoundError, match="1 of 2"):
-        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This stands nowhere."])
+        lm.generate(PROMPT.text, documents=[DOCUMENTS[0], "This is nowhere."])
     with pytest.raises(PromptTooLongError, match=r"\d+ tokens.*4096"):
         lm.generate(Prompt("", ["word " * 900, "another " * 500], "?"))
     with pytest.raises(MethodError, match="ragbias calibrate"):

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from prompts import DOCUMENTS, PROMPT
 
 from ragbias import Prompt, debias
 from ragbias.errors import MethodError
@@ -12,6 +11,7 @@ from ragbias.generation.report import Generation, Report, Usage
 from ragbias.generation.voting import elect
 from ragbias.methods import PermutationVote, RoToR
 from ragbias.prompt import tokenise
+from support.prompts import DOCUMENTS, PROMPT
 
 
 def name(method):
@@ -39,7 +39,7 @@ def test_a_tie_goes_to_the_highest_mean_log_probability():
 def test_a_vote_is_the_vote_of_its_shuffles(lm):
     method = PermutationVote(samples=4, seed=3)
     tokens = [lm.tokenizer(text, add_special_tokens=False).input_ids for text in DOCUMENTS]
-    orders = method.orders(tokens)
+    orders = method.candidate_orders(tokens)
     assert all(sorted(order) == [0, 1, 2, 3] for order in orders) and len(set(map(tuple, orders))) > 1
     shuffled = [Prompt(PROMPT.prefix, [DOCUMENTS[index] for index in order], PROMPT.suffix) for order in orders]
     answers = [lm.generate(prompt, method="none", max_new_tokens=6) for prompt in shuffled]

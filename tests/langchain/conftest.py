@@ -21,11 +21,12 @@ from langchain_huggingface import HuggingFaceEmbeddings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain"))
 
-from conftest import fresh_listener
 from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
-from scripted import TOOL_TEMPLATE
+from support.forward_passes import forward_passes
+from support.listeners import fresh_listener
+from support.scripted import TOOL_TEMPLATE
 
 SYSTEM = "Answer from the context.\n\nContext: {context}"
 
@@ -51,13 +52,9 @@ def tool_lm(lm: DebiasedLM) -> DebiasedLM:
 
 @pytest.fixture
 def forwards(lm: DebiasedLM) -> Iterator[list[int]]:
-    """The number of rows of each forward pass."""
-    rows: list[int] = []
-    hook = lm.model.register_forward_pre_hook(
-        lambda _, args, kwargs: rows.append((args[0] if args else kwargs["input_ids"]).shape[0]), with_kwargs=True
-    )
-    yield rows
-    hook.remove()
+    """The number of sequences in each forward pass."""
+    with forward_passes(lm.model) as sizes:
+        yield sizes
 
 
 @pytest.fixture

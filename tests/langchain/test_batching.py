@@ -16,6 +16,7 @@ from langchain_core.runnables import RunnablePassthrough
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from langchain_ragbias.batching import PaddedBatch
 from ragbias.errors import PromptTooLongError
+from support.event_loop import cancel_after_passes
 
 QUESTIONS = [f"Question {number}: what is {'very ' * number}green?" for number in range(8)]
 TOO_LONG = "book " * 17000
@@ -174,24 +175,14 @@ def test_streaming_models_in_a_batch_do_not_wait_for_each_other(lm):
 
 
 async def test_a_cancelled_async_batch_stops_computing(chat, forwards):
-    task = asyncio.create_task(chat.abatch(QUESTIONS, max_tokens=4000))
-    while len(forwards) < 3:
-        await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel_after_passes(chat.abatch(QUESTIONS, max_tokens=4000), forwards)
     await until_idle(forwards)
 
 
 async def test_a_cancelled_async_call_stops_computing(chat, completion, forwards):
     for llm in (chat, completion):
         forwards.clear()
-        task = asyncio.create_task(llm.ainvoke("hello", max_tokens=4000))
-        while len(forwards) < 3:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel_after_passes(llm.ainvoke("hello", max_tokens=4000), forwards)
         await until_idle(forwards)
 
 

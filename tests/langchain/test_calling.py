@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
-from scripted import RecordingLM, saying
+from support.scripted import RecordingLM, saying
 
 
 @tool
@@ -54,7 +54,7 @@ def named(calls):
     return [(call["name"], call["args"]) for call in calls]
 
 
-def test_tools_of_every_kind_stand_in_the_prompt(llm, prompts):
+def test_tools_of_every_kind_are_in_the_prompt(llm, prompts):
     schema = {
         "title": "Count",
         "description": "Count things.",

@@ -17,13 +17,7 @@ from langchain_ragbias import ChatRagBias, MissingDocumentsWarning, RagBiasPipel
 from langchain_ragbias.messages import template_messages
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError, PromptTooLongError, UnknownMethodError
 from ragbias.methods import Pine
-
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+from support.flat_prompts import DOCUMENTS, TEXT
 
 
 def boom(module, args):

@@ -1,4 +1,4 @@
-"""The passive listener: attached everywhere, leaves nothing behind, hides no failure, can be taken off."""
+"""The passive listener: attached everywhere, keeps nothing of runs that ended, hides no failure, can be taken off."""
 
 from __future__ import annotations
 
@@ -15,9 +15,17 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import install_listener, uninstall_listener
-from langchain_ragbias.base import parent_run
 from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, Listener, listener
+from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener
+from langchain_ragbias.reports import parent_run
+
+
+@pytest.fixture
+def own() -> RetrievalCallbackHandler:
+    """A handler that no run of LangChain's reaches."""
+    handler = RetrievalCallbackHandler()
+    handler.installed = True
+    return handler
 
 
 def attached() -> list[bool]:
@@ -28,7 +36,7 @@ def attached() -> list[bool]:
 def test_it_is_attached_by_importing_the_package():
     code = (
         "import langchain_ragbias; from langchain_core.callbacks import CallbackManager; "
-        "assert [type(h).__name__ for h in CallbackManager.configure().handlers] == ['Listener']"
+        "assert [type(h).__name__ for h in CallbackManager.configure().handlers] == ['RetrievalCallbackHandler']"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(filter(None, sys.path))})
 
@@ -48,9 +56,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     assert chat.last_report["source"] == "run"
 
 
-def test_it_leaves_nothing_behind():
-    own = Listener()
-    own.installed = True
+def test_it_keeps_nothing_of_runs_that_ended(own):
     for number in range(100_000):
         root, child = uuid4(), uuid4()
         own.on_chain_start({}, {"input": "x"}, run_id=root)
@@ -61,9 +67,7 @@ def test_it_leaves_nothing_behind():
     assert len(own.registry) <= 2048
 
 
-def test_runs_that_never_end_are_bounded():
-    own = Listener()
-    own.installed = True
+def test_runs_that_never_end_are_bounded(own):
     for _ in range(MAX_TREES * 3):
         root = uuid4()
         own.on_chain_start({}, {}, run_id=root)
@@ -73,7 +77,7 @@ def test_runs_that_never_end_are_bounded():
     assert len(own._prompts) <= MAX_TREES
 
 
-def test_real_chains_leave_nothing_behind(chat, rag):
+def test_nothing_is_kept_of_real_chains(chat, rag):
     chain = rag(chat)
     chain.invoke({"input": "Which?"})
     list(chain.stream({"input": "Which?"}))
@@ -158,9 +162,7 @@ def test_values_without_documents_cost_a_chain_next_to_nothing(value):
     assert with_it - min(seconds() for _ in range(3)) < 0.05
 
 
-def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
-    own = Listener()
-    own.installed = True
+def test_texts_know_the_metadata_of_all_documents_that_say_the_same(own):
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
     for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):
@@ -173,9 +175,7 @@ def test_texts_know_the_metadata_of_all_documents_that_say_the_same():
     assert sorted(fields) == ["0.5", "a", "b", "c", "d"]
 
 
-def test_metadata_in_runs_and_registry_is_bounded():
-    own = Listener()
-    own.installed = True
+def test_metadata_in_runs_and_registry_is_bounded(own):
     root = uuid4()
     own.on_chain_start({}, {}, run_id=root)
     for number in range(500):

@@ -7,17 +7,11 @@ import asyncio
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage
-from reports import REPORT_KEYS
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import NoDocumentsError
-
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+from support.flat_prompts import DOCUMENTS, TEXT
+from support.report_keys import REPORT_KEYS
 
 
 def test_a_message_has_usage_and_report(chat):

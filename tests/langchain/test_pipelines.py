@@ -17,14 +17,14 @@ from langchain_classic.chains.combine_documents import create_stuff_documents_ch
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable
-from pipelines import PIPELINES, PROMPT, lines, retriever_of
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_questions
-from scripted import RecordingLM
+from support.langchain_pipelines import PIPELINES, PROMPT, lines, retriever_of
+from support.scripted import RecordingLM
 
-DOCS = Path(__file__).parents[2] / "docs" / "pipelines.md"
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines.md"
 
 
 @pytest.fixture(scope="module")

@@ -12,16 +12,10 @@ from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessageChunk
 
 import ragbias
-from event_loop import gaps_during
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
-
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+from support.event_loop import gaps_during
+from support.flat_prompts import DOCUMENTS, TEXT
 
 
 @pytest.fixture

@@ -9,14 +9,7 @@ from langchain_core.messages import HumanMessage
 from langchain_ragbias import ChatRagBias
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import SegmenterError
-
-TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
-TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in TEXTS) + "\nQuestion: who sleeps?"
-
-
-def numbered(order):
-    blocks = [f"Document [{number}] {TEXTS[index]}" for number, index in enumerate(order, 1)]
-    return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"
+from support.flat_prompts import SENTENCES, TAGGED, numbered
 
 
 def ask(llm, text):
@@ -24,7 +17,7 @@ def ask(llm, text):
 
 
 @pytest.mark.parametrize(
-    "segmenter", [re.compile(r"<doc>(.*?)</doc>"), lambda text: TEXTS], ids=["pattern", "function"]
+    "segmenter", [re.compile(r"<doc>(.*?)</doc>"), lambda text: SENTENCES], ids=["pattern", "function"]
 )
 def test_a_segmenter_finds_documents_that_nothing_retrieved(lm, segmenter):
     report = ask(ChatRagBias(lm=lm, segmenter=segmenter), TAGGED)

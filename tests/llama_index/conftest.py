@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import faiss
@@ -16,9 +16,10 @@ from llama_index.llms.ragbias import RagBiasLLM, install_listener, uninstall_lis
 from llama_index.vector_stores.faiss import FaissVectorStore
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from conftest import fresh_listener
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus
+from support.forward_passes import forward_passes
+from support.listeners import fresh_listener
 
 
 @pytest.fixture(autouse=True)
@@ -88,21 +89,5 @@ def nodes(corpus: list[Passage]) -> list[NodeWithScore]:
 
 @pytest.fixture
 def on_forward(model: PreTrainedModel) -> Callable[..., Any]:
-    """`with on_forward(action) as steps:` runs the action before each forward pass and counts the passes."""
-
-    @contextmanager
-    def attached(action: Callable[[int], None] | None = None) -> Iterator[list[int]]:
-        steps: list[int] = []
-
-        def hook(*_: Any) -> None:
-            steps.append(len(steps) + 1)
-            if action is not None:
-                action(len(steps))
-
-        handle = model.register_forward_pre_hook(hook)
-        try:
-            yield steps
-        finally:
-            handle.remove()
-
-    return attached
+    """`with on_forward(action) as sizes:` is `forward_passes` of the model."""
+    return partial(forward_passes, model)

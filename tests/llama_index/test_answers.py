@@ -10,13 +10,13 @@ from llama_index.core.base.llms.types import CitableBlock, CitationBlock, TextBl
 from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.llms.ragbias import RagBiasLLM
-from reports import REPORT_KEYS
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 import ragbias
 from ragbias.errors import RagBiasError, UnknownMethodError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Pine
+from support.report_keys import REPORT_KEYS
 
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue.", "The Kitten Tower gate is green."]
 PROMPT = "Context:\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which gate is blue?\nAnswer:"

@@ -117,7 +117,7 @@ def test_outputs_that_the_model_needs_are_not_removed(make_llm: Callable[..., Ra
 
 def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
     (token,) = llm.lm.tokenizer("red", add_special_tokens=False)["input_ids"][:1]
-    response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _row, _ids: [token], max_tokens=3)
+    response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _index, _ids: [token], max_tokens=3)
     assert response.text == llm.lm.tokenizer.decode([token] * 3)
 
 

@@ -10,7 +10,7 @@ import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import RagBiasLLM
 
-from event_loop import gaps_during
+from support.event_loop import cancel_after_passes, gaps_during
 
 PROMPT = "Question: Which gate is blue?\nAnswer:"
 LONG = {"max_new_tokens": 2000, "min_new_tokens": 2000}
@@ -64,12 +64,7 @@ async def test_cancelled_task_stops_the_computation(llm: RagBiasLLM, on_forward:
                 pass
 
     with on_forward() as steps:
-        task = asyncio.ensure_future(ask())
-        while len(steps) < 3:
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancel_after_passes(ask(), steps)
         await asyncio.sleep(1)
         stopped_at = len(steps)
         await asyncio.sleep(1)

@@ -15,7 +15,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage, held_out_corpus, held_out_questions
-from scripted import RecordingLM
+from support.scripted import RecordingLM
 
 CLIENTS = 8
 MANY = 50

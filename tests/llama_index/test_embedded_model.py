@@ -1,4 +1,4 @@
-"""The embedded model, which needs no download, answers from an index as it stands."""
+"""The embedded model, which needs no download, answers from an index without more."""
 
 from __future__ import annotations
 

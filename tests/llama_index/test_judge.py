@@ -81,7 +81,7 @@ async def test_explanation_is_the_same_text_in_both_orders(
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
-async def test_letters_belong_to_the_answers_and_stand_in_their_documents(
+async def test_letters_belong_to_the_answers_and_are_in_their_documents(
     make_llm: Callable[..., RagBiasLLM], is_chat_model: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = make_llm(is_chat_model=is_chat_model)

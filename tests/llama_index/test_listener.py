@@ -16,7 +16,7 @@ QUESTION = "What is the passphrase?"
 
 
 def attached() -> list[object]:
-    return [handler for handler in get_dispatcher().span_handlers if isinstance(handler, listener.Listener)]
+    return [handler for handler in get_dispatcher().span_handlers if isinstance(handler, listener.RetrievalSpanHandler)]
 
 
 def test_importing_the_package_attaches_one_listener() -> None:
@@ -85,7 +85,7 @@ def test_failure_in_the_listener_shows_in_the_report_without_document_text(
 def test_no_growth_over_many_runs() -> None:
     dispatcher = get_dispatcher("test")
     (seen,) = attached()
-    assert isinstance(seen, listener.Listener)
+    assert isinstance(seen, listener.RetrievalSpanHandler)
 
     class Synthesizer:
         @dispatcher.span

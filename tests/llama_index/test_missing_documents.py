@@ -1,4 +1,4 @@
-"""Documents that a method needs and that do not stand in the prompt: say so, warn or raise."""
+"""Documents that a method needs and that do not occur in the prompt: say so, warn or raise."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_raise_reaches_the_async_caller(make_llm: Callable[..., RagBiasLLM
         await engine.aquery(QUESTION)
 
 
-def test_explicit_documents_that_do_not_stand_in_the_prompt(make_llm: Callable[..., RagBiasLLM]) -> None:
+def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.warns(MissingDocumentsWarning, match="0 of 2"):
         report = make_llm().complete(QUESTION, documents=DOCUMENTS).additional_kwargs["ragbias"]
     assert (report["method_ran"], report["n_expected"], report["n_found"]) == ("none", 2, 0)

@@ -1,6 +1,6 @@
 """Stock pipelines, every way to ask: the documents found in the prompts are the retrieved ones and no others.
 
-What is measured here is the table of docs/pipelines-llama-index.md, and each of its rows is compared.
+What is measured here is the table of docs/results/pipelines-llama-index.md, and each of its rows is compared.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from llama_index.llms.ragbias import RagBiasLLM
 from ragbias.boundaries import Boundaries
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.world import Passage
-from scripted import RecordingLM
+from support.scripted import RecordingLM
 
 QUESTION = "What is the passphrase of the Falcon Station?"
 TOP_K = 4
 FORMS = ("sync", "async", "stream", "async stream")
-DOCS = Path(__file__).parents[2] / "docs" / "pipelines-llama-index.md"
+DOCS = Path(__file__).parents[2] / "docs" / "results" / "pipelines-llama-index.md"
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ async def ask(engine: Any, form: str) -> list[NodeWithScore]:
 
 
 def bare(text: str) -> str:
-    """A document as it stands in a prompt, without the escapes of a printed list."""
+    """A document as it occurs in a prompt, without the escapes of a printed list."""
     if "\\n" in text:
         text = ast.literal_eval('"' + text.replace('"', '\\"') + '"')
     return text.strip()

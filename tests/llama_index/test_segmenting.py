@@ -16,14 +16,7 @@ from ragbias.errors import (
     SegmenterError,
     WrongTypeError,
 )
-
-TEXTS = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
-TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in TEXTS) + "\nQuestion: who sleeps?"
-
-
-def numbered(order):
-    blocks = [f"Document [{number}] {TEXTS[index]}" for number, index in enumerate(order, 1)]
-    return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"
+from support.flat_prompts import SENTENCES, TAGGED, numbered
 
 
 def test_a_segmenter_finds_documents_that_nothing_retrieved(lm):
@@ -86,6 +79,6 @@ def test_documents_of_a_wrong_type_are_refused(lm, documents):
 def test_raise_covers_prompts_that_end_with_their_documents_and_incomplete_ones(lm):
     llm = RagBiasLLM(lm=lm, on_missing="raise")
     with pytest.raises(NoDocumentsError, match="ends with the documents"):
-        llm.complete("Context:\n" + "\n\n".join(TEXTS), documents=TEXTS, formatted=True)
+        llm.complete("Context:\n" + "\n\n".join(SENTENCES), documents=SENTENCES, formatted=True)
     with pytest.raises(DocumentNotFoundError, match="3 of 4"):
-        llm.complete("\n\n".join(TEXTS) + "\n\nQuestion: who?", documents=[*TEXTS, "A crow counts."])
+        llm.complete("\n\n".join(SENTENCES) + "\n\nQuestion: who?", documents=[*SENTENCES, "A crow counts."])

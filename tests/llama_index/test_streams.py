@@ -123,7 +123,7 @@ async def test_closed_async_stream_stops_the_computation(llm: RagBiasLLM, on_for
         assert await asyncio.to_thread(settled, steps) < 1000
 
 
-def test_no_threads_are_left_behind(llm: RagBiasLLM) -> None:
+def test_no_threads_are_left(llm: RagBiasLLM) -> None:
     list(llm.stream_complete(PROMPT))
     before = threading.active_count()
     for _ in range(5):

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from ragbias.errors import RagBiasError
 from ragbias.lm import DebiasedLM
-from scripted import TOOL_TEMPLATE, RecordingLM, call, saying
+from support.scripted import TOOL_TEMPLATE, RecordingLM, call, saying
 
 TWO_CALLS = "\n".join(["I look.", call("add", '{"a": 2, "b": 3}'), call("add", '{"a": 4, "b": 5}')])
 MALFORMED = "<tool_call>\nadd 2 and 3\n</tool_call>"
@@ -76,7 +76,7 @@ def test_model_calls_tools_if_its_chat_template_prints_them(
     assert not scripted(chat_template=broken).metadata.is_function_calling_model
 
 
-def test_tools_stand_in_the_prompt_and_calls_in_the_response(scripted: Callable[..., RagBiasLLM]) -> None:
+def test_tools_are_in_the_prompt_and_calls_in_the_response(scripted: Callable[..., RagBiasLLM]) -> None:
     llm = scripted(TWO_CALLS)
     response = llm.chat_with_tools([ADD, GREET], "What is 2 + 3?", allow_parallel_tool_calls=True)
     (prompt,) = llm.lm.prompts

@@ -55,7 +55,7 @@ View = Callable[[int], Seen]  # of the query's index
 
 
 @dataclass
-class Site:
+class AttentionLayer:
     """One attention layer with the normed states it is given."""
 
     layer: int
@@ -73,7 +73,7 @@ class Site:
         return projected.view(projected.shape[0], heads, -1).transpose(0, 1)
 
     def query_key(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """Without position, both ``[heads, T, d]``: each key head stands once for every query head that uses it."""
+        """Without position, both ``[heads, T, d]``: each key head is repeated for every query head that uses it."""
         query = self.split(linear(self.module.q_proj, hidden), self.heads)
         key = self.split(linear(self.module.k_proj, hidden), self.key_heads)
         return query, torch.stack([key[self.key_head(head)] for head in range(self.heads)])
@@ -83,7 +83,7 @@ class Site:
         return torch.stack([value[self.key_head(head)] for head in range(self.heads)])
 
 
-Rule = Callable[[Site], Tensor]  # the weights [heads, T, T]
+Rule = Callable[[AttentionLayer], Tensor]  # the weights [heads, T, T]
 
 
 # the model
@@ -117,8 +117,8 @@ def restated_logits(model: torch.nn.Module, sequence: Sequence, rule: Rule) -> T
     x = core.embed_tokens.weight.double()[torch.tensor(sequence.ids)]
     for index, layer in enumerate(core.layers):
         h = rms_norm(layer.input_layernorm, x)
-        site = Site(index, len(core.layers), heads, key_heads, layer.self_attn, h, frequencies)
-        weights, value = rule(site), site.value()
+        attn = AttentionLayer(index, len(core.layers), heads, key_heads, layer.self_attn, h, frequencies)
+        weights, value = rule(attn), attn.value()
         mixed = torch.cat([weights[head] @ value[head] for head in range(heads)], dim=1)
         x = x + linear(layer.self_attn.o_proj, mixed)
         h = rms_norm(layer.post_attention_layernorm, x)
@@ -127,17 +127,19 @@ def restated_logits(model: torch.nn.Module, sequence: Sequence, rule: Rule) -> T
     return linear(model.lm_head, rms_norm(core.norm, x))
 
 
-def attention(site: Site, query: Tensor, key: Tensor, views: list[View], rows: list[int] | None = None) -> Tensor:
+def attention(
+    attn: AttentionLayer, query: Tensor, key: Tensor, views: list[View], rows: list[int] | None = None
+) -> Tensor:
     """Weights ``[heads, T, T]`` with one view per head; rows that are not asked for stay zero."""
     tokens = query.shape[1]
-    weights = torch.zeros(site.heads, tokens, tokens, dtype=torch.float64)
-    for head in range(site.heads):
+    weights = torch.zeros(attn.heads, tokens, tokens, dtype=torch.float64)
+    for head in range(attn.heads):
         for i in range(tokens) if rows is None else rows:
             seen = views[head](i)
             keys = list(seen)
             at_query, at_key, bias = torch.tensor([seen[j] for j in keys], dtype=torch.float64).T
-            q = rotate(query[head, i].expand(len(keys), -1), at_query, site.frequencies)
-            k = rotate(key[head, keys], at_key, site.frequencies)
+            q = rotate(query[head, i].expand(len(keys), -1), at_query, attn.frequencies)
+            k = rotate(key[head, keys], at_key, attn.frequencies)
             scores = (q * k).sum(1) / math.sqrt(q.shape[1]) + bias
             exponentials = torch.exp(scores - scores.max())
             weights[head, i, keys] = exponentials / exponentials.sum()
@@ -147,14 +149,14 @@ def attention(site: Site, query: Tensor, key: Tensor, views: list[View], rows: l
 def by_view(view: View) -> Rule:
     view = cache(view)  # it is asked for every layer and head
 
-    def rule(site: Site) -> Tensor:
-        return attention(site, *site.query_key(site.hidden), [view] * site.heads)
+    def rule(attn: AttentionLayer) -> Tensor:
+        return attention(attn, *attn.query_key(attn.hidden), [view] * attn.heads)
 
     return rule
 
 
 def within(window: int, view: View) -> View:
-    """Of a view, the keys whose position is less than ``window`` behind the query's."""
+    """Of a view, the keys whose position is less than ``window`` before the query's."""
 
     def near(i: int) -> Seen:
         return {j: (q, k, bias) for j, (q, k, bias) in view(i).items() if q - k < window}
@@ -194,7 +196,7 @@ def no_inter_document_attention(sequence: Sequence) -> View:
 
 
 def parallel_windows(sequence: Sequence, document_bias: float = 0.0) -> View:
-    """``document_bias`` is added where tokens behind the documents look at document tokens."""
+    """``document_bias`` is added where tokens after the documents look at document tokens."""
 
     def position(token: int) -> int:
         document = sequence.document(token)
@@ -259,28 +261,28 @@ def ms_poe(
 ) -> Rule:
     prompt, last = sequence.prompt_length, sequence.prompt_length - 1
 
-    def by_awareness(site: Site) -> list[int]:
+    def by_awareness(attn: AttentionLayer) -> list[int]:
         """Key heads, the most position-aware first."""
-        weights = attention(site, *site.query_key(site.hidden), [vanilla] * site.heads, [last])[:, last, :prompt]
+        weights = attention(attn, *attn.query_key(attn.hidden), [vanilla] * attn.heads, [last])[:, last, :prompt]
         threshold = 3 * (1 / prompt)
         scores = []
-        for key_head in range(site.key_heads):
-            rows = [weights[head] for head in range(site.heads) if site.key_head(head) == key_head]
+        for key_head in range(attn.key_heads):
+            rows = [weights[head] for head in range(attn.heads) if attn.key_head(head) == key_head]
             scores.append(int((torch.cat(rows) > threshold).sum()) / (prompt * len(rows)))
         sequence.decisions.append(Decision(tuple(scores), float(((weights - threshold).abs() / threshold).min())))
-        return sorted(range(site.key_heads), key=lambda key_head: (-scores[key_head], key_head))
+        return sorted(range(attn.key_heads), key=lambda key_head: (-scores[key_head], key_head))
 
-    def rule(site: Site) -> Tensor:
-        query, key = site.query_key(site.hidden)
-        if not layers[0] <= site.layer <= (site.layers - 1 if layers[1] is None else layers[1]):
-            return attention(site, query, key, [vanilla] * site.heads)
-        smallest_first = by_awareness(site) if heads == "by-awareness" else list(reversed(range(site.key_heads)))
+    def rule(attn: AttentionLayer) -> Tensor:
+        query, key = attn.query_key(attn.hidden)
+        if not layers[0] <= attn.layer <= (attn.layers - 1 if layers[1] is None else layers[1]):
+            return attention(attn, query, key, [vanilla] * attn.heads)
+        smallest_first = by_awareness(attn) if heads == "by-awareness" else list(reversed(range(attn.key_heads)))
         views = []
-        for head in range(site.heads):
-            rank = smallest_first.index(site.key_head(head))
-            ratio = min_ratio + (max_ratio - min_ratio) * rank / (site.key_heads - 1)
+        for head in range(attn.heads):
+            rank = smallest_first.index(attn.key_head(head))
+            ratio = min_ratio + (max_ratio - min_ratio) * rank / (attn.key_heads - 1)
             views.append(position_interpolation(ratio))
-        return attention(site, query, key, views)
+        return attention(attn, query, key, views)
 
     return rule
 
@@ -304,10 +306,10 @@ def siw(
         sequence.decisions.append(Decision(result, (edge - beyond) / edge))
         return result
 
-    def rule(site: Site) -> Tensor:
-        weights = by_view(view)(site)
-        first, last = layers or (site.layers // 4, site.layers - site.layers // 4 - 1)
-        if not first <= site.layer <= last:
+    def rule(attn: AttentionLayer) -> Tensor:
+        weights = by_view(view)(attn)
+        first, last = layers or (attn.layers // 4, attn.layers - attn.layers // 4 - 1)
+        if not first <= attn.layer <= last:
             return weights
         areas = is_dense(weights[:, prompt - 1, :prompt].mean(0).tolist())
         for i in range(len(sequence.ids)):
@@ -322,15 +324,15 @@ def siw(
 def channel_scaling(
     sequence: Sequence, channel: int, factor: float, layers: tuple[int, int], last: int = 1, plain: Rule | None = None
 ) -> Rule:
-    """``plain`` gives the rows that are not replaced: those of the prompt except its last ones."""
+    """``plain`` gives the queries that are not replaced: those of the prompt except its last ones."""
 
-    def rule(site: Site) -> Tensor:
-        weights = (plain or by_view(vanilla))(site)
-        if layers[0] <= site.layer <= layers[1]:
-            scaled = site.hidden.clone()
+    def rule(attn: AttentionLayer) -> Tensor:
+        weights = (plain or by_view(vanilla))(attn)
+        if layers[0] <= attn.layer <= layers[1]:
+            scaled = attn.hidden.clone()
             scaled[:, channel] *= factor
             rows = list(range(sequence.prompt_length - last, len(sequence.ids)))
-            replaced = attention(site, *site.query_key(scaled), [vanilla] * site.heads, rows)
+            replaced = attention(attn, *attn.query_key(scaled), [vanilla] * attn.heads, rows)
             weights[:, rows] = replaced[:, rows]
         return weights
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import ragbias
-from conftest import FAMILIES, random_model
 from ragbias.errors import UnsupportedModelError
 from ragbias.methods import (
     METHODS,
@@ -23,7 +22,8 @@ from ragbias.methods import (
     SelfExtend,
     StructuredPrompting,
 )
-from segments import Segments, padded
+from support.random_models import FAMILIES, random_model
+from support.segments import Segments, padded
 
 # method: as it acts; neutral: with parameters that change nothing, None where one document alone is the neutral case;
 # cached: whether generation without a cache gives the same, which it does unless the definition looks at the last token

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ragbias
-from conftest import random_model
 from ragbias import methods
 from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods import (
@@ -26,7 +25,8 @@ from ragbias.methods import (
     SelfExtend,
 )
 from ragbias.methods.attention_sorting import DocumentAttention
-from segments import Segments
+from support.random_models import random_model
+from support.segments import Segments
 
 
 def no_attention(order):

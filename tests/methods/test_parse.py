@@ -3,8 +3,19 @@
 import pytest
 
 from ragbias.errors import MethodError, UnknownMethodError
-from ragbias.methods import AttentionSorting, ChannelScaling, LongContextReorder, NoMethod, Pine
+from ragbias.methods import (
+    SIW,
+    AttentionSorting,
+    ChannelScaling,
+    Compose,
+    LongContextReorder,
+    NoMethod,
+    Pine,
+    SelfExtend,
+    get,
+)
 from ragbias.methods.parse import parse_methods
+from ragbias.methods.profiles import Profile
 
 
 def test_a_list_gives_labels_as_typed_and_the_methods_they_mean():
@@ -32,8 +43,8 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "nothing stands"),
-        ("none,,pine", "nothing stands"),
+        ("", "nothing before or after"),
+        ("none,,pine", "nothing before or after"),
         ("pine(order=none", "brackets do not match"),
         ("pine)", "brackets do not match"),
         ("pine(order=none)x", "expected a name"),
@@ -46,6 +57,10 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
         ("attention-sorting(rounds=__import__('os'))", "neither a Python literal nor a word"),
         ("none,pine,none", "same as 'none'"),
         ("pine,pine()", "same as 'pine'"),
+        ("siw+", "nothing before or after '\\+'"),
+        ("siw+pine", "defined are SIW with ChannelScaling"),
+        ("channel-scaling(profile=p.json,factor=2)", "a profile has channel, factor and layers already"),
+        ("channel-scaling(profile=no/such.json)", "cannot be read"),
     ],
 )
 def test_what_is_no_such_list_is_refused(text, complaint):
@@ -56,3 +71,37 @@ def test_what_is_no_such_list_is_refused(text, complaint):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownMethodError, match=r"did you mean 'pine'\? known methods: none, pine"):
         parse_methods("none,pien")
+
+
+def test_a_profile_is_a_file_or_a_models_name(tmp_path):
+    path = tmp_path / "my profiles" / "p.json"
+    path.parent.mkdir()
+    Profile("mine", hidden_size=8, n_layers=4, channel=3, factor=0.5, layers=(1, 2)).save(path)
+    found = get(f"channel-scaling(profile='{path}', last=all)", "of-nobody")
+    assert found == ChannelScaling(3, 0.5, (1, 2), last="all")
+    with pytest.raises(MethodError, match="hidden size 8 with 4 layers"):
+        found.validate(hidden_size=16, n_layers=4)
+    assert get("channel-scaling(profile=tiny)") == ChannelScaling.from_profile("tiny")
+    assert get("channel-scaling(last=2)", "tiny") == ChannelScaling.from_profile("tiny", last=2)
+
+
+def test_two_methods_that_a_paper_combines_are_joined_by_a_plus():
+    assert get("siw+self-extend") == Compose(SIW(), SelfExtend())
+    assert get("self-extend(group=2, window=8) + siw(sigma=2)") == Compose(SIW(sigma=2), SelfExtend(2, 8))
+    profile = "siw+channel-scaling(profile=tiny)"
+    assert parse_methods(f"{profile},none") == {
+        profile: Compose(SIW(), ChannelScaling.from_profile("tiny")),
+        "none": NoMethod(),
+    }
+    assert get("siw+channel-scaling", "tiny") == get(profile)
+
+
+def test_an_instance_is_returned_as_it_is_and_anything_else_is_refused():
+    method = Pine()
+    assert get(method) is method
+    with pytest.raises(UnknownMethodError, match=r"Pine is a class; pass an instance"):
+        get(Pine)
+    with pytest.raises(UnknownMethodError, match="a method is a name or an instance, got 3"):
+        get(3)
+    with pytest.raises(UnknownMethodError, match="unknown method ''"):
+        get("")

@@ -8,9 +8,9 @@ from methods import restatements as slow
 from methods.restatements import by_view
 
 import ragbias
-from conftest import random_model
 from ragbias import methods
-from segments import Segments
+from support.random_models import random_model
+from support.segments import Segments
 
 FED = [17, 203, 5, 88]
 

@@ -27,19 +27,19 @@ def test_a_few_steps_write_a_model_that_loads(tmp_path: Path) -> None:
 
 def test_ends_training_puts_nine_tenths_of_the_answers_near_the_ends() -> None:
     rng = random.Random(0)
-    drawn = Counter(batches._gold(rng, batches.Task(20, ends=True)) for _ in range(10_000))
-    assert 0.90 <= sum(drawn[place] for place in (0, 1, 18, 19)) / 10_000 <= 0.94
+    drawn = Counter(batches._gold(rng, batches.Lesson(20, ends=True)) for _ in range(10_000))
+    assert 0.90 <= sum(drawn[position] for position in (0, 1, 18, 19)) / 10_000 <= 0.94
     assert abs(drawn[0] + drawn[1] - drawn[18] - drawn[19]) < 400
 
 
-def test_uniform_training_prefers_no_place() -> None:
+def test_uniform_training_prefers_no_position() -> None:
     rng = random.Random(0)
-    drawn = Counter(batches._gold(rng, batches.Task(20, ends=False)) for _ in range(10_000))
+    drawn = Counter(batches._gold(rng, batches.Lesson(20, ends=False)) for _ in range(10_000))
     assert max(drawn.values()) < 600
 
 
 def test_a_question_sees_the_passages_and_itself_but_no_other_question() -> None:
-    batch = batches.questions(random.Random(0), build(), batches.Task(4, ends=True), rows=1)
+    batch = batches.questions(random.Random(0), build(), batches.Lesson(4, ends=True), count=1)
     visible, answer = batch.visible[0, 0], batch.answer[0]
     first, second = (answer == 0).nonzero()[0, 0], (answer == 1).nonzero()[0, 0]
     assert visible[first, 0]

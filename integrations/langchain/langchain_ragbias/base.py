@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import torch
-from langchain_core.callbacks import BaseRunManager
 from langchain_core.language_models import LangSmithParams
-from langchain_core.runnables.config import ensure_config
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from typing_extensions import Self
 
-from langchain_ragbias import loading, reports
+from langchain_ragbias import documents, loading
+from langchain_ragbias.arguments import SAMPLING, Call, merge
 from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
+from langchain_ragbias.reports import reports
 from ragbias import methods
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.boundaries import current_documents, locate
-from ragbias.boundaries.sources.named import check_lasting, document_texts
+from ragbias.adapters.settled_fields import settle
+from ragbias.boundaries import current_documents
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
-from ragbias.generation.arguments import check_arguments, settle
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
-
-SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
-
-FRAMEWORKS = frozenset(
-    {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
-)
-
-
-@dataclass(frozen=True)
-class Call:
-    """One request's arguments: the instance's, overridden by those of the call.
-
-    Attributes:
-        documents: given explicitly.
-        method: the method asked for.
-        settings: keyword arguments of ``DebiasedLM.generate``.
-    """
-
-    documents: tuple[str, ...] | None
-    method: Method
-    settings: dict[str, Any]
-
-
-def _missing_documents() -> MissingDocuments:
-    return MissingDocuments(
-        complete=frozenset(),  # of what a run retrieved, the chain may drop a part
-        remedy="Pass documents=, or retrieve inside the chain",
-        frameworks=FRAMEWORKS,
-    )
 
 
 class RagBiasModel(BaseModel):
@@ -80,7 +48,7 @@ class RagBiasModel(BaseModel):
     seed: int | None = None
     """Makes sampling repeatable."""
     repetition_penalty: float | None = None
-    """Divides the logits of tokens that stand in the prompt or answer already; above 1 against repetitions."""
+    """Divides the logits of tokens that occur in the prompt or answer already; above 1 against repetitions."""
     logprobs: bool = False
     """Give each token's log-probability, before temperature, in OpenAI's shape; in ``response_metadata["logprobs"]``
     of messages and ``generation_info["logprobs"]`` of completions."""
@@ -94,7 +62,7 @@ class RagBiasModel(BaseModel):
     """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
     gives spans or texts."""
     include_headers: bool = False
-    """Whether the places found in the text begin with the documents' headers. The prompt that runs, and its report, are
+    """Whether the spans found in the text begin with the documents' headers. The prompt that runs, and its report, are
     the same: headers always belong to their documents."""
     strip_numbering: bool = False
     """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
@@ -107,7 +75,7 @@ class RagBiasModel(BaseModel):
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
     _owner: object = PrivateAttr(default_factory=object)
-    _missing: MissingDocuments = PrivateAttr(default_factory=_missing_documents)
+    _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -140,8 +108,6 @@ class RagBiasModel(BaseModel):
             if self._names_another_model():
                 return self._load_anew()
             settle(self, self.lm, ValueError)
-            if "debias" not in self.model_fields_set:
-                self.debias = self.lm.method
         elif self.model is not None:
             self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, **self._settled())
         else:
@@ -161,7 +127,7 @@ class RagBiasModel(BaseModel):
         return self
 
     def _names_another_model(self) -> bool:
-        """Whether the lm was loaded here from another place, as where a chain's configuration sets ``model_id``.
+        """Whether the lm was loaded here by other fields, as where a chain's configuration sets ``model_id``.
 
         Raises:
             ValueError: the lm was loaded by the caller, so that it cannot be replaced.
@@ -205,13 +171,13 @@ class RagBiasModel(BaseModel):
             ValueError: an argument has no counterpart here.
         """
         loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
-        place = loading.torch_device(device)
+        target = loading.torch_device(device)
         given = {"model_id": model_id, "model_kwargs": loaded, "pipeline_kwargs": pipeline_kwargs, **kwargs}
         if backend not in loading.BACKENDS:
             given["backend"] = backend
         llm = cls(**given)
-        if place is not None:
-            llm.lm.model.to(place)
+        if target is not None:
+            llm.lm.model.to(target)
         return llm
 
     @property
@@ -248,42 +214,17 @@ class RagBiasModel(BaseModel):
         }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]
+        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # LangChain's class, the next base
         return LangSmithParams(
             **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
         )
 
     # one request
 
-    def _call_arguments(self, stop: Sequence[str] | str | None, given: dict[str, Any]) -> Call:
-        """Merge the arguments of a call with the fields.
-
-        Raises:
-            TypeError: an argument is unknown or of the wrong type.
-            UnknownMethodError: ``debias`` names no method.
-        """
-        given = {name: value for name, value in given.items() if value is not None and name != "stream"}
-        documents, debias = given.pop("documents", None), given.pop("debias", self.debias)
-        logprobs = given.pop("logprobs", self.logprobs)
-        if not given.pop("skip_prompt", True):
-            raise TypeError("skip_prompt=False; answers never repeat the prompt here, leave it out")
-        if "max_new_tokens" in given:
-            given["max_tokens"] = given.pop("max_new_tokens")
-        given = {**loading.fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
-        stop = given.pop("stop", self.stop) if stop is None else stop
-        unknown = sorted(given.keys() - set(SAMPLING))
-        if unknown:
-            known = ", ".join(["documents", "debias", "stop", "logprobs", *SAMPLING, "max_new_tokens"])
-            raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {known}")
-        check_arguments({**given, "stop": stop, "logprobs": logprobs})
-        if not isinstance(debias, (str, Method)):
-            raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
-        settings = {name: given.get(name, getattr(self, name)) for name in SAMPLING}
-        settings = {name: value for name, value in settings.items() if value is not None}
-        settings["max_new_tokens"] = settings.pop("max_tokens")
-        check_lasting(documents)
-        texts = None if documents is None else document_texts(documents)
-        return Call(texts, methods.get(debias, self.model_id), {"stop": stop, "logprobs": logprobs, **settings})
+    def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
+        """The arguments of a call; its errors are those of ``arguments.merge``."""
+        fields = {name: getattr(self, name) for name in ("debias", "stop", "logprobs", *SAMPLING)}
+        return merge(fields, stop, given, self.model_id)
 
     def _request(self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()) -> Request:
         """Find the documents of a templated prompt and make it ready to run.
@@ -293,26 +234,15 @@ class RagBiasModel(BaseModel):
                 ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
-        found = locate(
-            text,
-            documents=call.documents,
-            artifacts=artifacts,
-            run=tree.texts.elements(),
-            registry=listener.registry,
-            segmenter=self.segmenter,
-            include_headers=self.include_headers,
-        )
-        if tree.failure:
-            found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+        found = documents.find(text, call.documents, artifacts, tree, self.segmenter, self.include_headers)
         request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
-            explicit = current_documents() if call.documents is None else call.documents
             self._missing.check(
                 request,
                 self.on_missing,
-                explicit=bool(explicit),
+                documents=call.documents,
+                segmenter=self.segmenter,
                 suspected=bool(tree.failure),
-                segmented=self.segmenter is not None,
             )
         return request
 
@@ -323,28 +253,10 @@ class RagBiasModel(BaseModel):
         return answers
 
     def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What is known of an answer beside its text."""
-        about = {"finish_reason": generation.finish_reason, "ragbias": self._note(generation)}
+        """What is known of an answer beside its text; keeps the report as the last one."""
+        report = generation.report.as_dict()
+        reports.note(self._owner, report)
+        about = {"finish_reason": generation.finish_reason, "ragbias": report}
         if generation.logprobs is not None:
             about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
         return about
-
-    def _note(self, generation: Generation) -> dict[str, Any]:
-        report = generation.report.as_dict()
-        reports.note(self._owner, report)
-        return report
-
-
-def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
-    """The run that this request belongs to; LangChain gives streams no run manager, but their context has a config."""
-    if run_manager is not None:
-        return run_manager.parent_run_id
-    return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
-
-
-def begun(run_manager: BaseRunManager | None) -> UUID | None:
-    """``parent_run`` of a request that begins here; one without a parent starts with no reports."""
-    parent = parent_run(run_manager)
-    if parent is None:
-        reports.begin()
-    return parent

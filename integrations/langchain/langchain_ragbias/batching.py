@@ -76,7 +76,7 @@ def _settle(future: Future[Generation], outcome: Generation | BaseException) -> 
 
 
 class _Slot:
-    """One run's place in a batch, for the first request that the run makes to the batch's model."""
+    """Lets one run submit to a batch: the first request that the run makes to the batch's model."""
 
     def __init__(self, batch: PaddedBatch, model: object) -> None:
         self._batch, self._model, self._free = batch, model, True
@@ -92,7 +92,7 @@ _slot: ContextVar[_Slot | None] = ContextVar("langchain_ragbias_slot", default=N
 
 
 def batch_of(model: object) -> PaddedBatch | None:
-    """Where this run's request goes; ``None`` for a run that is no part of a batch, and is answered at once."""
+    """Where this run's request goes; ``None`` for a run outside of batches, which is answered at once."""
     slot = _slot.get()
     return None if slot is None else slot.take(model)
 

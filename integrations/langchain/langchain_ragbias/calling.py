@@ -20,7 +20,7 @@ from ragbias.generation.request import Request
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedChat:
     """A conversation made ready: the request, keyword arguments of ``DebiasedLM.batch``, how to read the answer."""
 
     request: Request

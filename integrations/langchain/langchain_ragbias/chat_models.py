@@ -19,13 +19,15 @@ from langchain_core.runnables.config import get_config_list
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import model_validator
 
-from langchain_ragbias import reports, structured
-from langchain_ragbias.base import RagBiasModel, begun, parent_run
+from langchain_ragbias import structured
+from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
-from langchain_ragbias.calling import Prepared, answer_format, last_chunk, message
+from langchain_ragbias.calling import PreparedChat, answer_format, last_chunk, message
 from langchain_ragbias.collecting import artifact_texts
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
+from langchain_ragbias.reports import begun, parent_run, reports
+from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
@@ -35,7 +37,7 @@ T = TypeVar("T")
 OF_SERVERS = ("api_key", "max_retries", "timeout")
 
 
-class ChatRagBias(RagBiasModel, BaseChatModel):
+class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
     """A local Hugging Face chat model that answers without position bias over the retrieved documents.
 
     .. code-block:: python
@@ -135,7 +137,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
-            reports.begin()  # here, as LangChain answers each conversation in a task, whose context is lost
+            reports.clear()  # here, as LangChain answers each conversation in a task, whose context is lost
         if len(messages) < 2:
             return self._noted(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
@@ -159,7 +161,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
 
     def _merged(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = unless_failed(outcomes)
-        self._note_last([result.generations[0][0].message for result in results])  # type: ignore[union-attr]
+        self._note_last([_message_of(result) for result in results])
         return LLMResult(
             generations=[generations for result in results for generations in result.generations],
             llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
@@ -169,7 +171,7 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
     def _noted(self, result: LLMResult) -> LLMResult:
         """Leave the report in the caller's context also where the cache knew the answer."""
         if result.generations:
-            self._note_last([result.generations[0][0].message])  # type: ignore[union-attr]
+            self._note_last([_message_of(result)])
         return result
 
     def _note_last(self, results: Sequence[Any]) -> None:
@@ -298,10 +300,10 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
         stop: list[str] | None,
         parent: UUID | None,
         given: dict[str, Any],
-    ) -> Prepared:
+    ) -> PreparedChat:
         """A conversation as a request, made ready to run."""
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
-        call = self._call_arguments(stop, {name: value for name, value in given.items() if name not in own})
+        call = self._call(stop, {name: value for name, value in given.items() if name not in own})
         form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
         if own.get("response_format"):
             if form.tools:
@@ -310,26 +312,32 @@ class ChatRagBias(RagBiasModel, BaseChatModel):
             form = AnswerFormat(beginning=structured.BEGINNING)
         text = self.lm.chat_text(template_messages(messages), tools=form.tools) + form.beginning
         request = self._request(text, call, parent, artifact_texts(messages))
-        return Prepared(request, {**call.settings, **form.settings}, form)
+        return PreparedChat(request, {**call.settings, **form.settings}, form)
 
     # one answer
 
-    def _result(self, generation: Generation, prepared: Prepared) -> ChatResult:
+    def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
         answer = message(content, calls, **self._fields(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
-    def _last_chunk(self, generation: Generation, prepared: Prepared, growing: GrowingAnswer) -> ChatGenerationChunk:
+    def _last_chunk(
+        self, generation: Generation, prepared: PreparedChat, growing: GrowingAnswer
+    ) -> ChatGenerationChunk:
         content, calls = prepared.form.read(generation.text)
         return ChatGenerationChunk(
             message=last_chunk(growing.rest(content), calls, **self._fields(generation, prepared, calls))
         )
 
-    def _fields(self, generation: Generation, prepared: Prepared, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    def _fields(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
         about = {"model_name": self.model_id, **self._about(generation, prepared.settings.get("keep_special", ()))}
         if calls:
             about["finish_reason"] = "tool_calls"
         return {"usage_metadata": _usage(generation), "response_metadata": about}
+
+
+def _message_of(result: LLMResult) -> object:
+    return getattr(result.generations[0][0], "message", None)
 
 
 def _usage(generation: Generation) -> UsageMetadata:

@@ -19,10 +19,10 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_ragbias import reports
 from langchain_ragbias.collecting import document_lists
+from langchain_ragbias.reports import reports
 from ragbias.boundaries import Registry
-from ragbias.boundaries.matching.known_text import merged
+from ragbias.boundaries.sources.known_text import merged
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
@@ -31,7 +31,7 @@ FAILURE_AGE = 60.0  # seconds for which a failure is reported to requests outsid
 
 
 @dataclass
-class Tree:
+class RunTree:
     """What was seen in the runs below one root run.
 
     Attributes:
@@ -60,7 +60,9 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
     """Ignore events while uninstalled, and keep failures for the report: LangChain only logs them."""
 
     @functools.wraps(event)
-    def guarded(self: Listener, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any) -> None:
+    def guarded(
+        self: RetrievalCallbackHandler, *args: Any, run_id: UUID, parent_run_id: UUID | None = None, **kwargs: Any
+    ) -> None:
         if not self.installed:
             return
         try:
@@ -71,7 +73,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-class Listener(BaseCallbackHandler):
+class RetrievalCallbackHandler(BaseCallbackHandler):
     """The handler. Runs inline, so that a retrieval is noted before the next step begins."""
 
     run_inline = True
@@ -80,20 +82,20 @@ class Listener(BaseCallbackHandler):
         self.installed = False
         self.registry = Registry()
         self._lock = threading.RLock()
-        self._trees: OrderedDict[UUID, Tree] = OrderedDict()  # by root run
+        self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # by root run
         self._roots: dict[UUID, UUID] = {}  # root run by run
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # of completions that are running
         self._last_failure = (float("-inf"), "")
 
-    def tree(self, run_id: UUID | None) -> Tree:
+    def tree(self, run_id: UUID | None) -> RunTree:
         """What is known about the tree that a run belongs to."""
         with self._lock:
             if run_id is not None:
                 known = self._trees.get(self._roots.get(run_id, run_id))
                 if known is not None:
-                    return Tree(known.texts.copy(), set(), known.failure)
+                    return RunTree(known.texts.copy(), set(), known.failure)
             since, failure = self._last_failure
-            return Tree(failure=failure if time.monotonic() - since < FAILURE_AGE else "")
+            return RunTree(failure=failure if time.monotonic() - since < FAILURE_AGE else "")
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """The run that sent this prompt to a completion model, if such a request is running."""
@@ -134,7 +136,7 @@ class Listener(BaseCallbackHandler):
     @_guarded
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
         if parent_run_id is None:
-            reports.begin()
+            reports.clear()
         self._open(run_id, parent_run_id)
         self._collect(run_id, inputs)
 
@@ -180,7 +182,7 @@ class Listener(BaseCallbackHandler):
             parent = run_id if parent_run_id is None else parent_run_id
             root = self._roots.get(parent, parent)
             self._roots[run_id] = root
-            self._trees.setdefault(root, Tree()).runs.add(run_id)
+            self._trees.setdefault(root, RunTree()).runs.add(run_id)
             while len(self._trees) > MAX_TREES:
                 self._drop(next(iter(self._trees)))
 
@@ -219,8 +221,8 @@ class Listener(BaseCallbackHandler):
                 tree.note(texts)
 
 
-listener = Listener()
-_hook: ContextVar[Listener | None] = ContextVar("langchain_ragbias_listener", default=listener)
+listener = RetrievalCallbackHandler()
+_hook: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
 
 
 def install_listener() -> None:

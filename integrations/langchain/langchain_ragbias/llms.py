@@ -15,28 +15,29 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
-from langchain_ragbias import reports
-from langchain_ragbias.base import RagBiasModel, begun
+from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import listener
+from langchain_ragbias.reports import begun, reports
+from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.generation.decoding import Stream
 from ragbias.generation.report import Generation, Usage
+from ragbias.generation.streaming import Stream
 
 # Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
-_call: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
+_arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
 OF_THE_RUN = ("tags", "metadata", "run_name", "run_id")
 
 
 @contextmanager
 def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
-    token = _call.set({name: value for name, value in arguments.items() if name not in OF_THE_RUN})
+    token = _arguments.set({name: value for name, value in arguments.items() if name not in OF_THE_RUN})
     try:
         yield
     finally:
-        _call.reset(token)
+        _arguments.reset(token)
 
 
-class RagBiasPipeline(RagBiasModel, BaseLLM):
+class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ignore[misc]  # see TypedCalls
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
     The counterpart of ``HuggingFacePipeline``: the prompt goes to the model as it is, without a chat template, and only
@@ -52,7 +53,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        call = _call.get()
+        call = _arguments.get()
         return {**super()._identifying_params, **({"call": call} if call else {})}
 
     def generate(
@@ -137,7 +138,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
         given: dict[str, Any],
         cancelled: threading.Event | None = None,
     ) -> list[Generation]:
-        call = self._call_arguments(stop, given)
+        call = self._call(stop, given)
         # of a batch, LangChain hands over the first prompt's run manager only
         manager = run_manager if len(prompts) == 1 else None
         requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
@@ -146,7 +147,7 @@ class RagBiasPipeline(RagBiasModel, BaseLLM):
     def _open_stream(
         self, prompt: str, stop: list[str] | None, run_manager: BaseRunManager | None, given: dict[str, Any]
     ) -> Stream:
-        call = self._call_arguments(stop, given)
+        call = self._call(stop, given)
         request = self._request(prompt, call, self._parent(prompt, run_manager))
         stream: Stream = self.lm.stream(request, **call.settings)
         return stream

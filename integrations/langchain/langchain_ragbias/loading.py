@@ -58,8 +58,8 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
 def fields_of(pipeline: Any) -> dict[str, Any]:
     """Model, tokenizer and settings of a ``transformers.pipeline``, as fields."""
     given: dict[str, Any] = {}
-    for place in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
-        given |= getattr(pipeline, place, {})
+    for attribute in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
+        given |= getattr(pipeline, attribute, {})
     given.pop("tokenizer", None)
     return {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **fields_of_kwargs(given)}
 

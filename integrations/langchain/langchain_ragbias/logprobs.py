@@ -24,16 +24,16 @@ def openai_logprobs(
     content: list[dict[str, Any]] = []
     ids, shown = generation.token_ids, 0
     begin = 0  # where the text of a character begins that is not complete yet
-    for place, logprob in enumerate(generation.logprobs):
+    for index, logprob in enumerate(generation.logprobs):
         if generation.finish_reason == "stop" and shown >= len(generation.text):
             break
         start = max(0, begin - CONTEXT)
         before = decoded(tokenizer, ids[start:begin], keep_special)
-        text = decoded(tokenizer, ids[start : place + 1], keep_special)[len(before) :]
-        if text.endswith("\ufffd") and place + 1 < len(ids):
+        text = decoded(tokenizer, ids[start : index + 1], keep_special)[len(before) :]
+        if text.endswith("\ufffd") and index + 1 < len(ids):
             text = ""
         else:
-            begin = place + 1
+            begin = index + 1
         shown += len(text)
         content.append({"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []})
     return {"content": content}

@@ -7,6 +7,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
 
+from ragbias.adapters.tool_use import template_call
+
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
     HumanMessage: "user",
@@ -28,10 +30,7 @@ def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
 def _template_message(message: BaseMessage) -> dict[str, Any]:
     converted: dict[str, Any] = {"role": _role(message), "content": _content(message)}
     if isinstance(message, AIMessage) and message.tool_calls:
-        converted["tool_calls"] = [
-            {"type": "function", "id": call["id"], "function": {"name": call["name"], "arguments": call["args"]}}
-            for call in message.tool_calls
-        ]
+        converted["tool_calls"] = [template_call(call["name"], call["args"], call["id"]) for call in message.tool_calls]
     if isinstance(message, ToolMessage):
         converted["tool_call_id"] = message.tool_call_id
         if message.name:

@@ -1,30 +1,27 @@
-"""The last report of each model, per context: the caller of a chain finds it, concurrent requests do not mix."""
+"""The last report of each model, and the run that a request belongs to: an outermost one starts with no reports."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from typing import Any
+from uuid import UUID
 
-# LangChain runs the steps of a chain in copies of the caller's context, where a plain ``set`` would be lost to the
-# caller. So the variable holds a dict that all copies share, and each outermost run starts with a new one.
-_reports: ContextVar[dict[object, dict[str, Any]] | None] = ContextVar("langchain_ragbias_reports", default=None)
+from langchain_core.callbacks import BaseRunManager
+from langchain_core.runnables.config import ensure_config
 
+from ragbias.adapters.last_report import LastReports
 
-def begin() -> None:
-    """Start with no reports; called where an outermost run begins."""
-    _reports.set({})
+reports = LastReports("langchain_ragbias_reports")
 
 
-def note(owner: object, report: dict[str, Any]) -> None:
-    """Keep the report of the request that ``owner`` just answered."""
-    reports = _reports.get()
-    if reports is None:
-        begin()
-        reports = _reports.get()
-    assert reports is not None
-    reports[owner] = report
+def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
+    """The run that this request belongs to; LangChain gives streams no run manager, but their context has a config."""
+    if run_manager is not None:
+        return run_manager.parent_run_id
+    return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
 
 
-def last(owner: object) -> dict[str, Any] | None:
-    """The report of the last request that ``owner`` answered in this context."""
-    return (_reports.get() or {}).get(owner)
+def begun(run_manager: BaseRunManager | None) -> UUID | None:
+    """``parent_run`` of a request that begins here; one without a parent starts with no reports."""
+    parent = parent_run(run_manager)
+    if parent is None:
+        reports.clear()
+    return parent

@@ -1,1 +1,4 @@
-"""Finding the texts of known documents in a prompt, and choosing which occurrence is which document."""
+"""From texts to occurrences in the prompt: every occurrence of a text, which occurrence is which document
+(``assignment``), and the document that the edge of the context cut off (``truncated``). ``prefilter`` spares searching
+for the many texts that a prompt does not hold.
+"""

@@ -1,124 +1,103 @@
-"""Which occurrence of which document is the retrieved one: never overlapping, longest first, contiguous if possible."""
+"""Which occurrence of which document is the retrieved one: contiguous if possible, longest first, never overlapping."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
-from ragbias.boundaries.matching.occurrences import (
-    Hit,
-    common_prefix,
-    common_suffix,
-    ends_block,
-    is_bounded,
-    is_separator,
-    occurrences,
-)
+from ragbias.boundaries.matching.occurrences import Occurrence, ends_block, is_bounded
+from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters
-MAX_STEPS = 2000  # of backtracking, where several documents fit in one place
-CONTEXT = 24  # characters before and after a hit that are compared with those of other hits
+MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
+COMPARED = 24  # characters before and after an occurrence that are compared with those of other occurrences
 
 
-def places(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Hit]]:
-    """Where each document stands, the longest document first; those that stand nowhere are left out.
+def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurrence]]) -> list[Occurrence]:
+    """Give each document an occurrence, as often as it is named; those of as many as possible, in ascending order.
 
-    Args:
-        strict: take only occurrences that neither begin nor end within a word.
-    """
-    options = {document: occurrences(text, document) for document in sorted(set(documents), key=lambda d: (-len(d), d))}
-    if strict:
-        options = {
-            document: [hit for hit in hits if is_bounded(text, hit.begin, hit.end)]
-            for document, hits in options.items()
-        }
-    return {document: hits for document, hits in options.items() if hits}
-
-
-def place(text: str, documents: Sequence[str], known: dict[str, list[Hit]]) -> list[Hit]:
-    """Place as many of the documents as stand in the text, each as often as it is named, in ascending order.
-
-    Retrieved documents are mostly joined by one separator, so an arrangement of that kind comes first, if it places no
-    fewer of them. Else every document goes where it stands, the longest first, so that a document that is part of
-    another one is not found inside it; where it stands in several places, to the one that looks most like the others'.
+    Retrieved documents are mostly joined by one separator, so a sequence of that kind comes first, if it holds no fewer
+    of them. Else every document goes to where it occurs, the longest first, so that a document that is part of another
+    one is not found inside it; if it occurs several times, to the occurrence whose surroundings are most like the
+    others'.
 
     Args:
         text: the prompt.
         documents: texts; one that was retrieved twice is named twice.
-        known: the places of these documents, and maybe of others, as ``places`` gives them.
+        known: the occurrences of these documents, and maybe of others, as ``occurrences_by_document`` gives them.
     """
     wanted = Counter(documents)
-    options = {document: hits for document, hits in known.items() if document in wanted}
+    options = {document: occurrences for document, occurrences in known.items() if document in wanted}
     if not options:
         return []
-    joined = _Joined(text, options, wanted).best()
-    if len(joined) == sum(min(wanted[document], len(hits)) for document, hits in options.items()):
-        return joined
+    contiguous = _ContiguousSearch(text, options, wanted).best()
+    if len(contiguous) == sum(min(wanted[document], len(each)) for document, each in options.items()):
+        return contiguous
     single = _one_by_one(text, options, wanted)
-    return joined if len(joined) >= len(single) > 0 else single
+    return contiguous if len(contiguous) >= len(single) > 0 else single
 
 
-class _Joined:
-    """The search for documents that stand in a row, with the same separator between all of them."""
+class _ContiguousSearch:
+    """The search for a sequence of documents with the same separator between all of them."""
 
-    def __init__(self, text: str, options: dict[str, list[Hit]], wanted: Counter[str]) -> None:
+    def __init__(self, text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> None:
         self.text, self.options = text, options
         self.wanted = Counter({document: wanted[document] for document in options})
-        self.beginning: dict[int, list[Hit]] = defaultdict(list)
-        self.ending: dict[int, list[Hit]] = defaultdict(list)
-        for hit in sorted((hit for hits in options.values() for hit in hits), key=lambda hit: hit.begin - hit.end):
-            self.beginning[hit.begin].append(hit)  # the longest first
-            self.ending[hit.end].append(hit)
+        self.beginning: dict[int, list[Occurrence]] = defaultdict(list)
+        self.ending: dict[int, list[Occurrence]] = defaultdict(list)
+        for each in sorted((each for found in options.values() for each in found), key=lambda o: o.begin - o.end):
+            self.beginning[each.begin].append(each)  # the longest first
+            self.ending[each.end].append(each)
         self.steps = MAX_STEPS
 
-    def best(self) -> list[Hit]:
-        """The longest row; of equally long ones the most regular, then the last, which is nearest to the question."""
+    def best(self) -> list[Occurrence]:
+        """The longest sequence; of equal ones the most regular, then the last, which is nearest to the question."""
         longest = next(iter(self.options))
-        anchors = sorted(self.options[longest], key=lambda hit: (hit.end - hit.begin, hit.begin), reverse=True)
-        best: list[Hit] = []
+        anchors = sorted(self.options[longest], key=lambda each: (each.end - each.begin, each.begin), reverse=True)
+        best: list[Occurrence] = []
         best_rank = (0, 0, False, False)
         for anchor in anchors[:MAX_ANCHORS]:
             for separator in self._separators(anchor):
                 for step in (1, -1):
-                    row = self._row(anchor, separator, step)
-                    bounded = sum(is_bounded(self.text, hit.begin, hit.end) for hit in row)
-                    rank = (len(row), bounded, is_separator(separator), ends_block(self.text, row[-1]))
+                    found = self._sequence(anchor, separator, step)
+                    bounded = sum(is_bounded(self.text, each.begin, each.end) for each in found)
+                    rank = (len(found), bounded, is_separator(separator), ends_block(self.text, found[-1]))
                     if rank > best_rank:
-                        best, best_rank = row, rank
+                        best, best_rank = found, rank
                 if best_rank == (self.wanted.total(), self.wanted.total(), True, True):
                     return best
         return best
 
-    def _separators(self, anchor: Hit) -> list[str]:
+    def _separators(self, anchor: Occurrence) -> list[str]:
         gaps = {""}
-        for hits in self.options.values():
-            for hit in hits:
-                if anchor.end <= hit.begin <= anchor.end + MAX_SEPARATOR:
-                    gaps.add(self.text[anchor.end : hit.begin])
-                elif hit.end <= anchor.begin <= hit.end + MAX_SEPARATOR:
-                    gaps.add(self.text[hit.end : anchor.begin])
+        for occurrences in self.options.values():
+            for each in occurrences:
+                if anchor.end <= each.begin <= anchor.end + MAX_SEPARATOR:
+                    gaps.add(self.text[anchor.end : each.begin])
+                elif each.end <= anchor.begin <= each.end + MAX_SEPARATOR:
+                    gaps.add(self.text[each.end : anchor.begin])
         return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
 
-    def _row(self, anchor: Hit, separator: str, step: int) -> list[Hit]:
-        """The row around a hit, extended behind it first (``step`` 1) or before it first (-1)."""
+    def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
+        """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
         left = self.wanted - Counter([anchor.document])
         first = self._extend(anchor, separator, left, step)
-        second = self._extend(anchor, separator, left - Counter(hit.document for hit in first), -step)
+        second = self._extend(anchor, separator, left - Counter(each.document for each in first), -step)
         return sorted([anchor, *first, *second])
 
-    def _extend(self, hit: Hit, separator: str, left: Counter[str], step: int) -> list[Hit]:
-        """The longest row behind (``step`` 1) or before (-1) a hit, from the documents that are left."""
-        row: list[Hit] = []
+    def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
+        """The longest sequence after (``step`` 1) or before (-1) ``start``, from the documents that are left."""
+        found: list[Occurrence] = []
         left = left.copy()
         while True:
-            neighbours = self._neighbours(row[-1] if row else hit, separator, left, step)
+            neighbours = self._neighbours(found[-1] if found else start, separator, left, step)
             if len(neighbours) != 1:
                 break
-            row.append(neighbours[0])
+            found.append(neighbours[0])
             left[neighbours[0].document] -= 1
-        best: list[Hit] = []
+        best: list[Occurrence] = []
         for neighbour in neighbours:
             self.steps -= 1
             if self.steps < 0:
@@ -129,53 +108,54 @@ class _Joined:
                 best = tail
             if len(best) == left.total():
                 break
-        return row + best
+        return found + best
 
-    def _neighbours(self, hit: Hit, separator: str, left: Counter[str], step: int) -> list[Hit]:
-        edge = hit.end + len(separator) if step > 0 else hit.begin - len(separator)
-        if edge < 0 or not self.text.startswith(separator, hit.end if step > 0 else edge):
+    def _neighbours(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
+        edge = start.end + len(separator) if step > 0 else start.begin - len(separator)
+        if edge < 0 or not self.text.startswith(separator, start.end if step > 0 else edge):
             return []
         neighbours = self.beginning[edge] if step > 0 else self.ending[edge]
         return [neighbour for neighbour in neighbours if left[neighbour.document] > 0]
 
 
-def _one_by_one(text: str, options: dict[str, list[Hit]], wanted: Counter[str]) -> list[Hit]:
-    placed: list[Hit] = []
-    longer: list[Hit] = []
-    several: dict[str, list[Hit]] = {}
-    for document, hits in options.items():  # the longest first
-        whole = [hit for hit in hits if not any(o.begin <= hit.begin <= hit.end <= o.end and o != hit for o in hits)]
-        free = [hit for hit in whole if not any(hit.overlaps(other) for other in longer)]
-        free = [hit for hit in free if is_bounded(text, hit.begin, hit.end)] or free
+def _one_by_one(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
+    """Each document where it occurs outside of longer ones, whatever is between them."""
+    assigned: list[Occurrence] = []
+    longer: list[Occurrence] = []
+    several: dict[str, list[Occurrence]] = {}
+    for document, found in options.items():  # the longest first
+        outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
+        free = [each for each in outer if not any(each.overlaps(other) for other in longer)]
+        free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
         longer.extend(free)
         if len(free) <= wanted[document]:
-            _take(placed, free, len(free))
+            _take(assigned, free, len(free))
         else:
             several[document] = free
-    for document, hits in several.items():
+    for document, free in several.items():
         for _ in range(wanted[document]):
-            hits.sort(key=lambda hit: _likeness(text, hit, placed), reverse=True)
-            _take(placed, hits, 1)
-    return sorted(placed)
+            free.sort(key=lambda each: _likeness(text, each, assigned), reverse=True)
+            _take(assigned, free, 1)
+    return sorted(assigned)
 
 
-def _take(placed: list[Hit], hits: Sequence[Hit], count: int) -> None:
-    """Move up to ``count`` of the hits that are still free to ``placed``."""
-    for hit in hits:
-        if count > 0 and not any(hit.overlaps(other) for other in placed):
-            placed.append(hit)
+def _take(assigned: list[Occurrence], options: Sequence[Occurrence], count: int) -> None:
+    """Assign up to ``count`` of the options, as far as they do not overlap what is assigned already."""
+    for option in options:
+        if count > 0 and not any(option.overlaps(other) for other in assigned):
+            assigned.append(option)
             count -= 1
 
 
-def _likeness(text: str, hit: Hit, placed: Sequence[Hit]) -> tuple[int, int, int]:
-    """How much the surroundings are those of the documents already placed, then how near it stands to them."""
-    if not placed:
-        return (0, 0, hit.begin)
-    before, after = text[max(0, hit.begin - CONTEXT) : hit.begin], text[hit.end : hit.end + CONTEXT]
+def _likeness(text: str, option: Occurrence, assigned: Sequence[Occurrence]) -> tuple[int, int, int]:
+    """How much the text around it is like that around the documents assigned already, then how near it is to them."""
+    if not assigned:
+        return (0, 0, option.begin)
+    before, after = text[max(0, option.begin - COMPARED) : option.begin], text[option.end : option.end + COMPARED]
     alike = max(
-        len(common_suffix(before, text[max(0, other.begin - CONTEXT) : other.begin]))
-        + len(common_prefix(after, text[other.end : other.end + CONTEXT]))
-        for other in placed
+        len(common_suffix(before, text[max(0, other.begin - COMPARED) : other.begin]))
+        + len(common_prefix(after, text[other.end : other.end + COMPARED]))
+        for other in assigned
     )
-    distance = min(max(other.begin - hit.end, hit.begin - other.end) for other in placed)
-    return (alike, -distance, hit.begin)
+    distance = min(max(other.begin - option.end, option.begin - other.end) for other in assigned)
+    return (alike, -distance, option.begin)

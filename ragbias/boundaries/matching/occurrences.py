@@ -1,39 +1,62 @@
-"""Where a text stands in a prompt, as it is or as frameworks write it."""
+"""Where the text of a document occurs in a prompt, as it is or as frameworks print it."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import string
-import unicodedata
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ragbias.boundaries.spans import Span
 
-MAX_OCCURRENCES = 512
-MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
-NUMBER = re.compile(r"\d+")
-ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
-LETTER = re.compile(r"[^\W\d_]")
+MAX_OCCURRENCES = 512  # of one form of a text
 
 
 @dataclass(frozen=True, order=True)
-class Hit:
-    """A place in the prompt, ``text[begin:end]``, and the document that stands there."""
+class Occurrence:
+    """Where a document occurs in a prompt: ``text[begin:end]``, in characters."""
 
     begin: int
     end: int
     document: str
 
-    def overlaps(self, other: Hit) -> bool:
+    @property
+    def span(self) -> Span:
+        """``(begin, end)``."""
+        return self.begin, self.end
+
+    def overlaps(self, other: Occurrence) -> bool:
         """Whether they share a character."""
         return self.begin < other.end and other.begin < self.end
 
+    def contains(self, other: Occurrence) -> bool:
+        """Whether all characters of the other are of this one as well."""
+        return self.begin <= other.begin and other.end <= self.end
 
-def span_of(hit: Hit) -> Span:
-    """Where the document stands."""
-    return hit.begin, hit.end
+
+def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
+    """Where each document occurs, the longest document first; those that occur nowhere are left out.
+
+    Args:
+        text: the prompt.
+        documents: their texts, repetitions allowed.
+        strict: take only occurrences that neither begin nor end within a word.
+    """
+    found: dict[str, list[Occurrence]] = {}
+    for document in sorted(set(documents), key=lambda document: (-len(document), document)):
+        occurrences = occurrences_of(text, document)
+        if strict:
+            occurrences = [each for each in occurrences if is_bounded(text, each.begin, each.end)]
+        if occurrences:
+            found[document] = occurrences
+    return found
+
+
+def occurrences_of(text: str, document: str) -> list[Occurrence]:
+    """All occurrences of a document, in ascending order; escaped forms count only where no plain one occurs."""
+    found = [each for form in plain_forms(document) for each in _find_all(text, form, document)]
+    if not found and "\\" in text:
+        found = [each for form in escaped_forms(document) for each in _find_all(text, form, document)]
+    return sorted(set(found))
 
 
 def plain_forms(document: str) -> list[str]:
@@ -42,29 +65,16 @@ def plain_forms(document: str) -> list[str]:
 
 
 def escaped_forms(document: str) -> list[str]:
-    """The text as it stands inside a printed Python or JSON string, where that differs from the plain text.
+    """The text as it is written inside a printed Python or JSON string, where that differs from the plain text.
 
     Every such form holds a backslash.
     """
-    if document.isascii() and document.isprintable() and not any(mark in document for mark in "'\"\\"):
+    if document.isascii() and document.isprintable() and not any(each in document for each in "'\"\\"):
         return []
     stripped = document.strip()
     forms = [repr(document)[1:-1], repr(stripped)[1:-1]]
     forms += [json.dumps(stripped, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
     return [form for form in dict.fromkeys(forms) if "\\" in form and form not in (document, stripped)]
-
-
-def forms(document: str, text: str) -> list[str]:
-    """All forms in which the document could stand in ``text``, the most faithful first."""
-    return plain_forms(document) + (escaped_forms(document) if "\\" in text else [])
-
-
-def occurrences(text: str, document: str) -> list[Hit]:
-    """All places where the document stands, in ascending order; escaped forms count only where no plain one stands."""
-    hits = [hit for form in plain_forms(document) for hit in _find_all(text, form, document)]
-    if not hits and "\\" in text:
-        hits = [hit for form in escaped_forms(document) for hit in _find_all(text, form, document)]
-    return sorted(set(hits))
 
 
 def is_bounded(text: str, begin: int, end: int) -> bool:
@@ -73,41 +83,21 @@ def is_bounded(text: str, begin: int, end: int) -> bool:
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
-def ends_block(text: str, hit: Hit) -> bool:
-    """Whether the hit is followed by a line break, a quotation mark, a tag, or the end of the prompt."""
-    return hit.end == len(text) or text[hit.end] in "\r\n\"'<[" or text[hit.end - 1] == "\n"
+def ends_block(text: str, occurrence: Occurrence) -> bool:
+    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows."""
+    end = occurrence.end
+    return end == len(text) or text[end] in "\r\n\"'<[" or text[end - 1] == "\n"
 
 
-def is_block(text: str, hit: Hit) -> bool:
-    """Whether the hit has its lines, or its quotation marks, to itself."""
-    return ends_block(text, hit) and (hit.begin == 0 or text[hit.begin - 1] in "\n\"'")
+def is_block(text: str, occurrence: Occurrence) -> bool:
+    """Whether the occurrence has its lines, or its quotation marks, to itself."""
+    return ends_block(text, occurrence) and (occurrence.begin == 0 or text[occurrence.begin - 1] in "\n\"'")
 
 
-def is_separator(gap: str) -> bool:
-    """Whether a gap is nothing but a separator, numbering included."""
-    return not LETTER.search(gap) and not MESSAGE_BORDER.search(gap)
-
-
-def _find_all(text: str, form: str, document: str) -> list[Hit]:
-    hits: list[Hit] = []
+def _find_all(text: str, form: str, document: str) -> list[Occurrence]:
+    found: list[Occurrence] = []
     begin = text.find(form)
-    while begin >= 0 and len(hits) < MAX_OCCURRENCES:
-        hits.append(Hit(begin, begin + len(form), document))
+    while begin >= 0 and len(found) < MAX_OCCURRENCES:
+        found.append(Occurrence(begin, begin + len(form), document))
         begin = text.find(form, begin + 1)
-    return hits
-
-
-def common_prefix(*texts: str) -> str:
-    """What all begin with."""
-    return os.path.commonprefix(texts)  # noqa: RUF071 - by character is meant
-
-
-def common_suffix(*texts: str) -> str:
-    """What all end with."""
-    return common_prefix(*(text[::-1] for text in texts))[::-1]
-
-
-def holds_words(gap: str) -> bool:
-    """Whether there is a letter, a digit or a sign such as a star: more than space, escaped too, and punctuation."""
-    bare = ESCAPED_SPACE.sub("", gap)
-    return any(unicodedata.category(sign)[0] in "LMNS" and sign not in string.punctuation for sign in bare)
+    return found

@@ -1,4 +1,4 @@
-"""A document that was cut where the context ends or begins."""
+"""Accepting a document that was truncated where the context ends or begins."""
 
 from __future__ import annotations
 
@@ -6,63 +6,65 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import Hit, common_prefix, common_suffix, forms, is_separator
+from ragbias.boundaries.matching.occurrences import Occurrence, escaped_forms, plain_forms
+from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 
-COVERAGE = 0.5  # at least this part of the document must stand in the prompt
-MIN_CHARACTERS = 40
+COVERAGE = 0.5  # at least this part of the document must be in the prompt
+MIN_PRESENT = 40  # and at least so many characters of it
 
 
-def at_edges(text: str, run: Sequence[Hit], missing: Sequence[str]) -> list[Hit]:
-    """The missing documents that stand cut off right behind or right before a run, one at most at each edge.
+def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
+    """The missing documents that occur truncated right after or right before the whole ones, at most one at each edge.
 
-    Behind the run stands the document's beginning, before it the document's end, at least half of the document and 40
-    characters, after the run's own separator.
+    After the last whole document comes the beginning of a truncated one, before the first whole document the end of
+    one: at least half of the document and 40 characters, separated as the whole documents are.
 
     Args:
         text: the prompt.
-        run: documents that stand in full, in ascending order; without any there is no edge.
+        whole: documents that occur in full, in ascending order; without any there is no edge.
         missing: documents that do not.
     """
-    if not run:
+    if not whole:
         return []
-    gaps = {text[left.end : right.begin] for left, right in pairwise(run)}
-    found: list[Hit] = []
-    for document in missing:
-        hit = _behind(text, run[-1].end, document, gaps)
-        if hit:
-            found.append(hit)
-            break
-    for document in missing:
-        hit = _before(text, run[0].begin, document, gaps)
-        if hit and not any(hit.document == other.document for other in found):
-            found.append(hit)
-            break
+    separators = {text[left.end : right.begin] for left, right in pairwise(whole)}
+    found: list[Occurrence] = []
+    for truncated, edge in ((_beginning_after, whole[-1].end), (_end_before, whole[0].begin)):
+        for document in missing:
+            occurrence = truncated(text, edge, document, separators)
+            if occurrence and all(occurrence.document != other.document for other in found):
+                found.append(occurrence)
+                break
     return found
 
 
-def _behind(text: str, edge: int, document: str, gaps: set[str]) -> Hit | None:
-    for form in forms(document.strip(), text):
+def _beginning_after(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
+    for form in _forms(document, text):
         begin = text.find(form[: _needed(form)], edge)
-        if begin >= 0 and _fits(text[edge:begin], gaps):
+        if begin >= 0 and _separates(text[edge:begin], separators):
             length = len(common_prefix(form, text[begin : begin + len(form)]).rstrip())
-            return Hit(begin, begin + length, document)
+            return Occurrence(begin, begin + length, document)
     return None
 
 
-def _before(text: str, edge: int, document: str, gaps: set[str]) -> Hit | None:
-    for form in forms(document.strip(), text):
+def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
+    for form in _forms(document, text):
         tail = form[len(form) - _needed(form) :]
         end = text.rfind(tail, 0, edge) + len(tail)
-        if end >= len(tail) and _fits(text[end:edge], gaps):
-            window = text[max(0, end - len(form)) : end]
-            length = len(common_suffix(form, window).lstrip())
-            return Hit(end - length, end, document)
+        if end >= len(tail) and _separates(text[end:edge], separators):
+            length = len(common_suffix(form, text[max(0, end - len(form)) : end]).lstrip())
+            return Occurrence(end - length, end, document)
     return None
+
+
+def _forms(document: str, text: str) -> list[str]:
+    """All forms in which the document could occur in ``text``, the most faithful first."""
+    stripped = document.strip()
+    return plain_forms(stripped) + (escaped_forms(stripped) if "\\" in text else [])
 
 
 def _needed(form: str) -> int:
-    return max(MIN_CHARACTERS, math.ceil(COVERAGE * len(form)))
+    return max(MIN_PRESENT, math.ceil(COVERAGE * len(form)))
 
 
-def _fits(gap: str, gaps: set[str]) -> bool:
-    return gap in gaps if gaps else is_separator(gap)
+def _separates(gap: str, separators: set[str]) -> bool:
+    return gap in separators if separators else is_separator(gap)

@@ -1,1 +1,3 @@
-"""Where the retrieved documents are known from: named, remembered, found by a segmenter or by their headers."""
+"""Who knows the documents: the user (``named``, ``segmenter``), the recent retrievals (``registry``, searched by
+``registry_search``), or the prompt itself (``numbered_headers``). Texts carry their metadata as ``KnownText``.
+"""

@@ -1,4 +1,4 @@
-"""Naming the documents of all requests inside a ``with`` block, for code that retrieves outside any framework."""
+"""Documents that the user names: on the call, or for all of a ``with ragbias.documents(...)`` block."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ragbias.boundaries.matching.known_text import KnownText
+from ragbias.boundaries.sources.known_text import KnownText
 from ragbias.errors import WrongTypeError
 
 _current: ContextVar[tuple[str, ...] | None] = ContextVar("ragbias_documents", default=None)

@@ -13,40 +13,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from ragbias.boundaries.matching.occurrences import MESSAGE_BORDER
-from ragbias.boundaries.spans import fullest
+from ragbias.boundaries.patterns import MESSAGE_BORDER, NUMBERED_HEADER, QUESTION_LINE
+from ragbias.boundaries.spans import Span, largest_group
 
-LABEL = r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
-HEADER = re.compile(
-    rf"""
-    (?P<mark>\#{{1,6}}[ ]|\*\*)?
-    (?:
-        (?P<label>{LABEL})[ ]?
-        (?:\[(?P<square>\d{{1,4}})\]|\((?P<round>\d{{1,4}})\)|\#?(?P<plain>\d{{1,4}})(?=:|[ ]?\(|\*\*|[ \t]*(?:\n|$)))
-        (?:[ ]?\((?:[^()\n]|\([^()\n]*\))*\))?                # (Title: ...), with parentheses of its own
-      | \[(?P<bare>\d{{1,4}})\](?=\s)
-    )
-    (?:\*\*)?(?P<colon>:?)(?:\*\*)?(?=\s)[ \t]*\n?
-    """,
-    re.VERBOSE,
-)
 HEADER_LINE = re.compile(
     rf"""
     (?:^|(?<=\[INST\])|(?<=[|\uff5c]>))[ ]{{0,3}}
     (?:[A-Z][\w ]{{0,30}}:[ \t]+)??                           # Context: [1] ...
-    (?P<header>{HEADER.pattern})
+    (?P<header>{NUMBERED_HEADER.pattern})
     """,
     re.VERBOSE | re.MULTILINE,
-)
-QUESTION = re.compile(
-    r"\n[ \t]*\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE
 )
 BREAKS = [  # what may end the last document, as soon as no other document holds the like
     re.compile(r"\n"),
     re.compile(r"\n[ \t]*\n"),
     re.compile(r"\n[ \t]*[-=*_~]{3,}[ \t]*(?=\n|$)"),
     re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
-    QUESTION,
+    QUESTION_LINE,
 ]
 FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
 BIBLIOGRAPHY = re.compile(
@@ -55,12 +38,23 @@ BIBLIOGRAPHY = re.compile(
 
 
 @dataclass(frozen=True)
-class Headed:
-    """A document with a header, in characters of the prompt: its header begins, its text begins, its text ends."""
+class NumberedDocument:
+    """A document with a numbered header, in characters of the prompt.
 
-    header: int
+    Attributes:
+        header_begin: where its header begins.
+        begin: where its text begins.
+        end: where its text ends, exclusive.
+    """
+
+    header_begin: int
     begin: int
     end: int
+
+    @property
+    def span(self) -> Span:
+        """``(begin, end)`` of the text."""
+        return self.begin, self.end
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ class _Header:
     end: int
 
 
-def find(text: str) -> tuple[list[Headed], str]:
+def find(text: str) -> tuple[list[NumberedDocument], str]:
     """The documents with numbered headers, and, if there are headers but no documents, why.
 
     Of several messages the one with most documents counts, then the one with most text, then the last one.
@@ -81,23 +75,23 @@ def find(text: str) -> tuple[list[Headed], str]:
         return [], ""
     borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
     begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
-    found: list[list[Headed]] = []
+    found: list[list[NumberedDocument]] = []
     doubt = ""
     for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
         documents, reason = _in_message(text, begins[index], ends[index], list(group))
         found += [documents] if documents else []
         doubt = doubt or reason
-    best = list(fullest(found, lambda document: (document.begin, document.end)))
+    best = list(largest_group(found, lambda document: document.span))
     return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
 
 
 def _header(match: re.Match[str]) -> _Header:
     kind = next(kind for kind in ("square", "round", "plain", "bare") if match[kind] is not None)
-    style = (kind, (match["label"] or "").lower(), match["mark"] or "", match["colon"])
+    style = (kind, (match["label"] or "").lower(), match["markup"] or "", match["colon"])
     return _Header(style, int(match[kind]), match.start("header"), match.end("header"))
 
 
-def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Headed], str]:
+def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
     """The documents of the message ``text[begin:end]``, or why there are none."""
     fences = [begin + fence.start() for fence in FENCE.finditer(text[begin:end])]
     fenced = [header for header in headers if bisect(fences, header.begin) % 2]
@@ -106,42 +100,44 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     styles = [style for style in styles if style[0] != "bare"] or styles
     if len(styles) != 1:
         return [], "they are of several forms" if styles else ""
-    runs = _runs([header for header in headers if header.style == styles[0] and header not in fenced])
-    shots = pairwise(runs)  # a worked example has a question of its own
-    parted = all(QUESTION.search(text, left[-1].end, right[0].begin) for left, right in shots)
-    run = runs[-1]
-    following = run[-1].number + 1, run[-1].style
-    if not parted or any(run[0].number > 1 for run in runs) or following in [(h.number, h.style) for h in fenced]:
+    sequences = _consecutive([header for header in headers if header.style == styles[0] and header not in fenced])
+    examples = pairwise(sequences)  # a worked example has a question of its own
+    parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
+    last = sequences[-1]
+    following = last[-1].number + 1, last[-1].style
+    continued = following in [(header.number, header.style) for header in fenced]  # inside a code block
+    if not parted or continued or any(each[0].number > 1 for each in sequences):
         return [], "their numbers do not run on"
-    if len(run) < 2:
+    if len(last) < 2:
         return [], "only one belongs to the last question"
-    if run[0].style[0] == "bare" and BIBLIOGRAPHY.fullmatch(text[begin : run[0].begin].rstrip().rpartition("\n")[2]):
+    if last[0].style[0] == "bare" and BIBLIOGRAPHY.fullmatch(text[begin : last[0].begin].rstrip().rpartition("\n")[2]):
         return [], "below the title of a list of references"
-    return _documents(text, end, run)
+    return _documents(text, end, last)
 
 
-def _documents(text: str, message_end: int, run: Sequence[_Header]) -> tuple[list[Headed], str]:
+def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
     """The documents below consecutive headers, or why they cannot be told."""
-    ends = [header.begin for header in run[1:]]
-    bodies = [text[header.end : end].strip() for header, end in zip(run, ends, strict=False)]
-    last = _end_of_last(text[run[-1].end : message_end], bodies)
-    if last is None:
+    ends = [header.begin for header in headers[1:]]
+    bodies = [text[header.end : end].strip() for header, end in zip(headers, ends, strict=False)]
+    length = _end_of_last(text[headers[-1].end : message_end], bodies)
+    if length is None:
         return [], "not where the last document ends"
-    ends.append(run[-1].end + last)
-    spans = [(header, *_stripped(text, header.end, end)) for header, end in zip(run, ends, strict=True)]
+    ends.append(headers[-1].end + length)
+    spans = [(header, *_stripped(text, header.end, end)) for header, end in zip(headers, ends, strict=True)]
     if any(begin >= end for _, begin, end in spans):
         return [], "no text below one of them"
-    return [Headed(header.begin, begin, end) for header, begin, end in spans], ""
+    return [NumberedDocument(header.begin, begin, end) for header, begin, end in spans], ""
 
 
-def _runs(headers: Sequence[_Header]) -> list[list[_Header]]:
-    runs: list[list[_Header]] = []
+def _consecutive(headers: Sequence[_Header]) -> list[list[_Header]]:
+    """The headers in groups in which each number follows the one before it."""
+    groups: list[list[_Header]] = []
     for header in headers:
-        if runs and header.number == runs[-1][-1].number + 1:
-            runs[-1].append(header)
+        if groups and header.number == groups[-1][-1].number + 1:
+            groups[-1].append(header)
         else:
-            runs.append([header])
-    return runs
+            groups.append([header])
+    return groups
 
 
 def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
@@ -153,6 +149,7 @@ def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
     return len(rest) if BREAKS[0] in kinds else None  # documents of one line each, the last one ends the message
 
 
-def _stripped(text: str, begin: int, end: int) -> tuple[int, int]:
+def _stripped(text: str, begin: int, end: int) -> Span:
+    """The span without the white space at its edges."""
     part = text[begin:end]
     return begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())

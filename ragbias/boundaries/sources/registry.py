@@ -1,4 +1,4 @@
-"""A bounded memory of what was retrieved lately, by content; texts keep the metadata they know (``KnownText``)."""
+"""A bounded memory of what was retrieved lately, as texts that keep the metadata they know (``KnownText``)."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
 
-from ragbias.boundaries.matching.prefilter import Windows
+from ragbias.boundaries.matching.prefilter import NgramIndex
 
 Retrieval = tuple[str, ...]
 
 
 class Registry:
-    """Recently retrieved texts, kept per retrieval: texts that came together stand together in a prompt.
+    """Recently retrieved texts, kept per retrieval: texts that came together are together in a prompt.
 
     Thread-safe. The least recently retrieved go first when there is too much text, and all are forgotten in time.
 
     Args:
         max_texts: number of texts to keep, over all retrievals.
-        max_characters: number of characters to keep, over all retrievals; a longer text, which no window holds, is left
+        max_characters: number of characters to keep, over all retrievals; a longer text, which fits no model, is left
             out.
         max_age: seconds after which a retrieval is forgotten.
         clock: a monotonic clock, in seconds.
+
+    Raises:
+        ValueError: ``max_texts`` or ``max_characters`` is less than 1.
     """
 
     def __init__(
@@ -40,8 +43,8 @@ class Registry:
         self._lock = threading.Lock()
         self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
         self._n_texts = self._n_characters = 0
-        self._counts: Counter[str] = Counter()  # retrievals in which a text stands
-        self._windows = Windows()
+        self._counts: Counter[str] = Counter()  # number of retrievals that hold a text
+        self._index = NgramIndex()
 
     def add(self, texts: Iterable[str]) -> None:
         """Remember the texts of one retrieval; texts without any visible character are left out.
@@ -58,7 +61,7 @@ class Registry:
                 self._n_characters += sum(map(len, retrieval))
                 for text in dict.fromkeys(retrieval):
                     if not self._counts[text]:
-                        self._windows.add(text)
+                        self._index.add(text)
                     self._counts[text] += 1
             self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
             self._retrievals[retrieval] = now
@@ -71,20 +74,21 @@ class Registry:
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """The remembered texts that may stand in the prompt: all that do, as they are or escaped, and few others."""
+        """The remembered texts that may occur in the prompt: all that do, as they are or escaped, and few others."""
         with self._lock:
             self._forget(self._clock())
-            return self._windows.candidates(prompt)
+            return self._index.candidates(prompt)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._retrievals.clear()
             self._counts.clear()
-            self._windows.clear()
+            self._index.clear()
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
+        """Number of remembered texts, over all retrievals."""
         return self._n_texts
 
     def _bounded(self, texts: Iterable[str]) -> Retrieval:
@@ -105,4 +109,4 @@ class Registry:
                 self._counts[text] -= 1
                 if not self._counts[text]:
                     del self._counts[text]
-                    self._windows.remove(text)
+                    self._index.remove(text)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from ragbias.boundaries.matching.occurrences import MESSAGE_BORDER
-from ragbias.boundaries.spans import Span, fullest
+from ragbias.boundaries.patterns import MESSAGE_BORDER
+from ragbias.boundaries.spans import Span, largest_group
 from ragbias.errors import SegmenterError
 
 Segmenter: TypeAlias = "str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]"
@@ -34,7 +34,7 @@ def find(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
 
     Raises:
         SegmenterError: the function failed, its result is neither, or a span lies outside the text, is empty, or does
-            not stand behind the one before it.
+            not come after the one before it.
     """
     if isinstance(segmenter, str):
         return _between(text, segmenter)
@@ -67,12 +67,12 @@ def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
             groups[-1].append(span)
         else:
             groups.append([span])
-    return list(fullest(groups, lambda span: span))
+    return list(largest_group(groups, lambda span: span))
 
 
 def _between(text: str, separator: str) -> list[Span]:
-    """What stands between two separators, in one message. What stands before the first and behind the last one is not
-    taken: there, nothing tells the documents from the instruction and the question."""
+    """What is between two separators, in one message. What is before the first and after the last one is not taken:
+    there, nothing tells the documents from the instruction and the question."""
     begins = [match.start() for match in re.finditer(re.escape(separator), text)]
     pieces = [(left + len(separator), right) for left, right in pairwise(begins)]
     return [span for span in pieces if text[slice(*span)].strip() and not MESSAGE_BORDER.search(text, *span)]
@@ -88,7 +88,7 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
             raise SegmenterError(f"span ({begin}, {end}) of {whose} holds no text; leave it out")
         if checked and begin < checked[-1][1]:
             raise SegmenterError(
-                f"span ({begin}, {end}) of {whose} does not stand behind the one before it, {checked[-1]}; "
+                f"span ({begin}, {end}) of {whose} does not come after the one before it, {checked[-1]}; "
                 "give them in the order of the prompt, without overlaps"
             )
         checked.append((begin, end))

@@ -1,4 +1,4 @@
-"""Which of the places where documents stand are the context, and where each document begins and ends there."""
+"""Which of the documents that occur in a prompt are its context, and where each begins and ends there."""
 
 from __future__ import annotations
 
@@ -6,98 +6,108 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.matching.document_groups import split_runs
-from ragbias.boundaries.matching.occurrences import MESSAGE_BORDER, Hit, is_bounded, span_of
-from ragbias.boundaries.sources.numbered_headers import QUESTION
-from ragbias.boundaries.spans import Span, fullest
-from ragbias.boundaries.splitting.metadata_blocks import blocks
-from ragbias.boundaries.splitting.separators import split
+from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
+from ragbias.boundaries.patterns import MESSAGE_BORDER, QUESTION_LABEL, QUESTION_LINE
+from ragbias.boundaries.spans import Span, largest_group
+from ragbias.boundaries.splitting.document_groups import document_groups
+from ragbias.boundaries.splitting.headers_and_separators import split
+from ragbias.boundaries.splitting.metadata_blocks import Fields, with_metadata
 from ragbias.errors import AmbiguousSegmentsError
 
-MIN_CHARACTERS = 8  # shorter texts stand in too many places by chance
-LABEL = re.compile(r"[^\S\n]*" + QUESTION.pattern.removeprefix(r"\n[ \t]*"), re.IGNORECASE)
-Known = Mapping[str, dict[str, list[str]]]
+MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
+QUESTION_BEFORE = re.compile(rf"[^\S\n]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Standing:
-    """The documents that stand together.
+class ContextSelection:
+    """The documents that are the context of a prompt.
 
     Attributes:
-        hits: the documents' texts, in ascending order.
-        spans: the same with what belongs to each document by its metadata.
-        rest: documents beside them in the same message that cannot be told from the text around them. While there are
-            any, the order of all documents still counts, whatever is done with those that stand together.
+        occurrences: the documents' texts, in ascending order.
+        spans: the same with what belongs to each document by its metadata, in characters.
+        n_ambiguous: number of documents beside them in the same message that cannot be told from the text around them.
+            While there are any, the order of all documents still counts, whatever is done with the selected ones.
     """
 
-    hits: list[Hit]
-    spans: list[Span]
-    rest: int = 0
+    occurrences: Sequence[Occurrence]
+    spans: Sequence[Span]
+    n_ambiguous: int = 0
+
+    @classmethod
+    def of_texts(cls, occurrences: Sequence[Occurrence], n_ambiguous: int = 0) -> ContextSelection:
+        """Documents to which nothing belongs but their texts."""
+        return cls(occurrences, [each.span for each in occurrences], n_ambiguous)
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether a document has more to it than its text."""
-        return self.spans != [span_of(hit) for hit in self.hits]
+    def n_in_message(self) -> int:
+        """Number of documents in the message, selected or ambiguous."""
+        return len(self.occurrences) + self.n_ambiguous
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether more than its text belongs to a document."""
+        return any(span != each.span for span, each in zip(self.spans, self.occurrences, strict=True))
 
 
-def bare(hits: list[Hit], rest: int = 0) -> Standing:
-    """Documents without anything around them."""
-    return Standing(hits, [span_of(hit) for hit in hits], rest)
+def select_context(
+    text: str, occurrences: Sequence[Occurrence], fields: Mapping[str, Fields], lenient: bool = False
+) -> ContextSelection:
+    """The documents that are the context.
 
-
-def standing(text: str, hits: Sequence[Hit], known: Known, lenient: bool = False) -> Standing:
-    """The documents that stand together.
-
-    First, those of one message that stand in blocks with their metadata; else the largest group that is joined by bare
-    separators or by like headers and footers. That group is right only if no document stands beside it. Which documents
-    are found so never depends on their order.
+    First, those of one message that all have their metadata around them in the same way; else the largest group that is
+    joined by bare separators or by like headers and footers. That group is right only if no document is beside it.
+    Which documents are selected so never depends on their order.
 
     Args:
         text: the prompt.
-        hits: in ascending order, not overlapping.
-        known: the metadata of texts.
-        lenient: as in ``split_runs``.
+        occurrences: in ascending order, not overlapping.
+        fields: by text, its metadata.
+        lenient: as in ``document_groups``.
     """
-    run = list(fullest(split_runs(text, hits, lenient), span_of))
-    if known:
-        message = _message(text, hits, run)
-        for group in (message, [hit for hit in message if not _is_quoted(text, hit, message)]):
-            places = [span_of(hit) for hit in group]
-            spans = blocks(text, places, [known.get(hit.document, {}) for hit in group]) if len(group) > 1 else None
+    group = largest_group(document_groups(text, occurrences, lenient), lambda each: each.span)
+    if fields:
+        message = _same_message(text, occurrences, group)
+        for several in (message, [each for each in message if not _is_quoted(text, each, message)]):
+            texts = [each.span for each in several]
+            spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
             if spans:
-                return Standing(list(group), spans)
-    if len(run) == len(hits):
-        return bare(run)
-    message = [hit for hit in _message(text, hits, run) if hit in run or _is_context(text, hit, run)]
-    if len(message) > len(run) > 0:
+                return ContextSelection(several, spans)
+    if len(group) == len(occurrences):
+        return ContextSelection.of_texts(group)
+    message = _same_message(text, occurrences, group)
+    wider = [each for each in message if each in group or _is_context(text, each, group)]
+    if len(wider) > len(group) > 0:
         try:
-            split(text, [span_of(hit) for hit in message])
+            split(text, [each.span for each in wider])
         except AmbiguousSegmentsError:
-            return bare(run, len(message) - len(run))
-        run = message
-    return bare(run)
+            return ContextSelection.of_texts(group, len(wider) - len(group))
+        group = wider
+    return ContextSelection.of_texts(group)
 
 
-def _message(text: str, hits: Sequence[Hit], run: Sequence[Hit]) -> list[Hit]:
-    """The hits in the message in which the run stands."""
-    begin = end = hits.index(run[0]) if run else 0
-    while begin > 0 and not MESSAGE_BORDER.search(text, hits[begin - 1].end, hits[begin].begin):
+def _same_message(text: str, occurrences: Sequence[Occurrence], group: Sequence[Occurrence]) -> list[Occurrence]:
+    """The occurrences in the message that holds the group."""
+    begin = end = occurrences.index(group[0]) if group else 0
+    while begin > 0 and not MESSAGE_BORDER.search(text, occurrences[begin - 1].end, occurrences[begin].begin):
         begin -= 1
-    while end + 1 < len(hits) and not MESSAGE_BORDER.search(text, hits[end].end, hits[end + 1].begin):
+    while end + 1 < len(occurrences) and not MESSAGE_BORDER.search(
+        text, occurrences[end].end, occurrences[end + 1].begin
+    ):
         end += 1
-    return list(hits[begin : end + 1])
+    return list(occurrences[begin : end + 1])
 
 
-def _is_context(text: str, hit: Hit, run: Sequence[Hit]) -> bool:
-    """Whether a document apart from the run seems to be one of the context, not one that a question quotes."""
-    long = len(hit.document.strip()) >= MIN_CHARACTERS
-    return long and is_bounded(text, hit.begin, hit.end) and not _is_quoted(text, hit, [*run, hit])
+def _is_context(text: str, occurrence: Occurrence, group: Sequence[Occurrence]) -> bool:
+    """Whether a document apart from the group seems to be one of the context, not one that a question quotes."""
+    long = len(occurrence.document.strip()) >= MIN_CHARACTERS
+    bounded = is_bounded(text, occurrence.begin, occurrence.end)
+    return long and bounded and not _is_quoted(text, occurrence, [*group, occurrence])
 
 
-def _is_quoted(text: str, hit: Hit, others: Sequence[Hit]) -> bool:
-    """Whether it stands behind ``Question:`` or the like, be it in its own line or behind another document."""
-    line = text.rfind("\n", 0, hit.begin) + 1
-    if LABEL.match(text, line, hit.begin):
+def _is_quoted(text: str, occurrence: Occurrence, others: Sequence[Occurrence]) -> bool:
+    """Whether it follows ``Question:`` or the like, be it in the same line or between another document and it."""
+    line = text.rfind("\n", 0, occurrence.begin) + 1
+    if QUESTION_BEFORE.match(text, line, occurrence.begin):
         return True
-    before = [other.end for other in others if other.end <= hit.begin]
-    return bool(before) and QUESTION.search(text, max(before), hit.begin) is not None
+    before = [other.end for other in others if other.end <= occurrence.begin]
+    return bool(before) and QUESTION_LINE.search(text, max(before), occurrence.begin) is not None

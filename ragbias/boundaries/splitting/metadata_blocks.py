@@ -1,60 +1,61 @@
-"""Documents with their own metadata around them: ``Title: ...`` before the text, ``Source: ...`` behind it.
+"""Documents with their own metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
-Between two documents stands the footer of the first, a separator, and the header of the second. Each is a constant
+Between two documents are the footer of the first, a separator, and the header of the second. Each is a constant
 template around metadata of its own document. The template is read off one gap and then has to give every gap, word for
-word, as well as the end of what stands before the first document and the beginning of what stands behind the last one.
-If several templates do and part the gaps differently, none is taken.
+word, as well as the end of what precedes the first document and the beginning of what follows the last one. If several
+templates do and split the gaps differently, none is taken.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ragbias.boundaries.matching.occurrences import common_prefix, common_suffix, holds_words, is_bounded
+from ragbias.boundaries.matching.occurrences import is_bounded
+from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
 from ragbias.boundaries.spans import Span
 
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps that a template is read off
-MAX_ATOMS = 16  # values in one gap
+MAX_MATCHES = 16  # values in one gap
 MAX_VALUES = 6  # of which two may be words of the template
 MAX_GAP = 6000  # characters
 LEFT, RIGHT = 0, 1
 
 Fields = dict[str, list[str]]  # the values of one document by name
-Label = tuple[int, str]  # of which of the two documents, and the value's name
-Part: TypeAlias = "str | Label"  # a constant, or a value
-Accidental: TypeAlias = "frozenset[str | Span]"  # values, or places in a gap, that are words of the template
+FieldOf = tuple[int, str]  # of which of the two documents, and the value's name
+Part: TypeAlias = "str | FieldOf"  # a constant, or a value
+Accidental: TypeAlias = "frozenset[str | Span]"  # values, or spans in a gap, that are words of the template
 
 
 @dataclass(frozen=True)
-class _Atom:
-    """A place in a gap where a value stands, and all that it may be."""
+class _ValueMatch:
+    """Where a gap holds a value, and of which fields it may be."""
 
     begin: int
     end: int
-    labels: tuple[Label, ...]
+    fields: tuple[FieldOf, ...]
 
 
 @dataclass(frozen=True)
 class _Template:
-    """What stands between two documents: what belongs to the left one, a constant, what belongs to the right one."""
+    """What is between two documents: what belongs to the left one, a constant, what belongs to the right one."""
 
     footer: tuple[Part, ...]
     between: str
     header: tuple[Part, ...]
 
 
-def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
+def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
     """The spans, each with the header and the footer that its metadata shows; apart by nothing but the same separator.
 
-    The number of a document, if it stands there beside its metadata, belongs to its header as well.
+    The number of a document, if it is printed beside its metadata, belongs to its header as well.
 
     Args:
         text: the prompt.
-        spans: of the documents' texts, ascending, apart.
+        spans: ``(begin, end)`` of the documents' texts in characters, ascending, apart.
         fields: what is known of each of them.
 
     Returns:
@@ -65,14 +66,14 @@ def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[S
         return None
     spans = _with_quotes(text, spans)
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
-    telling = _telling(fields)
+    distinct = _distinct(fields)
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
-        gap, left, right = gaps[index], telling[index], telling[index + 1]
-        for constants in _accidental(gap, left, right):
+        gap, left, right = gaps[index], distinct[index], distinct[index + 1]
+        for accidental in _accidental(gap, left, right):
             found: list[list[Span]] = []
-            for alike in _templates(gap, left, right, constants):
-                applied = (_applied(text, spans, gaps, telling, template) for template in alike)
+            for templates in _templates(gap, left, right, accidental):
+                applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
                 split = next(filter(None, applied), None)
                 found += [split] if split and split not in found else []
             if found:
@@ -81,29 +82,30 @@ def blocks(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[S
 
 
 def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
-    """Which values of a gap may stand there by accident, as words of the template.
+    """Which values of a gap may be there by accident, as words of the template.
 
-    None; or one, or two of them; or all but one place where a value stands: ``Source: Source``.
+    None; or one, or two of them; or all but one match of a value: ``Source: Source``.
     """
-    atoms = _atoms(gap, left, right, frozenset())
-    values = list(dict.fromkeys(gap[atom.begin : atom.end] for atom in atoms))
+    matches = _matches(gap, left, right, frozenset())
+    values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
-        yield from map(frozenset, itertools.combinations(values[:MAX_ATOMS], count))
-    for kept in atoms:
-        others = [each for each in atoms if gap[each.begin : each.end] == gap[kept.begin : kept.end] and each != kept]
+        yield from map(frozenset, itertools.combinations(values[:MAX_MATCHES], count))
+    for kept in matches:
+        value = gap[kept.begin : kept.end]
+        others = [each for each in matches if gap[each.begin : each.end] == value and each != kept]
         if others:
             yield frozenset((each.begin, each.end) for each in others)
 
 
 def _with_quotes(text: str, spans: Sequence[Span]) -> Sequence[Span]:
     """The spans with the quotation marks around them where these differ, as ``repr`` writes them."""
-    marks = [(text[begin - 1 : begin], text[end : end + 1]) for begin, end in spans]
-    if all(left == right and left in ("'", '"') for left, right in marks) and len(set(marks)) > 1:
+    quotes = [(text[begin - 1 : begin], text[end : end + 1]) for begin, end in spans]
+    if all(left == right and left in ("'", '"') for left, right in quotes) and len(set(quotes)) > 1:
         return [(begin - 1, end + 1) for begin, end in spans]
     return spans
 
 
-def _telling(fields: Sequence[Fields]) -> list[Fields]:
+def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     """The values that are not the same for all documents, which would be constants, and the documents' numbers."""
     names = dict.fromkeys(name for each in fields for name in each)
     alike = {name for name in names if all(each.get(name) == fields[0].get(name) for each in fields)}
@@ -114,76 +116,77 @@ def _telling(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, accidental: Accidental) -> Iterator[Iterator[_Template]]:
-    """What the gap may be made of; those that part it at the same place together."""
-    atoms = _atoms(gap, left, right, accidental)
-    if not atoms or len(atoms) > MAX_ATOMS:
+    """What the gap may be made of; those that split it at the same value together."""
+    matches = _matches(gap, left, right, accidental)
+    if not matches or len(matches) > MAX_MATCHES:
         return
-    edges = [0, *(edge for atom in atoms for edge in (atom.begin, atom.end)), len(gap)]
+    edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
     constants = [gap[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True)]
-    for count in range(len(atoms) + 1):  # values that belong to the left document
-        sides = [LEFT] * count + [RIGHT] * (len(atoms) - count)
+    for count in range(len(matches) + 1):  # values that belong to the left document
+        sides = [LEFT] * count + [RIGHT] * (len(matches) - count)
         options = [
-            [label for label in atom.labels if label[0] == side] for atom, side in zip(atoms, sides, strict=True)
+            [field for field in match.fields if field[0] == side] for match, side in zip(matches, sides, strict=True)
         ]
         if all(options):
-            yield _labelled(constants, options, count)
+            yield _templates_of(constants, options, count)
 
 
-def _labelled(constants: Sequence[str], options: Sequence[Sequence[Label]], count: int) -> Iterator[_Template]:
-    for labels in itertools.islice(itertools.product(*options), MAX_CHOICES):
-        if any(not name.startswith("#") for _, name in labels):
-            footer = [part for pair in zip(constants, labels[:count], strict=False) for part in pair]
-            header = [part for pair in zip(labels[count:], constants[count + 1 :], strict=True) for part in pair]
+def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]], count: int) -> Iterator[_Template]:
+    """The templates for every choice of fields, the first ``count`` of which belong to the left document."""
+    for fields in itertools.islice(itertools.product(*options), MAX_CHOICES):
+        if any(not name.startswith("#") for _, name in fields):
+            footer = [part for pair in zip(constants, fields[:count], strict=False) for part in pair]
+            header = [part for pair in zip(fields[count:], constants[count + 1 :], strict=True) for part in pair]
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _atoms(gap: str, left: Fields, right: Fields, accidental: Accidental) -> list[_Atom]:
-    """The values that stand in a gap, the longest first where they overlap, in ascending order."""
-    labels: dict[str, list[Label]] = {}
-    for side, fields in ((LEFT, left), (RIGHT, right)):
-        for name, values in fields.items():
+def _matches(gap: str, left: Fields, right: Fields, accidental: Accidental) -> list[_ValueMatch]:
+    """Where a gap holds values, the longest where they overlap, in ascending order."""
+    fields: dict[str, list[FieldOf]] = {}
+    for side, values_by_name in ((LEFT, left), (RIGHT, right)):
+        for name, values in values_by_name.items():
             for value in values:
-                if value in accidental:
-                    continue
-                labels.setdefault(value, []).append((side, name))
-    atoms: list[_Atom] = []
-    for value in sorted(labels, key=lambda value: (-len(value), value)):
+                if value not in accidental:
+                    fields.setdefault(value, []).append((side, name))
+    matches: list[_ValueMatch] = []
+    for value in sorted(fields, key=lambda value: (-len(value), value)):
         begin = gap.find(value)
-        while begin >= 0 and len(atoms) <= MAX_ATOMS:
+        while begin >= 0 and len(matches) <= MAX_MATCHES:
             end = begin + len(value)
             free = (begin, end) not in accidental and is_bounded(gap, begin, end)
-            if free and all(end <= other.begin or begin >= other.end for other in atoms):
-                atoms.append(_Atom(begin, end, tuple(labels[value])))
+            if free and all(end <= other.begin or begin >= other.end for other in matches):
+                matches.append(_ValueMatch(begin, end, tuple(fields[value])))
             begin = gap.find(value, end)
-    return sorted(atoms, key=lambda atom: atom.begin)
+    return sorted(matches, key=lambda match: match.begin)
 
 
-def _applied(
+def _apply(
     text: str, spans: Sequence[Span], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
 ) -> list[Span] | None:
-    """The blocks, if the template explains all gaps and what stands around the documents."""
+    """The spans with their metadata, if the template explains all gaps and what is around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
-    headers = [_ending(prefix, template.header, fields[0])]
-    footers: list[str | None] = []
+    first = _longest(template.header, fields[0], prefix.endswith)
+    if first is None:
+        return None
+    headers, footers = [first], []
     for gap, left, right in zip(gaps, fields, fields[1:], strict=False):
         split = _split(gap, template, left, right)
         if split is None:
             return None
         footers.append(split[0])
         headers.append(split[1])
-    footers.append(_beginning(suffix, template.footer, fields[-1]))
-    if headers[0] is None or footers[-1] is None:
+    last = _longest(template.footer, fields[-1], suffix.startswith)
+    if last is None:
         return None
-    before, behind = prefix[: len(prefix) - len(headers[0])], suffix[len(footers[-1]) :]
-    between = template.between
-    head = common_suffix(between, before).lstrip()
-    rest = between.removesuffix(head)
-    foot = common_prefix(rest, behind).rstrip()
+    before, after = prefix[: len(prefix) - len(first)], suffix[len(last) :]
+    head = common_suffix(template.between, before).lstrip()
+    rest = template.between.removesuffix(head)
+    foot = common_prefix(rest, after).rstrip()
     if holds_words(rest[len(foot) :]):
         return None  # the first document lacks a part of the header, or the last one of the footer
     return [
-        (begin - len(header or "") - len(head), end + len(footer or "") + len(foot))
-        for (begin, end), header, footer in zip(spans, headers, footers, strict=True)
+        (begin - len(header) - len(head), end + len(footer) + len(foot))
+        for (begin, end), header, footer in zip(spans, headers, [*footers, last], strict=True)
     ]
 
 
@@ -197,12 +200,9 @@ def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[
     return None
 
 
-def _ending(prefix: str, header: Sequence[Part], fields: Fields) -> str | None:
-    return max((each for each in _written(header, fields) if prefix.endswith(each)), key=len, default=None)
-
-
-def _beginning(suffix: str, footer: Sequence[Part], fields: Fields) -> str | None:
-    return max((each for each in _written(footer, fields) if suffix.startswith(each)), key=len, default=None)
+def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
+    """The longest way to write the parts that fits."""
+    return max(filter(fits, _written(parts, fields)), key=len, default=None)
 
 
 def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:

@@ -1,18 +1,20 @@
-"""Numbers of documents in their headers. They tell the order in the text itself, where no method can undo it."""
+"""Finding and stripping the documents' numbers: they tell the order in the text itself, where no method can undo it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from ragbias.boundaries.sources.numbered_headers import HEADER
+from ragbias.boundaries.patterns import NUMBERED_HEADER
 from ragbias.boundaries.spans import Span
-from ragbias.boundaries.splitting.separators import split
+from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.errors import AmbiguousSegmentsError
 
-MARK = r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""
-HEADER_OR_TAG = re.compile(rf"{HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
-FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){MARK})")  # behind one word at most
+DOCUMENT_NUMBER = (
+    r"""(?:\[(\d{1,4})\]|\((\d{1,4})\)|(?:id|index|number|no)=["']?(\d{1,4})["']?|\#?(\d{1,4})(?!\w|[.,]\d))"""
+)
+HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
+FIRST_NUMBER = re.compile(rf"\A\W*?(?:[^\W\d]+\W+?)??(?P<number>(?<!\w){DOCUMENT_NUMBER})")  # after one word at most
 
 
 class NumberedHeadersWarning(UserWarning):
@@ -20,7 +22,7 @@ class NumberedHeadersWarning(UserWarning):
 
 
 def has_numbering(text: str, spans: Sequence[Span]) -> bool:
-    """Whether the documents are numbered consecutively in their headers, in whatever order the numbers stand.
+    """Whether the documents are numbered consecutively in their headers, in whatever order.
 
     Such headers are ``Document [3](Title: ...)``, ``[3]``, ``Source 3:``, ``3.`` or ``<doc id="3">``, be it before the
     spans or at their beginning.
@@ -33,7 +35,7 @@ def has_numbering(text: str, spans: Sequence[Span]) -> bool:
 
 
 def strip_numbering(text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
-    """The prompt without the numbers that ``has_numbering`` finds, and where the documents stand in it.
+    """The prompt without the numbers that ``has_numbering`` finds, and where its documents are.
 
     Only headers are changed; what cites a document by its number, in the question say, is left as it is.
 

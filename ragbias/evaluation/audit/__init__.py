@@ -1,1 +1,1 @@
-"""Does a pipeline's answer depend on the order of its documents? Measured without labels; see ``docs/audit.md``."""
+"""Do a pipeline's answers depend on its documents' order? Measured without labels, see ``docs/how-to/audit.md``."""

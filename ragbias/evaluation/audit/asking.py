@@ -7,10 +7,9 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.data.stock_prompt import stock_prompt
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.generation.recording import Recorded
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -19,14 +18,19 @@ from ragbias.methods import Method
 from ragbias.prompt import Prompt
 
 MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
+BATCH_SIZE = 8
 
 
 @dataclass(frozen=True)
-class Subject:
+class AuditCase:
     """A question, and what its pipeline asked the model."""
 
     question: Question
     asked: Recorded
+
+    @property
+    def document_count(self) -> int:
+        return len(self.asked.request.origin.tokens.documents)
 
     @property
     def documents(self) -> list[str]:
@@ -41,10 +45,11 @@ class Subject:
         return Prompt(str(decode(tokens.prefix)), self.documents, str(decode(tokens.suffix)))
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
-        return self.asked.lm.again(self.asked.request, order, method)
+        lm: DebiasedLM = self.asked.lm
+        return lm.again(self.asked.request, order, method)
 
 
-def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[Subject]:
+def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
     """Questions that bring their documents, in the stock prompt and without a method.
 
     Raises:
@@ -52,15 +57,15 @@ def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[Subjec
         PromptTooLongError: a prompt does not fit the model's window.
     """
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
-    subjects = []
+    cases = []
     for each in questions:
         text = stock_prompt(lm, each.documents, each.question)
         request = lm.prepare(text, documents=each.documents, method="none")
-        subjects.append(Subject(each, Recorded(lm, request, settings)))
-    return subjects
+        cases.append(AuditCase(each, Recorded(lm, request, settings)))
+    return cases
 
 
-def orders_of(documents: int, count: int, seed: int) -> list[list[int]]:
+def audit_orders(documents: int, count: int, seed: int) -> list[list[int]]:
     """Different orders: as retrieved, reversed, then shuffles; fewer than ``count`` where there are no more."""
     rng = random.Random(f"audit {seed}")
     orders = [list(range(documents)), list(range(documents))[::-1]]
@@ -72,24 +77,24 @@ def orders_of(documents: int, count: int, seed: int) -> list[list[int]]:
 
 
 def answers(
-    subjects: Sequence[Subject],
+    cases: Sequence[AuditCase],
     requests: Sequence[Request],
     attempt: int,
-    batch_size: int = 8,
+    batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda answered: None,
 ) -> list[Generation]:
-    """One answer for each subject's request, with the settings that its pipeline uses.
+    """One answer for each case's request, with the settings that its pipeline uses.
 
     Args:
         attempt: added to the seed of what is sampled.
         progress: called with the number of answers given.
     """
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for index, subject in enumerate(subjects):
-        groups[id(subject.asked.lm), repr(sorted(subject.asked.settings.items()))].append(index)
+    for index, case in enumerate(cases):
+        groups[id(case.asked.lm), repr(sorted(case.asked.settings.items()))].append(index)
     found: dict[int, Generation] = {}
     for indices in groups.values():
-        asked = subjects[indices[0]].asked
+        asked = cases[indices[0]].asked
         settings = dict(asked.settings)
         if settings.get("seed") is not None:
             settings["seed"] += attempt
@@ -98,19 +103,18 @@ def answers(
             outputs = asked.lm.batch([requests[index] for index in part], batch_size=batch_size, **settings)
             found.update(zip(part, outputs, strict=True))
             progress(len(part))
-    return [found[index] for index in range(len(subjects))]
+    return [found[index] for index in range(len(cases))]
 
 
 def answers_again(
-    subjects: Sequence[Subject],
+    cases: Sequence[AuditCase],
     requests: Sequence[Request],
     attempt: int,
-    batch_size: int = 8,
     progress: Callable[[int], None] = lambda answered: None,
 ) -> list[Generation]:
     """As ``answers``, in batches of other prompts and of another size."""
-    shuffled = random.Random(f"batches {attempt}").sample(range(len(subjects)), len(subjects))
-    size = max(1, batch_size - attempt)
-    chosen: tuple[list[Any], list[Any]] = [subjects[i] for i in shuffled], [requests[i] for i in shuffled]
-    found = dict(zip(shuffled, answers(*chosen, attempt, size, progress), strict=True))
-    return [found[index] for index in range(len(subjects))]
+    order = random.Random(f"batches {attempt}").sample(range(len(cases)), len(cases))
+    shuffled_cases, shuffled_requests = [cases[index] for index in order], [requests[index] for index in order]
+    shuffled = answers(shuffled_cases, shuffled_requests, attempt, max(1, BATCH_SIZE - attempt), progress)
+    found = dict(zip(order, shuffled, strict=True))
+    return [found[index] for index in range(len(cases))]

@@ -9,12 +9,12 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from rich.table import Table
 
-from ragbias.evaluation.audit.asking import Subject
-from ragbias.evaluation.audit.charts import flip_figure, place_figure
-from ragbias.evaluation.audit.measuring import Audit, Outcome
-from ragbias.evaluation.audit.position_preference import PLACES
+from ragbias.evaluation.audit.asking import AuditCase
+from ragbias.evaluation.audit.charts import flip_figure, preference_figure
+from ragbias.evaluation.audit.outcomes import Audit, Outcome
+from ragbias.evaluation.audit.position_preference import POSITIONS
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
-from ragbias.evaluation.cost.on_prompts import Cost, measure_costs
+from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.html import address
@@ -26,13 +26,13 @@ EXAMPLES = 10  # questions whose answers the HTML shows
 HEADINGS = ("flips", "same order", "beyond", "verdict", "changed", "time", "memory")
 
 
-def costs_of(subjects: Sequence[Subject], methods: Mapping[str, Method]) -> dict[str, Cost]:
+def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
     """What each method costs on the first prompts, by label."""
-    return measure_costs(subjects[0].asked.lm, [each.prompt for each in subjects[:ROUNDS]], methods, ROUNDS)
+    return measure_costs(cases[0].asked.lm, [each.prompt for each in cases[:ROUNDS]], methods, ROUNDS)
 
 
 def as_dict(
-    audit: Audit, costs: Mapping[str, Cost], advice: Recommendation, settings: dict[str, Any]
+    audit: Audit, costs: Mapping[str, GenerationCost], advice: Recommendation, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """All figures as plain data; intervals are ``[estimate, low, high]``, as in a bench."""
     return {
@@ -54,17 +54,16 @@ def as_dict(
     }
 
 
-def table(audit: Audit, costs: Mapping[str, Cost]) -> list[Table]:
+def table(audit: Audit, costs: Mapping[str, GenerationCost]) -> list[Table]:
     """The tables for the terminal."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
-    flips = _table(title, HEADINGS, {label: row(each, costs[label]) for label, each in audit.outcomes.items()})
+    flips = _table(title, HEADINGS, {label: flip_row(each, costs[label]) for label, each in audit.outcomes.items()})
     found = [flips]
-    places = place_rows(audit)
-    if places:
-        title = "Places: log-probability of the answer with its document moved; answers from each part, beyond chance"
-        parts = max(len(each) for each in places.values()) - len(PLACES) - 1
-        headings = [*PLACES, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-        found.append(_table(title, headings, places))
+    preferences = preference_rows(audit)
+    title = "Positions: log-probability of the answer with its document moved; answers from each part, beyond chance"
+    parts = max(map(len, preferences.values())) - len(POSITIONS) - 1
+    headings = [*POSITIONS, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
+    found.append(_table(title, headings, preferences))
     right = {label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order}
     if right:
         headings = order_names(audit.orders)
@@ -73,7 +72,7 @@ def table(audit: Audit, costs: Mapping[str, Cost]) -> list[Table]:
     return found
 
 
-def row(outcome: Outcome, cost: Cost) -> list[str]:
+def flip_row(outcome: Outcome, cost: GenerationCost) -> list[str]:
     """One line of the first table."""
     return [
         percent(outcome.flips),
@@ -86,25 +85,26 @@ def row(outcome: Outcome, cost: Cost) -> list[str]:
     ]
 
 
-def place_rows(audit: Audit) -> dict[str, list[str]]:
-    """What is known of preferred places, by label: the places, the answers that the parts rest on, the parts."""
-    parts = max(len(each.lean.excess) for each in audit.outcomes.values())
+def preference_rows(audit: Audit) -> dict[str, list[str]]:
+    """What is known of preferred positions, by label: ``POSITIONS``, the answers that the parts rest on, the parts."""
+    parts = max(len(each.preference.excess) for each in audit.outcomes.values())
     rows = {}
     for label, each in audit.outcomes.items():
-        moved = [f"{each.by_place[place].estimate:+.2f}" if each.by_place else "-" for place in PLACES]
-        leans = [f"{part.estimate:+.1%}" for part in each.lean.excess] or ["-"] * parts
-        few = "" if each.lean.excess else ": too few"
-        rows[label] = [*moved, f"{each.lean.answers} of {each.lean.asked}{few}", *leans]
+        by_position, found = each.logprob_by_position, each.preference
+        moved = [f"{by_position[position].estimate:+.2f}" if by_position else "-" for position in POSITIONS]
+        shares = [f"{part.estimate:+.1%}" for part in found.excess] or ["-"] * parts
+        few = "" if found.excess else ": too few"
+        rows[label] = [*moved, f"{found.answers} of {found.asked}{few}", *shares]
     return rows
 
 
 def rests_on(outcome: Outcome) -> str:
-    """What the figures of preferred places rest on, and which of them are missing."""
-    found = outcome.lean
+    """What the figures of preferred positions rest on, and which of them are missing."""
+    found = outcome.preference
     told = f"the document of {found.answers} of {found.asked} answers could be told, in {found.questions} questions"
     if not found.excess:
         told += f"; that is too few for shares by part, which need {FEWEST} questions"
-    return told if outcome.by_place else f"{told}; no log-probabilities"
+    return told if outcome.logprob_by_position else f"{told}; no log-probabilities"
 
 
 def order_names(count: int) -> list[str]:
@@ -126,22 +126,22 @@ def _table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]
 
 def as_html(
     audit: Audit,
-    costs: Mapping[str, Cost],
+    costs: Mapping[str, GenerationCost],
     advice: Recommendation,
     settings: dict[str, Any],
     questions: Sequence[str],
 ) -> str:
     """One file without links to others; ``questions`` are their texts."""
-    places = any(each.lean.excess or each.by_place for each in audit.outcomes.values())
-    flipped = examples(audit, questions)
+    preferred = any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values())
+    flipped = flipped_questions(audit, questions)
     loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     return environment.get_template("audit.html.j2").render(
         advice=advice,
         headings=HEADINGS,
-        rows={label: row(each, costs[label]) for label, each in audit.outcomes.items()},
+        rows={label: flip_row(each, costs[label]) for label, each in audit.outcomes.items()},
         flips=address(flip_figure(audit), "flips"),
-        places=address(place_figure(audit), "places") if places else None,
+        preferences=address(preference_figure(audit), "preferences") if preferred else None,
         rests_on={label: rests_on(each) for label, each in audit.outcomes.items()},
         orders=order_names(audit.orders),
         accuracy={label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order},
@@ -153,7 +153,7 @@ def as_html(
 
 
 @dataclass(frozen=True)
-class Example:
+class FlippedQuestion:
     """A question that some method answers differently in different orders.
 
     Attributes:
@@ -166,8 +166,8 @@ class Example:
     flips: list[str]
 
 
-def examples(audit: Audit, questions: Sequence[str]) -> list[Example]:
-    """All questions that any method answers differently in different orders, those of the pipeline as it is first."""
+def flipped_questions(audit: Audit, questions: Sequence[str]) -> list[FlippedQuestion]:
+    """All questions that any method answers differently in different orders; first those that the first one does."""
     found = []
     for index, question in enumerate(questions):
         answers = {
@@ -176,5 +176,5 @@ def examples(audit: Audit, questions: Sequence[str]) -> list[Example]:
         }
         flips = [label for label, given in answers.items() if any(other for _, other in given)]
         if flips:
-            found.append(Example(question, answers, flips))
+            found.append(FlippedQuestion(question, answers, flips))
     return sorted(found, key=lambda example: audit.as_it_is not in example.flips)

@@ -8,12 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from ragbias.evaluation.audit.measuring import Audit
-from ragbias.evaluation.audit.position_preference import PLACES
+from ragbias.evaluation.audit.outcomes import Audit
+from ragbias.evaluation.audit.position_preference import POSITIONS
 from ragbias.evaluation.audit.verdict import WORTH
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.evaluation.report.figures import Look, looks_of
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.report.looks import Look, literal, looks_of
 
 BARS: tuple[dict[str, Any], ...] = ({"color": "#444444"}, {"color": "white", "edgecolor": "#444444", "hatch": "////"})
 
@@ -54,22 +53,22 @@ def flip_figure(audit: Audit) -> Figure:
     return figure
 
 
-def place_figure(audit: Audit) -> Figure:
+def preference_figure(audit: Audit) -> Figure:
     """How sure the answer is with its document moved, and from where answers are taken oftener than by chance."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     moved, taken = figure.subplots(1, 2)
     looks = looks_of(audit.outcomes)
     for index, (label, outcome) in enumerate(audit.outcomes.items()):
-        if outcome.by_place:
-            _line(moved, [outcome.by_place[place] for place in PLACES], label, looks[label], 0.05 * index)
-        if outcome.lean.excess:
-            _line(taken, outcome.lean.excess, label, looks[label], 0.05 * index)
-    moved.set_xticks(range(len(PLACES)), PLACES)
+        if moved_to := outcome.logprob_by_position:
+            _line(moved, [moved_to[position] for position in POSITIONS], label, looks[label], 0.05 * index)
+        if outcome.preference.excess:
+            _line(taken, outcome.preference.excess, label, looks[label], 0.05 * index)
+    moved.set_xticks(range(len(POSITIONS)), POSITIONS)
     moved.set_xlabel("where the answer's document is put")
     moved.set_ylabel("log-probability of the answer,\ndifference to the mean")
-    parts = max(len(each.lean.excess) for each in audit.outcomes.values())
+    parts = max(len(each.preference.excess) for each in audit.outcomes.values())
     taken.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
-    taken.set_xlabel("part of the places, from first to last")
+    taken.set_xlabel("part of the positions, from first to last")
     taken.set_ylabel("answers taken from there,\nbeyond what is expected")
     taken.yaxis.set_major_formatter(PercentFormatter(1))
     named: dict[str, Any] = {}
@@ -88,7 +87,7 @@ def place_figure(audit: Audit) -> Figure:
 
 
 def _line(axis: Axes, values: list[Interval], label: str, look: Look, aside: float) -> None:
-    at = [place + aside for place in range(len(values))]  # beside each other where they are equal
+    at = [index + aside for index in range(len(values))]  # beside each other where they are equal
     axis.errorbar(
         at,
         [value.estimate for value in values],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.asking import Subject
+from ragbias.evaluation.audit.asking import AuditCase
 from ragbias.evaluation.data.questions import Question
 from ragbias.generation.recording import Recorded, recording
 
@@ -26,15 +26,15 @@ FAILURES = (Exception, SystemExit)  # whatever a user's code raises; a script's 
 Ask = Callable[[str], Any]
 
 
-def load_pipeline(place: str) -> Any:
-    """The object at ``module:object``; the current folder counts as a place of modules.
+def load_pipeline(location: str) -> Any:
+    """The object at ``module:object``; modules are looked for in the current folder too.
 
     Raises:
         RunError: it cannot be imported, is not there, or cannot be asked.
     """
-    module_name, colon, path = place.partition(":")
+    module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
-        raise RunError(f"pipeline {place!r}; expected module:object, e.g. my_app.chains:qa_chain")
+        raise RunError(f"pipeline {location!r}; expected module:object, e.g. my_app.chains:qa_chain")
     if (folder := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, folder)
     try:
@@ -46,30 +46,30 @@ def load_pipeline(place: str) -> Any:
             found = getattr(found, name)
         can_be_asked = not isinstance(found, type) and any(_ways(found))
     except AttributeError as error:
-        raise RunError(f"pipeline {place!r}: module {module_name!r} has no {path!r} ({error})") from error
+        raise RunError(f"pipeline {location!r}: module {module_name!r} has no {path!r} ({error})") from error
     except FAILURES as error:
-        raise RunError(f"pipeline {place!r} cannot be reached: {_told(error)}") from error
+        raise RunError(f"pipeline {location!r} cannot be reached: {_told(error)}") from error
     if not can_be_asked:
         raise RunError(
-            f"pipeline {place!r} is {found!r:.100}, which cannot be asked; expected a LangChain runnable, a LlamaIndex "
-            "query or chat engine, or a function of the question"
+            f"pipeline {location!r} is {found!r:.100}, which cannot be asked; expected a LangChain runnable, a "
+            "LlamaIndex query or chat engine, or a function of the question"
         )
     return found
 
 
 def from_pipeline(
     pipeline: Any, questions: Sequence[Question], progress: Callable[[int], None] = lambda asked: None
-) -> tuple[list[Subject], int]:
+) -> tuple[list[AuditCase], int]:
     """Run a pipeline on each question and keep its last request that held two or more documents.
 
     Returns:
-        the subjects, and the number of questions that were answered without two documents.
+        the cases, and the number of questions that were answered without two documents.
 
     Raises:
         RunError: the pipeline fails, asks none of ragbias' models, or gives them documents for no question.
     """
     ways = list(_ways(pipeline))
-    subjects: list[Subject] = []
+    cases: list[AuditCase] = []
     other: list[Recorded] = []
     for question in questions:
         way, records = _run(ways, question.question)
@@ -78,17 +78,17 @@ def from_pipeline(
             raise RunError(f"the pipeline answered {question.question!r:.80} without a model of ragbias; {SWAP}")
         holding = [each for each in records if len(each.request.origin.tokens.documents) > 1]
         if holding:
-            subjects.append(Subject(question, holding[-1]))
+            cases.append(AuditCase(question, holding[-1]))
         else:
             other.append(records[-1])
         progress(1)
-    if not subjects:
+    if not cases:
         reason = "; ".join(dict.fromkeys(each.request.report.reason for each in other if each.request.report.reason))
         raise RunError(
             f"no prompt of the pipeline holds two documents or more ({reason or 'none were retrieved'}); let the "
-            "retriever give several, or tell the LLM where they stand by segmenter or documents"
+            "retriever give several, or tell the LLM which they are by segmenter or documents"
         )
-    return subjects, len(other)
+    return cases, len(other)
 
 
 def _run(ways: Sequence[Ask], question: str) -> tuple[Ask, list[Recorded]]:

@@ -1,4 +1,4 @@
-"""Which places answers are taken from, told without labels."""
+"""Which positions answers are taken from, found without labels."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbias.evaluation.audit.asking import Subject
+from ragbias.evaluation.audit.asking import AuditCase
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.report import Generation
 from ragbias.generation.scoring import logprobs_of
-from ragbias.methods import Method, PermutationVote
+from ragbias.methods import Method
 
-BINS = 5  # parts that the places are counted in
-PLACES = ("first", "middle", "last")
+BINS = 5  # equal parts of the context that positions are counted in
+POSITIONS = ("first", "middle", "last")
 
 
 @dataclass(frozen=True)
-class Lean:
-    """Which places the answers are taken from, against a model that takes them wherever they stand.
+class PositionPreference:
+    """Which positions the answers are taken from, against a model that takes them from anywhere.
 
     Attributes:
-        answers: number of answers that count: their document could be told, under two orders or more of the question.
+        answers: number of answers that count: their document is known, under two orders or more of the question.
         asked: number of all answers.
         questions: number of questions with answers that count.
-        excess: for each part of the places, from the first to the last: share of answers taken from there, less the
+        excess: for each part of the positions, from the first to the last: share of answers taken from there, less the
             share expected if the order did not matter; the parts sum to 0. Empty for too few questions.
     """
 
@@ -35,10 +35,12 @@ class Lean:
     excess: list[Interval]
 
 
-def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]) -> Lean:
-    """How much oftener answers come from each fifth of the places than they would if the order did not matter.
+def position_preference(
+    sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequence[int]]]
+) -> PositionPreference:
+    """How much more often answers come from each fifth of the positions than they would if the order did not matter.
 
-    For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the place
+    For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the position
     of document ``s`` there. The share observed is that of ``k`` with ``p_k(s_k)`` in the part; the one expected is that
     of all pairs ``k, l`` with ``p_k(s_l)`` in the part, the same documents under any order. Where the order does not
     matter the two are equal, whatever the retriever's ranking. So they are for a question with one known source, which
@@ -46,7 +48,7 @@ def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequ
 
     Args:
         sources: by question and order, indices of documents as retrieved.
-        orders: by question; ``orders[q][k][i]`` is the document at place ``i``.
+        orders: by question; ``orders[q][k][i]`` is the document at position ``i``.
     """
     parts = min(BINS, *(len(each[0]) for each in orders))
     excess: dict[str, list[float]] = {}
@@ -56,31 +58,31 @@ def lean(sources: Sequence[Sequence[int | None]], orders: Sequence[Sequence[Sequ
         if len(known) < 2:
             continue
         answers += len(known)
-        row = np.zeros(parts)
+        counts = np.zeros(parts)
         for order, document in known:
-            part = [place * parts // len(order) for place in np.argsort(order)]  # of each document
-            row[part[document]] += len(known)
+            part = [position * parts // len(order) for position in np.argsort(order)]  # of each document
+            counts[part[document]] += len(known)
             for _, other in known:
-                row[part[other]] -= 1
-        excess[str(index)] = (row / len(known) ** 2).tolist()  # whole numbers until here, so that 0 is exact
+                counts[part[other]] -= 1
+        excess[str(index)] = (counts / len(known) ** 2).tolist()  # whole numbers until here, so that 0 is exact
     enough = len(excess) >= FEWEST
-    intervals = [share({name: row[part] for name, row in excess.items()}) for part in range(parts if enough else 0)]
-    return Lean(answers, sum(map(len, sources)), len(excess), intervals)
+    intervals = [share({name: each[part] for name, each in excess.items()}) for part in range(parts if enough else 0)]
+    return PositionPreference(answers, sum(map(len, sources)), len(excess), intervals)
 
 
 def arrangements(document: int, count: int) -> list[list[int]]:
-    """Orders of ``count`` documents with one put at each of ``PLACES``, the others left in their order."""
+    """Orders of ``count`` documents with one put at each of ``POSITIONS``, the others left in their order."""
     others = [other for other in range(count) if other != document]
-    return [[*others[:place], document, *others[place:]] for place in places_of(count)]
+    return [[*others[:position], document, *others[position:]] for position in positions_of(count)]
 
 
-def places_of(count: int) -> tuple[int, int, int]:
-    """``PLACES`` among ``count`` documents, counted from 0."""
+def positions_of(count: int) -> tuple[int, int, int]:
+    """``POSITIONS`` among ``count`` documents, counted from 0."""
     return 0, (count - 1) // 2, count - 1
 
 
-def logprob_by_place(
-    subjects: Sequence[Subject],
+def logprob_by_position(
+    cases: Sequence[AuditCase],
     answers: Sequence[Generation],
     sources: Sequence[int | None],
     method: Method,
@@ -95,16 +97,18 @@ def logprob_by_place(
         None for a vote, which gives no probabilities, and for too few questions with a known source.
     """
     moved: dict[str, list[float]] = {}
-    for index, (subject, answer, document) in enumerate(zip(subjects, answers, sources, strict=True)):
+    for index, (case, answer, document) in enumerate(zip(cases, answers, sources, strict=True)):
         progress(1)
-        if isinstance(method, PermutationVote) or document is None or not answer.token_ids:
+        if method.acts_on == "answers" or document is None or not answer.token_ids:
             continue
-        model, count = subject.asked.lm.model, len(subject.asked.request.origin.tokens.documents)
+        lm = case.asked.lm
         totals = []
-        for order in arrangements(document, count):
-            request = subject.request(order, method)
-            totals.append(sum(logprobs_of(model, request, answer.token_ids)))
+        for order in arrangements(document, case.document_count):
+            request = case.request(order, method)
+            totals.append(sum(logprobs_of(lm.model, request, answer.token_ids, lm.backend)))
         moved[str(index)] = [total - sum(totals) / 3 for total in totals]
     if len(moved) < FEWEST:
         return None
-    return {place: share({name: row[at] for name, row in moved.items()}) for at, place in enumerate(PLACES)}
+    return {
+        position: share({name: each[index] for name, each in moved.items()}) for index, position in enumerate(POSITIONS)
+    }

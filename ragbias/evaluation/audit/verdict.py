@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ragbias.evaluation.audit.measuring import Audit, Outcome
+from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.methods import NoMethod, ReorderingMethod
 
 WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem
 
@@ -63,7 +62,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
     now = audit.outcomes[label]
     found = verdict(now)
     if found is Verdict.NO_PROBLEM:
-        due = "" if isinstance(now.method, NoMethod) else f" with {now.method.name}"
+        due = "" if now.method.acts_on == "nothing" else f" with {now.method.name}"
         return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + due)
     if found is Verdict.TOO_FEW:
         return Recommendation(found, None, _too_few(audit, now), found.value)
@@ -93,12 +92,12 @@ def _accuracy(outcome: Outcome) -> float:
 
 
 def _rank(outcome: Outcome) -> tuple[float, bool]:
-    return outcome.flips.estimate, isinstance(outcome.method, ReorderingMethod)
+    return outcome.flips.estimate, outcome.method.acts_on == "order"
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
     """Whether the model does not care for the order, or the pipeline's own method sees to it."""
-    if isinstance(now.method, NoMethod):
+    if now.method.acts_on == "nothing":
         return f"You do not have this problem: {_at_most(now)}. There is nothing here worth paying for."
     name = now.method.name
     if now.method.invariant and now.ran == 1:
@@ -106,7 +105,7 @@ def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) ->
     else:
         why = _at_most(now)
     told = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
-    plain = next((each for each in audit.outcomes.values() if isinstance(each.method, NoMethod)), None)
+    plain = next((each for each in audit.outcomes.values() if each.method.acts_on == "nothing"), None)
     return f"{told} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
 
 
@@ -151,10 +150,10 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
         f"{label} brings this to {outcome.flips.estimate:.0%}, changes {outcome.changed.estimate:.0%} of the answers "
         f"that you give now{costs}."
     )
-    if isinstance(outcome.method, ReorderingMethod):
+    if outcome.method.acts_on == "order":
         text += (
-            " It only settles the order: the answers are consistent, but the model still overlooks what stands in the "
-            "places it disregards."
+            " It only settles the order: the answers are consistent, but the model still overlooks what stands at the "
+            "positions it disregards."
         )
     if outcome.better is None:
         return f"{text} Whether the changed answers are better, only questions with known answers tell."

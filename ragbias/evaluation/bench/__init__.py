@@ -1,1 +1,1 @@
-"""The bench: models, methods and tasks crossed, every answer a row, resumed where it was stopped."""
+"""The bench: every model with every method on every task, one record per answer; a stopped run is resumed."""

@@ -8,8 +8,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import yaml
-from pydantic import (
+import yaml  # comes with transformers
+
+from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation.extras import required
+from ragbias.evaluation.tasks import TASKS, as_paths, make
+from ragbias.evaluation.tasks.task import Task
+from ragbias.evaluation.validation import complaints
+
+required("pydantic", "bench")
+
+from pydantic import (  # noqa: E402
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -22,31 +31,27 @@ from pydantic import (
     model_validator,
 )
 
-from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.data.validation import complaints
-from ragbias.evaluation.tasks import TASKS, make
-from ragbias.evaluation.tasks.task import Task
-
 HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
 MMLU = "mmlu"  # short for lm-eval with this task
 
 
-def _listed(value: Any) -> Any:
-    """A single value, or several in one string with commas, as a list."""
+def _split(value: Any) -> Any:
+    """A string with commas as a list."""
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
-def _whole(value: Any) -> Any:
+def _listed(value: Any) -> Any:
     """A single number as a list."""
     return [value] if type(value) is int else value
 
 
 def _joined(value: Any) -> Any:
+    """A list of strings as one string with commas."""
     return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
 
 
-Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_listed), Field(min_length=1)]
-Least1 = Annotated[StrictInt, Field(ge=1)]
+Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
+Positive = Annotated[StrictInt, Field(ge=1)]
 
 
 class HarnessOptions(BaseModel):
@@ -62,7 +67,7 @@ class HarnessOptions(BaseModel):
 
     tasks: Names = (MMLU,)
     include_path: Path | None = None
-    limit: Least1 | None = None
+    limit: Positive | None = None
 
 
 class TaskSettings(BaseModel):
@@ -92,7 +97,7 @@ class TaskSettings(BaseModel):
             return self
         try:
             make(self.name, **self.options)
-        except RagBiasError as error:  # pydantic names the place of ValueErrors only
+        except RagBiasError as error:  # pydantic names the key for ValueErrors only
             raise ValueError(str(error)) from error
         return self
 
@@ -100,10 +105,8 @@ class TaskSettings(BaseModel):
     def options(self) -> dict[str, Any]:
         """All but the name, as the task's class takes them; a single file of data as a list of one."""
         given = dict(self.model_extra or {})
-        files = given.get("data")
-        files = [files] if isinstance(files, (str, Path)) else files
-        if isinstance(files, (list, tuple)) and all(isinstance(file, (str, Path)) for file in files):
-            given["data"] = tuple(map(Path, files))
+        if files := as_paths(given.get("data")):
+            given["data"] = files
         return given
 
     @property
@@ -113,8 +116,10 @@ class TaskSettings(BaseModel):
 
     def made(self, seed: int, limit: int | None) -> Task:
         """The task; seed and limit count where it has them and sets none itself."""
-        options = {"limit": limit} if limit is not None and _has(self.name, "limit") else {}
-        return make(self.name, **{**options, **({"seed": seed} if self.seeded else {}), **self.options})
+        shared = {"limit": limit} if _has(self.name, "limit") else {}
+        if self.seeded:
+            shared["seed"] = seed
+        return make(self.name, **{**shared, **self.options})
 
 
 def _has(task: str, option: str) -> bool:
@@ -142,12 +147,12 @@ class BenchConfiguration(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[StrictInt, ...], BeforeValidator(_whole), Field(min_length=1)] = (0,)
-    limit: Least1 | None = None
-    batch_size: Least1 = 8
+    seeds: Annotated[tuple[StrictInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    limit: Positive | None = None
+    batch_size: Positive = 8
     dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
-    workers: Least1 = 2
+    workers: Positive = 2
     cost: StrictBool = True
     out: Path
 
@@ -162,19 +167,19 @@ class BenchConfiguration(BaseModel):
     def _distinct(self) -> BenchConfiguration:
         for name in ("models", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise ValueError(f"{name} {list(getattr(self, name))}: one of them stands twice")
+                raise ValueError(f"{name} {list(getattr(self, name))}: one of them is given twice")
         return self
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, of which YAML's own loader takes the last."""
+    """Refuses a key that is given twice, of which YAML's own loader takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
         keys = [self.construct_object(each, deep=True) for each in nodes]
         for index, (key, written) in enumerate(zip(keys, nodes, strict=True)):
             if key in keys[:index]:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", written.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", written.start_mark)
         return super().construct_mapping(node, deep)
 
 

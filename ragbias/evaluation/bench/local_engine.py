@@ -1,4 +1,4 @@
-"""The engine ``local``: one model in this process. Actors of the engine ``ray`` do the same with a unit."""
+"""The engine ``local``: units answered one after the other in this process, with one model in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.data.model_loading import load_model
 from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report
@@ -19,7 +19,7 @@ from ragbias.methods import NoMethod
 
 
 class Models:
-    """Loads models, and holds the last one."""
+    """Loads models by name, onto the GPU if there is one, and keeps the last one."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -35,26 +35,26 @@ class Models:
 
 
 def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
-    """The rows of each unit, those of one method at a time."""
+    """The records of each unit, those of one method at a time."""
     for unit in units:
-        for rows in rows_of(unit, models.load(unit.model)):
-            yield unit, rows
+        for records in records_of(unit, models.load(unit.model)):
+            yield unit, records
 
 
-def rows_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
-    """The rows of one method after the other."""
+def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
+    """The records of one method after the other."""
     for label, method in unit.methods.items():
         begin = time.perf_counter()
         try:
             answers = unit.task.answers(lm, unit.cases, method, unit.batch_size)
         except RagBiasError as error:
-            where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those beside it"
+            where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error
         seconds = (time.perf_counter() - begin) / len(unit.cases)
-        yield [_row(unit, label, case, answer, seconds) for case, answer in zip(unit.cases, answers, strict=True)]
+        yield [_record(unit, label, case, answer, seconds) for case, answer in zip(unit.cases, answers, strict=True)]
 
 
-def _row(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Record:
+def _record(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Record:
     return Record(
         id=case.id,
         task=unit.task.name,

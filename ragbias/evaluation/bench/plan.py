@@ -1,4 +1,4 @@
-"""What a bench asks, in which order: the same in every process that works on a run."""
+"""What a bench asks and in which order; the same for every process that continues the run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from itertools import islice
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration
-from ragbias.evaluation.bench.store import Key
-from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.data.records import Key, Record
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
 from ragbias.methods.parse import parse_methods
@@ -34,17 +33,17 @@ class Unit:
     noise: bool = False
 
     def keys(self, label: str) -> list[Key]:
-        """Of the rows that one method gives."""
+        """The keys of the records that one method gives."""
         return [(self.task.name, self.model, label, case.id) for case in self.cases]
 
-    def without(self, rows: Mapping[Key, Record]) -> Unit:
-        """The unit with those methods only of which a row is missing."""
+    def without(self, records: Mapping[Key, Record]) -> Unit:
+        """The unit with only those methods of which a record is missing."""
         return replace(
             self,
             methods={
                 label: method
                 for label, method in self.methods.items()
-                if not all(key in rows for key in self.keys(label))
+                if not all(key in records for key in self.keys(label))
             },
         )
 
@@ -67,7 +66,7 @@ class Plan:
         """The plan for these settings.
 
         Raises:
-            RunError: a method needs documents and a task has none.
+            RunError: a method needs documents, which the prompts of lm-eval do not have.
             MethodError, UnknownMethodError, DataError.
         """
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
@@ -76,13 +75,12 @@ class Plan:
             for each in settings.tasks
             if each.name != HARNESS_TASK
         )
-        without = [task.name for task, *_ in tasks if not task.has_documents]
-        without += [each.name for each in settings.tasks if each.name == HARNESS_TASK]
-        for label, method in next(iter(methods.values())).items():
-            if method.needs_documents and without:
-                raise RunError(
-                    f"method {label!r} needs documents and task {without[0]!r} has none; leave out one of them"
-                )
+        if any(each.name == HARNESS_TASK for each in settings.tasks):
+            for label, method in next(iter(methods.values())).items():
+                if method.needs_documents:
+                    raise RunError(
+                        f"method {label!r} needs documents and task {HARNESS_TASK!r} has none; leave out one of them"
+                    )
         return cls(methods, tasks, settings.batch_size)
 
     def units(self) -> Iterator[Unit]:
@@ -103,7 +101,7 @@ class Plan:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """Of all rows in order, and of all that measure the noise.
+        """The keys of all records in order, and of those that measure the noise.
 
         Raises:
             RunError: two cases have the same id.
@@ -122,7 +120,7 @@ class Plan:
 
 
 def _unseen(cases: Iterable[Case], seen: set[str]) -> Iterator[Case]:
-    """The cases with ids that are not in ``seen`` when it comes to them, which they enter at the end."""
+    """The cases whose ids are not in ``seen``; at the end their ids are added to it."""
     ids: set[str] = set()
     for case in cases:
         if case.id not in seen:

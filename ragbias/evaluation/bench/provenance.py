@@ -1,4 +1,4 @@
-"""What a run depends on, written down beside its rows; and whether its models are there at all."""
+"""What a run depends on, written into its folder; and whether its models can be found."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ragbias.evaluation.cost.machine import machine, versions
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
-    """Plain data: ``decides`` holds what rows depend on, the rest how and where they were made."""
+    """Plain data: ``decides`` holds what records depend on, the rest how and where they were made."""
     on_gpu = torch.cuda.is_available()
     return {
         "decides": {
@@ -37,7 +37,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def check_model(name: str) -> None:
-    """Raise ``RunError`` unless a model of this name can be had; does not load its weights."""
+    """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
     if name == "tiny":
         return
     folder = Path(name)

@@ -1,4 +1,4 @@
-"""The engine ``ray``: actors that each hold a model and answer units; a unit whose actor dies goes to a new one."""
+"""The engine ``ray``: worker processes, each with a model, answer units; one whose worker dies is tried again."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from typing import Any
 import torch
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.local_engine import Models, rows_of
+from ragbias.evaluation.bench.local_engine import Models, records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.extras import required
 
-TRIES = 3  # of one unit whose actor dies; then the unit is taken to be what kills them
-STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and rows are small
+TRIES = 3  # of one unit whose worker dies; then the unit is taken to be the cause
+STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and records are small
 
 
 class Worker:
-    """Lives in a process of its own."""
+    """An actor: answers units with a model of its own, in a process of its own."""
 
     def __init__(self, dtype: str, threads: int) -> None:
         torch.set_num_threads(threads)
         self._models = Models(dtype)
 
-    def rows(self, unit: Unit) -> list[list[Record]]:
-        """The rows of each method."""
-        return list(rows_of(unit, self._models.load(unit.model)))
+    def records(self, unit: Unit) -> list[list[Record]]:
+        """The records of each method."""
+        return list(records_of(unit, self._models.load(unit.model)))
 
 
 def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
-    """The rows of each unit, those of one method at a time; units come in the order in which they are finished.
+    """The records of each unit, those of one method at a time; units come in the order in which they are finished.
 
     Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
 
     Raises:
-        ImportError: ray is not installed.
+        MissingExtraError: ray is not installed.
         RunError: workers die over the same unit again and again.
     """
     ray = _ray()
@@ -45,14 +46,14 @@ def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[
     if started:
         _start(ray, workers)
     try:
-        yield from _Shards(ray, dtype, workers).answered(iter(units))
+        yield from _Pool(ray, dtype, workers).answered(iter(units))
     finally:
         if started:
             ray.shutdown()
 
 
-class _Shards:
-    """Actors at work."""
+class _Pool:
+    """Workers, and the unit that each of them is answering."""
 
     def __init__(self, ray: Any, dtype: str, workers: int) -> None:
         gpus = ray.cluster_resources().get("GPU", 0)
@@ -64,7 +65,7 @@ class _Shards:
 
     def answered(self, units: Iterator[Unit]) -> Iterator[tuple[Unit, list[Record]]]:
         for _, unit in zip(range(self._workers), units, strict=False):
-            self._give(self._class.remote(*self._arguments), unit)
+            self._assign(self._class.remote(*self._arguments), unit)
         deaths: Counter[tuple[Any, ...]] = Counter()
         while self._running:
             (done,), _ = self._ray.wait(list(self._running), num_returns=1)
@@ -76,32 +77,28 @@ class _Shards:
                 deaths[name] += 1
                 if deaths[name] == TRIES:
                     raise RunError(
-                        f"{TRIES} workers died over task {unit.task.name}, case {unit.cases[0].id!r} and those beside "
-                        f"it; is there memory for {self._workers} models? {error}"
+                        f"{TRIES} workers died over task {unit.task.name}, case {unit.cases[0].id!r} and those "
+                        f"batched with it; is there memory for {self._workers} models? {error}"
                     ) from None
-                self._give(self._class.remote(*self._arguments), unit)
+                self._assign(self._class.remote(*self._arguments), unit)
                 continue
             except self._ray.exceptions.RayTaskError as error:
                 raise error.cause from None
             if (following := next(units, None)) is not None:
-                self._give(actor, following)
-            for rows in found:
-                yield unit, rows
+                self._assign(actor, following)
+            for records in found:
+                yield unit, records
 
-    def _give(self, actor: Any, unit: Unit) -> None:
-        self._running[actor.rows.remote(unit)] = actor, unit
+    def _assign(self, actor: Any, unit: Unit) -> None:
+        self._running[actor.records.remote(unit)] = actor, unit
 
 
 def _ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of a change to come
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # what other workers met when a run ends with an error
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise ImportError('the engine ray is not installed; pip install "ragbias[ray]"') from error
-    return ray
+    required("ray.exceptions", "ray")  # not loaded by ``ray`` itself
+    return required("ray", "ray")
 
 
 def _start(ray: Any, workers: int) -> None:

@@ -1,4 +1,4 @@
-"""A run: from settings to a folder of rows and their aggregates."""
+"""Running a bench: from its settings to a folder of records and their aggregates."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfigurat
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.provenance import check_model, described
-from ragbias.evaluation.bench.store import Store, refuse_other_contents
-from ragbias.evaluation.cost.on_prompts import DECODED, measure_costs
-from ragbias.evaluation.data.model_loading import load_model
-from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
-from ragbias.evaluation.data.run_folder import SETTINGS as FILE_OF_SETTINGS
+from ragbias.evaluation.bench.store import RecordFile, Store, refuse_other_contents
+from ragbias.evaluation.cost.generation_cost import DECODED, measure_costs
+from ragbias.evaluation.data.run_folder import (
+    COST,
+    HARNESS,
+    SETTINGS,
+    SUMMARY,
+    Costs,
+    cost_key,
+    read_costs,
+    read_counts,
+)
+from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -36,23 +45,21 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     Raises:
         RunError, DataError, MethodError, UnknownMethodError: before anything is written, where that can be known.
     """
-    from ragbias.evaluation.measures.aggregates import summarise
-
     refuse_other_contents(settings.out)
     for model in settings.models:
         check_model(model)
     plan = Plan.of(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
-    if not (settings.out / FILE_OF_SETTINGS).exists():
+    if not (settings.out / SETTINGS).exists():
         _try_models(settings, models)
     with Store(settings.out, described(settings)) as store:
         _answer(plan, store, settings, models, bar, len(keys) + len(noise_keys))
-        store.rows.put_in_order(keys)
+        store.records.put_in_order(keys)
         store.noise.put_in_order(noise_keys)
         _run_harness(settings, plan, store, bar)
         costs = _costs(plan, store, models, bar) if settings.cost else read_costs(store.folder)
-        summary = summarise(list(store.rows.rows.values()), costs, list(store.noise.rows.values()))
+        summary = summarise(list(store.records.by_key.values()), costs, list(store.noise.by_key.values()))
         store.write(SUMMARY, summary)
     return summary
 
@@ -74,16 +81,20 @@ def _answer(plan: Plan, store: Store, settings: BenchConfiguration, models: Mode
         found = ray_engine.answered(missing, settings.dtype, settings.workers)
     else:
         found = local.answered(missing, models)
-    for unit, rows in found:
+    for unit, records in found:
         name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
-        new = (store.noise if unit.noise else store.rows).append(rows)
+        new = _file(store, unit).append(records)
         bar.update(progress, advance=new, description=name)
 
 
+def _file(store: Store, unit: Unit) -> RecordFile:
+    return store.noise if unit.noise else store.records
+
+
 def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator[Unit]:
-    """The units with rows to come; whole, as the padding decides the last digits of the sums."""
+    """The units with missing records; whole, since the padding decides the last digits of the sums."""
     for unit in plan.units():
-        held = (store.noise if unit.noise else store.rows).rows
+        held = _file(store, unit).by_key
         bar.update(progress, advance=sum(key in held for label in unit.methods for key in unit.keys(label)))
         left = unit.without(held)
         if left.methods:
@@ -111,19 +122,19 @@ def _run_harness(settings: BenchConfiguration, plan: Plan, store: Store, bar: Pr
             bar.update(progress, description=f"{model} {HARNESS_TASK}")
             part = f"{model}|{label}|{seed}"
             held = sum(
-                row.task in options.tasks and (row.model, row.method, row.seed) == (model, label, seed)
-                for row in store.rows.rows.values()
+                record.task in options.tasks and (record.model, record.method, record.seed) == (model, label, seed)
+                for record in store.records.by_key.values()
             )
             if counts.get(part) != held:
                 found = harness_records(model, method, label, options.tasks, limit, seed, options.include_path)
                 counts[part] = len(found)
-                store.write(HARNESS, counts)  # before the rows: if those are cut off, their number tells
-                store.rows.append(found)
+                store.write(HARNESS, counts)  # before the records: if those are cut off, their number tells
+                store.records.append(found)
             bar.update(progress, advance=1)
 
 
 def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
-    """By ``cost_key`` and label."""
+    """The costs by ``cost_key`` and label; measures those that the folder lacks."""
     found = read_costs(store.folder)
     parts = [(model, task) for model in plan.methods for task, *_ in plan.tasks]
     progress = bar.add_task("cost", total=len(parts))
@@ -142,10 +153,10 @@ def _costs(plan: Plan, store: Store, models: Models, bar: Progress) -> Costs:
 
 
 def _typical(task: Task) -> dict[int, list[Case]]:
-    """A case of each of the first questions, by the number of documents; not those of the reference lines."""
+    """A case of each of the first questions, by the number of documents; none with the gold document alone."""
     found: dict[int, dict[str, Case]] = {}
     for case in task.cases():
-        if len(case.documents) > 1 or not task.has_documents:
+        if len(case.documents) > 1:
             chosen = found.setdefault(len(case.documents), {})
             if len(chosen) < COST_PROMPTS:
                 chosen.setdefault(case.question, case)
@@ -154,6 +165,6 @@ def _typical(task: Task) -> dict[int, list[Case]]:
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
     """The prompt in parts; None where the window leaves no room to time decoding."""
-    prompt, _, _ = in_parts(task.prompt(lm, case), case.documents or None, None)
+    prompt, _, _ = in_parts(task.prompt(lm, case), case.documents, None)
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED < lm.window else None

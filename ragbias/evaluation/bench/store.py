@@ -1,4 +1,4 @@
-"""A run's folder: one process at a time, one set of settings, and every row that was ever finished."""
+"""Writing a run's folder: one process at a time, one set of settings, every finished record kept."""
 
 from __future__ import annotations
 
@@ -11,39 +11,37 @@ from types import TracebackType
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Record, as_lines, read_records
+from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, SETTINGS, read_about
-from ragbias.methods.profiles.profile import write_atomically
+from ragbias.files import write_atomically
 
 LOCK = ".lock"
 
-Key = tuple[str, str, str, str]
 
-
-class RowFile:
-    """Rows in a file of JSON lines; a row that it has is not written again."""
+class RecordFile:
+    """Records in a file of JSON lines; one that it holds is not written again."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
         _cut_torn_line(path)
-        self.rows: dict[Key, Record] = {row.key: row for row in read_records(path)}
+        self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
 
-    def append(self, rows: Sequence[Record]) -> int:
-        """Keep the rows that are new; they are on disk when this returns. Returns their number."""
-        new = [row for row in rows if row.key not in self.rows]
+    def append(self, records: Sequence[Record]) -> int:
+        """Keep the records that are new; they are on disk when this returns. Returns their number."""
+        new = [record for record in records if record.key not in self.by_key]
         with self.path.open("ab") as file:
             file.write(as_lines(new).encode())
             file.flush()
             os.fsync(file.fileno())
-        self.rows.update((row.key, row) for row in new)
+        self.by_key.update((record.key, record) for record in new)
         return len(new)
 
     def put_in_order(self, keys: Sequence[Key]) -> None:
-        """Write the rows anew in the order of the plan, if they came in another; rows beside the plan go last."""
-        if list(self.rows)[: len(keys)] != keys:
-            self.rows = {**{key: self.rows[key] for key in keys}, **self.rows}
-            write_atomically(self.path, as_lines(self.rows.values()).encode())
+        """Rewrite the file in the order of ``keys``, if records came in another; those of no such key go last."""
+        if list(self.by_key)[: len(keys)] != keys:
+            self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
+            write_atomically(self.path, as_lines(self.by_key.values()).encode())
 
 
 class Store:
@@ -51,8 +49,8 @@ class Store:
 
     Args:
         folder: is made if it is not there.
-        about: everything there is to say about the run; what its ``"decides"`` holds must be the same in each process
-            that writes here.
+        about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
+            here.
 
     Raises:
         RunError: the folder holds something else, or another process writes there.
@@ -66,8 +64,8 @@ class Store:
         self._lock = (folder / LOCK).open("w")
         try:
             self._take_lock()
-            self._settle(json.loads(json.dumps(about)))
-            self.rows, self.noise = RowFile(folder / ROWS), RowFile(folder / NOISE)
+            self._check_settings(json.loads(json.dumps(about)))
+            self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
         except BaseException:
             self._lock.close()
             raise
@@ -78,7 +76,7 @@ class Store:
         except BlockingIOError:
             raise RunError(f"{self.folder}: another process writes there; wait for it, or give a new folder") from None
 
-    def _settle(self, about: dict[str, Any]) -> None:
+    def _check_settings(self, about: dict[str, Any]) -> None:
         if before := read_about(self.folder):
             if changed := _changes(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
@@ -117,6 +115,6 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Drop what stands behind the last end of a line: a write that was cut off."""
+    """Drop what follows the last end of a line: a write that was cut off."""
     with path.open("r+b") as file:
         file.truncate(file.read().rfind(b"\n") + 1)

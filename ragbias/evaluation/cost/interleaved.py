@@ -1,4 +1,4 @@
-"""Methods measured side by side: in each round the plain model and every method, one after the other."""
+"""Measuring methods side by side: in each round the plain model and every method, one after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ragbias.methods import Method, NoMethod
 
 Spread = tuple[float, float, float]  # median, lowest, highest
 Taken = dict[str | None, list[tuple[float, ...]]]
-Subject = TypeVar("Subject")
+Input = TypeVar("Input")
 
 
 def now(device: torch.device) -> float:
@@ -25,22 +25,22 @@ def now(device: torch.device) -> float:
 
 def interleaved(
     methods: Mapping[str, Method],
-    subjects: Sequence[Subject],
-    measure: Callable[[Subject, Method], tuple[float, ...]],
+    inputs: Sequence[Input],
+    measure: Callable[[Input, Method], tuple[float, ...]],
 ) -> Taken:
-    """Measurements by label, one for each subject; those of the plain model under ``None``, whatever its label.
+    """Measurements by label, one for each input; those of the plain model under ``None``, whatever its label.
 
     Args:
         methods: by label; ``none`` runs beside them, whether it is among them or not.
-        subjects: one for each round.
+        inputs: one for each round.
     """
-    plain = next((label for label, method in methods.items() if isinstance(method, NoMethod)), None)
-    contestants: dict[str | None, Method] = {plain: NoMethod()}
-    contestants.update(methods.items())
-    taken: Taken = {label: [] for label in contestants}
-    for subject in subjects:
-        for label, method in contestants.items():
-            taken[label].append(measure(subject, method))
+    plain = next((label for label, method in methods.items() if method.acts_on == "nothing"), None)
+    with_plain: dict[str | None, Method] = {plain: NoMethod()}
+    with_plain.update(methods.items())
+    taken: Taken = {label: [] for label in with_plain}
+    for each in inputs:
+        for label, method in with_plain.items():
+            taken[label].append(measure(each, method))
     taken[None] = taken[plain]
     return taken
 

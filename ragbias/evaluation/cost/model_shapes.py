@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 from ragbias.binding.architectures import family_of
 from ragbias.errors import ArgumentError
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
-from ragbias.models import tiny
+from ragbias.models import local_path
 
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": dict(
@@ -43,7 +43,7 @@ def config_of(name: str) -> PreTrainedConfig:
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: there is no such file")
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(tiny.path() if name == "tiny" else name)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:
         raise ArgumentError(f"model {name!r}: its config is refused: {error}") from error
     except (OSError, ValueError) as error:
@@ -63,9 +63,9 @@ def with_random_weights(config: PreTrainedConfig, dtype: str | None, device: tor
 
 def loaded(name: str, dtype: str | None, device: torch.device) -> PreTrainedModel:
     """The model of this name; its weights as they are stored unless another type is named."""
-    path = tiny.path() if name == "tiny" else name
+    weights = DTYPES[dtype] if dtype else "auto"
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[dtype] if dtype else "auto")
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=weights)
     except (OSError, ValueError, SafetensorError) as error:
         raise ArgumentError(f"model {name!r}: its weights cannot be read: {error}") from error
     torch.nn.Module.to(model, device)

@@ -19,12 +19,12 @@ SEED = 0
 
 
 @dataclass(frozen=True)
-class Batch:
+class PromptBatch:
     """Prompts that enter a model together.
 
     Attributes:
-        ids: ``[rows, width]``; ``mask`` likewise, zeros for padding on the left.
-        spans: of each row's documents, padding counted.
+        ids: ``[batch, T]``; ``mask`` likewise, zeros for padding on the left.
+        spans: of each sequence's documents, padding counted.
     """
 
     prompts: Sequence[TokenisedPrompt]
@@ -53,25 +53,27 @@ def lengths_of(documents: int, tokens: int | None, total: int | None) -> list[in
     return [total // documents + (index < total % documents) for index in range(documents)]
 
 
-def draw(lengths: Sequence[int], rows: int, vocabulary: int, device: torch.device, ragged: bool = False) -> Batch:
+def draw(
+    lengths: Sequence[int], count: int, vocabulary: int, device: torch.device, ragged: bool = False
+) -> PromptBatch:
     """Random prompts, the same in each call with these arguments.
 
     Args:
         lengths: tokens of the documents.
-        rows: number of prompts; each has documents of its own.
+        count: of prompts; each has documents of its own.
         ragged: draw each document's length between half and one and a half times its entry in ``lengths``.
     """
     generator = torch.Generator().manual_seed(SEED)
 
-    def tokens(count: int) -> list[int]:
-        drawn: list[int] = torch.randint(FIRST, vocabulary, (count,), generator=generator).tolist()
+    def tokens(length: int) -> list[int]:
+        drawn: list[int] = torch.randint(FIRST, vocabulary, (length,), generator=generator).tolist()
         return drawn
 
     def drawn(length: int) -> int:
         return int(torch.randint(-(-length // 2), 3 * length // 2 + 1, (), generator=generator))
 
     prompts = []
-    for _ in range(rows):
+    for _ in range(count):
         own = [drawn(length) for length in lengths] if ragged else lengths
         prompts.append(TokenisedPrompt(tokens(PREFIX), [tokens(length) for length in own], tokens(SUFFIX)))
-    return Batch(prompts, *padded(prompts, 0, device))
+    return PromptBatch(prompts, *padded(prompts, 0, device))

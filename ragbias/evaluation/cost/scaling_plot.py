@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 PANELS = {"prefill_ratio": "prefill", "decode_ratio": "decoding", "peak_ratio": "peak memory"}
 LIMITS = {"prefill_ratio": "prefill_limit", "decode_ratio": "decode_limit"}
 MARKERS = "os^Dv<>PX*"
-APART = 1.025  # between the places of neighbouring methods, so that their bars stand side by side
+APART = 1.025  # factor between neighbouring methods' horizontal positions, so that their bars stand side by side
 
 
 def scaling(outcome: Mapping[str, Any], path: Path) -> None:
@@ -53,14 +53,14 @@ def scaling(outcome: Mapping[str, Any], path: Path) -> None:
 
 def _line(panel: Axes, results: Sequence[Mapping[str, Any]], label: str, ratio: str, index: int, shift: float) -> None:
     costs = [result["methods"][label] for result in results]
-    places = [result["documents"] * shift for result in results]
+    counts = [result["documents"] * shift for result in results]
     values = [cost[ratio] if isinstance(cost[ratio], (tuple, list)) else [cost[ratio]] * 3 for cost in costs]
     middle = [median for median, _, _ in values]
     below = [median - low for median, low, _ in values]
     above = [high - median for median, _, high in values]
     colour = f"C{index % 10}"
     panel.errorbar(
-        places,
+        counts,
         middle,
         yerr=[below, above],
         color=colour,
@@ -72,7 +72,7 @@ def _line(panel: Axes, results: Sequence[Mapping[str, Any]], label: str, ratio: 
     )
     limits = [cost[LIMITS[ratio]] for cost in costs] if ratio in LIMITS else [None]
     if None not in limits:
-        panel.plot(places, np.array(limits), color=colour, lw=1, ls=(0, (2, 2)))
+        panel.plot(counts, np.array(limits), color=colour, lw=1, ls=(0, (2, 2)))
 
 
 def _title(outcome: Mapping[str, Any]) -> str:

@@ -1,1 +1,1 @@
-"""Files that go in and out: questions, records of answers, the folder of a run, models by name."""
+"""Files of an evaluation: questions in JSON lines go in; records of answers and the folder of a run come out."""

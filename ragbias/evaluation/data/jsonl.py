@@ -1,4 +1,4 @@
-"""Files of one JSON object per line, plain or gzipped; what is wrong in them is told by file and line."""
+"""Reading files of one JSON object per line, plain or gzipped; errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Line:
         path: of the file.
         number: of the line, counted from 1.
         fields: of the object.
-        inside: where the object stands in its line, e.g. ``"ctxs[2]"``; empty: it is the line.
+        inside: the path of the object in its line, e.g. ``"ctxs[2]"``; empty: it is the whole line.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class Line:
         """A field that is a list of lists of two strings, at least one."""
         found = []
         for index, value in enumerate(self._list(name)):
-            place = f"{name}[{index}]"
+            entry = f"{name}[{index}]"
             if not isinstance(value, list) or len(value) != 2:
-                raise self.error(f"{place!r} is {_shown(value)}; expected a list of two strings")
-            found.append((self._text(f"{place}[0]", value[0]), self._text(f"{place}[1]", value[1])))
+                raise self.error(f"{entry!r} is {_shown(value)}; expected a list of two strings")
+            found.append((self._text(f"{entry}[0]", value[0]), self._text(f"{entry}[1]", value[1])))
         return tuple(found)
 
     def objects(self, name: str) -> tuple[Line, ...]:
@@ -67,7 +67,7 @@ class Line:
         )
 
     def error(self, reason: str) -> DataError:
-        """The error that tells where the object stands and what is wrong with it."""
+        """The error that names file, line and object, and what is wrong with it."""
         return _error(self.path, self.number, f"{self.inside}: {reason}" if self.inside else reason)
 
     def _field(self, name: str) -> Any:
@@ -97,10 +97,10 @@ class Line:
 def read_lines(path: Path) -> Iterator[Line]:
     r"""The objects of a ``.jsonl`` or ``.jsonl.gz`` file, one by one; blank lines are skipped.
 
-    Lines end at ``\n`` alone: other characters that break lines, as U+2028, may stand inside of JSON strings.
+    Lines end at ``\n`` alone: other characters that break lines, as U+2028, may occur inside JSON strings.
 
     Raises:
-        DataError: a line is no JSON object or no UTF-8, the gzip stream is broken, or there is not one object.
+        DataError: a line is no JSON object or no UTF-8, the gzip stream is broken, or the file holds no object.
         DataError: it is no regular file; a pipe gives its lines only once, and data is read several times.
         OSError: the file cannot be opened.
     """

@@ -1,4 +1,4 @@
-"""One row per answer of a bench, in ``rows.jsonl``."""
+"""Records of a bench's answers: what ``rows.jsonl`` and ``noise.jsonl`` hold."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing import Annotated, ClassVar, TypeAlias
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.validation import complaints
+from ragbias.evaluation.extras import required
+from ragbias.evaluation.validation import complaints
 
+required("pydantic", "bench")
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError  # noqa: E402
+
+Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -21,19 +25,20 @@ class Record:
     """What one model said to one case with one method.
 
     Attributes:
-        id: of the case; with ``task``, ``model`` and ``method`` it names the row.
+        id: of the case; with ``task``, ``model`` and ``method`` it identifies the record.
         method: as typed, with its parameters, e.g. ``"attention-sorting(rounds=2)"``.
         question: cases of one question, with equally many ``documents`` and the same ``seed``, differ in the documents'
             order only.
         documents: their number.
-        gold_position: place of the gold document, counted from 0.
+        gold_position: of the gold document, counted from 0; None: there is none.
         seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         score: 0 to 1.
-        seconds: wall time of its batch, divided by the rows of the batch.
+        seconds: wall time of its batch, divided by the cases of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
-        shown: the documents in the order in which the model saw them, as ``arranging.ranking`` numbers them: a number
-            is the same document in all rows of one question, equally many ``documents`` and the same ``seed``. Only of
-            methods that reorder the documents, and of ``none``, which shows them as given; else empty.
+        shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
+            number is the same document in all records of one question, equally many ``documents`` and the same
+            ``seed``. Only of methods that reorder the documents, and of ``none``, which shows them as given; else
+            empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -58,34 +63,32 @@ class Record:
     shown: tuple[Count, ...] = ()
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> Key:
+        """Task, model, method and id: no two records of a run share it."""
         return self.task, self.model, self.method, self.id
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+
+def as_lines(records: Iterable[Record]) -> str:
+    """JSON lines, one for each record, the last one ended as well."""
+    return "".join(json.dumps(asdict(record), ensure_ascii=False) + "\n" for record in records)
 
 
-def as_lines(rows: Iterable[Record]) -> str:
-    """JSON lines, one for each row, the last one ended as well."""
-    return "".join(json.dumps(row.as_dict(), ensure_ascii=False) + "\n" for row in rows)
-
-
-_ROW = TypeAdapter(Record)
+_RECORD = TypeAdapter(Record)
 
 
 def read_records(path: Path) -> list[Record]:
-    """The rows of a file; a last line without an end, which an interrupted run leaves, does not count.
+    """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
 
     Raises:
-        DataError: a line is no row; names file and line.
+        DataError: a line is no record; names file and line.
     """
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
-    return [_row(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+    return [_record(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
 
 
-def _row(path: Path, number: int, line: bytes) -> Record:
+def _record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return _ROW.validate_json(line)
+        return _RECORD.validate_json(line)
     except ValidationError as error:
         raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error

@@ -1,4 +1,4 @@
-"""The folder that a bench leaves: names of its files, and how those of JSON are read and checked."""
+"""The folder of a bench run: the names of its files, and its JSON files read and checked."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
-
 from ragbias.errors import DataError
-from ragbias.evaluation.data.validation import complaints
+from ragbias.evaluation.extras import required
+from ragbias.evaluation.validation import complaints
+
+required("pydantic", "bench")
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError  # noqa: E402
 
 ROWS = "rows.jsonl"
 NOISE = "noise.jsonl"  # the answers to cases that are asked again
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
-HARNESS = "harness.json"  # numbers of rows of the parts that lm-eval has run
+HARNESS = "harness.json"  # numbers of records of the parts that lm-eval has run
 
 T = TypeVar("T")
 Costs = dict[str, dict[str, dict[str, Any]]]
 
 
 class _Decides(BaseModel):
-    """What rows depend on, see ``ragbias.evaluation.bench.provenance``; only what is read again is checked."""
+    """What records depend on, see ``ragbias.evaluation.bench.provenance``; only what is read again is checked."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -43,7 +46,7 @@ _ABOUT = TypeAdapter(_About)
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
-    """Under which the costs of methods stand in ``cost.json``, by label."""
+    """The key of the methods' costs in ``cost.json``."""
     return f"{model}|{task}|{documents}"
 
 
@@ -57,17 +60,17 @@ def read_costs(folder: Path) -> Costs:
 
 
 def read_counts(folder: Path) -> dict[str, int]:
-    """Numbers of rows by part of what lm-eval runs; empty where it ran nothing."""
+    """Numbers of records by part of what lm-eval runs; empty where it ran nothing."""
     return dict(_checked(folder / HARNESS, _COUNTS) or {})
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What the run was asked to do and where, with ``"decides"``; empty where the file is missing."""
+    """The run's settings, versions and machine, with ``"decides"``; empty where the file is missing."""
     return dict(_checked(folder / SETTINGS, _ABOUT) or {})
 
 
 def _checked(path: Path, form: TypeAdapter[Any]) -> Any:
-    """The data of a file as it stands there; ``None`` if there is no file."""
+    """The data of a file, unchanged; ``None`` if there is no file."""
     if not path.exists():
         return None
     try:

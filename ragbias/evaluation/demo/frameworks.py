@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
-from ragbias.evaluation.demo.measurement import Demo
-from ragbias.models.tiny.world import Question
+from ragbias.evaluation.demo.demo_run import Demo
+from ragbias.models.tiny.world import WorldQuestion
 
 
-def ask_in_both_orders(demo: Demo, question: Question) -> Iterator[tuple[str, str, str, str]]:
+def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[str, str, str, str]]:
     """``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
 
     Raises:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.stock_prompt import stock_prompt
 from ragbias.evaluation.demo.retrieval import Index, minilm
+from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
 

@@ -1,7 +1,7 @@
 """Where the last token looks, with the gold document first, in the middle and last, one row of panels for each method.
 
 The panels on the left share each layer's attention to documents out among them: a layer that looks at them little is
-as legible as one that looks at nothing else. The one on the right is what the gold document gets by its place.
+as legible as one that looks at nothing else. The one on the right is what the gold document gets by its position.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 from torch import Tensor
 
-from ragbias.evaluation.audit.position_preference import PLACES, places_of
-from ragbias.evaluation.inspect.attention import View
-from ragbias.evaluation.report.figures import looks_of
-from ragbias.evaluation.report.plotting import literal
+from ragbias.evaluation.audit.position_preference import POSITIONS, positions_of
+from ragbias.evaluation.inspect.layer_attention import View
+from ragbias.evaluation.report.looks import literal, looks_of
 
-MARK = "▸"
+RETRIEVES = "▸"
 MOST_TICKS = 20
 LEAST = 0.01  # of the attention goes to documents, or the layer's shares are left out as noise
 LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
@@ -33,13 +32,13 @@ SHADES = LogNorm(LIGHTEST, DARKEST)
 def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     """The views below each other.
 
-    Where the gold document is known, its place is framed, and a mark at a layer's number says that it retrieves. Where
-    it is not, the documents are shown as they were retrieved.
+    Where the gold document is known, its position is framed, and ``RETRIEVES`` stands at the numbers of the layers that
+    retrieve. Where it is not, the documents are shown as they were retrieved.
     """
     layers, documents = next(iter(views.values())).attention.shape
     known = all(view.moved is not None for view in views.values())
     width, height = max(2.6, 0.13 * documents), 1.5 + min(5.0, 0.22 * layers)
-    columns = len(PLACES) if known else 1
+    columns = len(POSITIONS) if known else 1
     widths = [columns * width + 2.4, 4.2][: 1 + known]
     figure = Figure(figsize=(sum(widths), 1.5 + len(views) * height), layout="constrained")
     parts = figure.subfigures(1, 2 if known else 1, width_ratios=widths, squeeze=False)[0]
@@ -50,14 +49,14 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
         totals = torch.stack(shown).sum(2).mean(0)
         for column, (panel, mass) in enumerate(zip(row, shown, strict=True)):
             _heat_map(panel, mass, totals)
-            place = places_of(documents)[column] if known else None
-            _places(panel, documents, layers, place)
+            position = positions_of(documents)[column] if known else None
+            _positions(panel, documents, layers, position)
             _layers(panel, layers, view.retrieval_layers if column == 0 else None)
-            where = f"gold document {PLACES[column]}" if known else "as retrieved"
+            where = f"gold document {POSITIONS[column]}" if known else "as retrieved"
             panel.set_title(literal(f"{label}: {where}"), fontsize=9.5)
         _totals(row[-1], totals)
     left.supylabel("layer", fontsize=10)
-    left.supxlabel("place of the document", fontsize=10)
+    left.supxlabel("position of the document", fontsize=10)
     bar = left.colorbar(
         ScalarMappable(SHADES, "Greys"),
         ax=panels,
@@ -71,7 +70,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     bar.set_ticks([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8], labels=["1/8", "1/4", "1/2", "1 (even)", "2", "4", "8"])
     if known:
         _gold(parts[1].subplots(), views)
-        title += f"\n{MARK} layers that look at the document with the answer (gold); its place is framed"
+        title += f"\n{RETRIEVES} layers that look at the document with the answer (gold); its position is framed"
     title += f"\nhatched: layers with less than {LEAST:.0%} of their attention on documents"
     figure.suptitle(literal(title), fontsize=10)
     return figure
@@ -83,14 +82,14 @@ def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
     hidden = np.broadcast_to((totals < LEAST).numpy()[:, None], shares.shape)
     panel.imshow(np.ma.array(shares, mask=hidden), cmap="Greys", norm=SHADES, aspect="auto", interpolation="nearest")
     for layer in np.flatnonzero(hidden[:, 0]):
-        place = (-0.5, layer - 0.5)
-        panel.add_patch(Rectangle(place, mass.shape[1], 1, facecolor="none", edgecolor="#bbbbbb", hatch="////", lw=0))
+        corner = (-0.5, layer - 0.5)
+        panel.add_patch(Rectangle(corner, mass.shape[1], 1, facecolor="none", edgecolor="#bbbbbb", hatch="////", lw=0))
 
 
-def _places(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
+def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
     step = -(-documents // (MOST_TICKS // 2))
     ticks = range(0, documents, step)
-    panel.set_xticks(ticks, [str(place + 1) for place in ticks])
+    panel.set_xticks(ticks, [str(position + 1) for position in ticks])
     panel.tick_params(labelsize=8)
     if gold is not None:
         frame = Rectangle((gold - 0.5, -0.5), 1, layers, fill=False, edgecolor="black", lw=1.4, clip_on=False, zorder=4)
@@ -98,12 +97,12 @@ def _places(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
 
 
 def _layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
-    """Numbers of layers, those that retrieve marked; none in the panels beside the first."""
+    """Numbers of layers, those that retrieve in bold; none in the panels beside the first."""
     if retrieve is None:
         panel.set_yticks([])
         return
     shown = sorted({*range(0, layers, -(-layers // MOST_TICKS)), *retrieve})
-    panel.set_yticks(shown, [f"{MARK} {layer}" if layer in retrieve else str(layer) for layer in shown])
+    panel.set_yticks(shown, [f"{RETRIEVES} {layer}" if layer in retrieve else str(layer) for layer in shown])
     for tick, layer in zip(panel.get_yticklabels(), shown, strict=True):
         tick.set_fontweight("bold" if layer in retrieve else "normal")
 
@@ -122,22 +121,21 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
     looks = looks_of(views)
     for index, (label, view) in enumerate(views.items()):
         ratios = gold_ratios(view)
-        at = [
-            place + 0.06 * (index - (len(views) - 1) / 2) for place in range(len(PLACES))
-        ]  # equal ones beside another
+        aside = 0.06 * (index - (len(views) - 1) / 2)  # equal ones beside another
+        at = [position + aside for position in range(len(POSITIONS))]
         look, numbers = looks[label], ", ".join(f"{ratio:.3g}" for ratio in ratios)
         axis.plot(
             at, ratios, color=look.colour, linestyle=look.dashes, marker=look.marker, markerfacecolor=look.filling,
-            label=literal(label) + f": {numbers} (layers {MARK} {_ranges(view.retrieval_layers)})",
+            label=literal(label) + f": {numbers} (layers {RETRIEVES} {_ranges(view.retrieval_layers)})",
         )  # fmt: skip
     axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axis.set_yscale("log", base=2)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.yaxis.set_minor_locator(NullLocator())
-    axis.set_xticks(range(len(PLACES)), PLACES)
+    axis.set_xticks(range(len(POSITIONS)), POSITIONS)
     axis.margins(0.15)
     axis.set_box_aspect(1.2)
-    axis.set_xlabel("place of the gold document")
+    axis.set_xlabel("position of the gold document")
     axis.set_ylabel("its attention, in units of the average other document's", fontsize=9)
     axis.set_title("What the gold document gets\n(flat: no matter where it stands)", fontsize=9.5)
     axis.spines[["top", "right"]].set_visible(False)
@@ -145,9 +143,9 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
 
 
 def gold_ratios(view: View) -> list[float]:
-    """By the gold document's place: attention to it over that to the average other one, in the layers that retrieve."""
+    """By the gold document's position: its attention over the average other one's, in the layers that retrieve."""
     ratios = []
-    for layers in view.gold_by_place.values():
+    for layers in view.gold_by_position.values():
         gold, other = (sum(layers[layer][part] for layer in view.retrieval_layers) for part in (0, 1))
         ratios.append(gold / max(other, 1e-9))
     return ratios

@@ -1,1 +1,1 @@
-"""lm-eval's tasks with the model ``ragbias``."""
+"""Tasks of lm-eval with a method: the model ``ragbias`` of lm-eval, and records of its answers."""

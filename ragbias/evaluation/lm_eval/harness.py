@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.data.records import Record
+from ragbias.evaluation.extras import required
 from ragbias.methods import Method
 
 if TYPE_CHECKING:
@@ -31,12 +32,13 @@ def harness_records(
     seed: int = 0,
     include_path: Path | None = None,
 ) -> list[Record]:
-    """Run tasks of lm-eval; one row for each example.
+    """Run tasks of lm-eval; one record for each example.
 
     Args:
         model: ``"tiny"``, a hub name or a path.
-        label: the method as the rows shall name it.
-        tasks: names of tasks or groups of lm-eval; a row's ``task`` is this name, its ``group`` the task in the group.
+        label: the method as the records name it.
+        tasks: names of tasks or groups of lm-eval; a record's ``task`` is this name, its ``group`` the task in the
+            group.
         limit: number of examples of each task in a group, the first ones; default: all.
         seed: of the examples that lm-eval draws for few-shot prompts.
         include_path: a folder with more tasks, as YAML files.
@@ -44,25 +46,28 @@ def harness_records(
     Raises:
         RunError: the method needs documents, which lm-eval's prompts do not have; no task has this name; or a task
             measures neither accuracy nor exact matches.
-        ImportError: lm-eval is not installed.
+        MissingExtraError: lm-eval is not installed.
     """
     lm_class = model_class()
     manager = _manager(tasks, include_path)
     lm = lm_class(model, method=method)
-    return [row for task in tasks for row in _rows_of(lm, manager, task, model, label, limit, seed)]
+    return [record for task in tasks for record in _records_of(lm, manager, task, model, label, limit, seed)]
 
 
 def model_class() -> type[RagBiasLM]:
-    """The model ``ragbias`` of lm-eval, registered there."""
-    try:
-        from ragbias.evaluation.lm_eval.model import RagBiasLM
-    except ImportError as error:
-        raise ImportError(f'lm-eval cannot be used ({error}); pip install "ragbias[lm-eval]"') from error
+    """The model ``ragbias`` of lm-eval, registered there.
+
+    Raises:
+        MissingExtraError: lm-eval is not installed.
+    """
+    required("lm_eval.models.huggingface", "lm-eval")
+    from ragbias.evaluation.lm_eval.model import RagBiasLM
+
     return RagBiasLM
 
 
 def _manager(tasks: Sequence[str], include_path: Path | None) -> Any:
-    """What knows the tasks: a folder's own if they suffice, since lm-eval's thousands take long to list."""
+    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list."""
     from lm_eval.tasks import TaskManager
 
     if include_path is not None:
@@ -76,7 +81,7 @@ def _manager(tasks: Sequence[str], include_path: Path | None) -> Any:
     return manager
 
 
-def _rows_of(
+def _records_of(
     lm: RagBiasLM, manager: Any, task: str, model: str, label: str, limit: int | None, seed: int
 ) -> Iterator[Record]:
     from lm_eval import simple_evaluate
@@ -122,7 +127,7 @@ def _rows_of(
 
 
 def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, int, int]:
-    """What the model said to an example, and the number of tokens of the prompt and of the answer."""
+    """The model's answer to an example, and the number of tokens of the prompt and of the answer."""
     said, arguments = sample["filtered_resps"], sample["arguments"]
     if isinstance(said[0], str):
         answer = lm.tok_encode(said[0], add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""The model ``ragbias`` of lm-eval: a Hugging Face model that runs with a method. Importing this file registers it."""
+"""The model ``ragbias`` of lm-eval: a Hugging Face model that runs with a method; importing it registers it there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias import debias, methods
 from ragbias.errors import RunError
 from ragbias.methods import Method
-from ragbias.models import tiny
+from ragbias.models import local_path
 
 Scored = tuple[tuple[str, str] | None, list[int], list[int]]
 
@@ -48,7 +48,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
                 f"{self.method.name} needs documents, and the prompts of lm-eval have none; take a method that acts on "
                 f"any prompt: {', '.join(name for name, each in methods.METHODS.items() if not each.needs_documents)}"
             )
-        path = str(tiny.path()) if pretrained == "tiny" else pretrained
+        path = local_path(pretrained)
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         super().__init__(pretrained=path, backend="causal", device=device, **settings)
         with debias(self.model, self.method):  # refuses at once what does not fit the model
@@ -64,7 +64,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     ) -> list[tuple[float, bool]]:
         """Log-probability of each continuation, and whether it is what greedy decoding would write."""
         results = []
-        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits behind them
+        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits after them
         for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
             context = context[-(self.max_length + 1 - len(continuation)) :]
             if texts is None:
@@ -72,7 +72,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
             elif first is not None and first[0] == context and len(continuation) == 1:
                 logits = first[1]
             else:
-                logits = self._behind(context, continuation)
+                logits = self._after(context, continuation)
                 first = context, logits[:1]
             target = torch.tensor(continuation, device=logits.device)
             logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
@@ -83,7 +83,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
         return results
 
     @torch.no_grad()
-    def _behind(self, context: list[int], continuation: list[int]) -> Tensor:
+    def _after(self, context: list[int], continuation: list[int]) -> Tensor:
         """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
         with debias(self.model, self.method):
             output = self.model(self._ids(context), use_cache=True, logits_to_keep=1)

@@ -1,1 +1,1 @@
-"""Numbers from answers: metrics, accuracy by position, consistency, bootstrap intervals."""
+"""Figures computed from answers: metrics, accuracy by position, consistency, bootstrap intervals."""

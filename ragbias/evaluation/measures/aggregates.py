@@ -7,44 +7,48 @@ questions for one, and a note says so.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
-from ragbias.evaluation.measures import bootstrap as statistics
-from ragbias.evaluation.measures import per_question
+from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, Scores
+from ragbias.evaluation.measures.per_question import grouped, means
 
 REFERENCE = "none"
 JUDGE = "judge"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
+
+SCORE = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
 Estimate: TypeAlias = list[float | None]
 
 
 def summarise(
-    rows: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
+    records: Sequence[Record], cost: Mapping[str, Mapping[str, Any]] | None = None, noise: Sequence[Record] = ()
 ) -> dict[str, Any]:
     """All aggregates of a run.
 
     Args:
-        rows: one for each answer.
-        cost: figures of each method by ``folder.cost_key`` and method; taken over as they are.
+        records: one for each answer.
+        cost: figures of each method by ``run_folder.cost_key`` and label; taken over unchanged.
         noise: second answers in the same order, for the noise floor.
 
     Returns:
         ``results``: one entry for each model, task and number of documents, with ``methods`` by label. Cases without
         documents, and with the gold document alone, are ``reference_lines`` of the same task with more documents
         (``closed_book`` and ``oracle``) where there is one, and results of their own where not. Positions are counted
-        from 0, as in the rows. ``kendall_tau`` is how much the orders agree in which the model saw the same documents:
-        with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other methods.
+        from 0, as in the records. ``kendall_tau`` is how much the orders agree in which the model saw the same
+        documents: with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other
+        methods.
     """
-    settings = _by_setting(rows)
-    repeated = _by_setting(noise)
+    settings = dict(sorted(grouped(records, setting_of).items()))
+    repeated = grouped(noise, setting_of)
     results = []
     for (model, task, documents), own in settings.items():
         most = max(other for other_model, other_task, other in settings if (other_model, other_task) == (model, task))
@@ -66,27 +70,16 @@ def summarise(
                 **_methods(own, again, costs),
             }
         )
-    return {"resamples": statistics.RESAMPLES, "interval_percent": statistics.LEVEL, "results": results}
+    return {"resamples": bootstrap.RESAMPLES, "interval_percent": bootstrap.LEVEL, "results": results}
 
 
-def _by_setting(rows: Iterable[Record]) -> dict[Setting, list[Record]]:
-    found: dict[Setting, list[Record]] = defaultdict(list)
-    for row in rows:
-        found[row.model, row.task, row.documents].append(row)
-    return dict(sorted(found.items()))
+def setting_of(record: Record) -> Setting:
+    return record.model, record.task, record.documents
 
 
-def by_method(rows: Iterable[Record]) -> dict[str, list[Record]]:
-    """Rows by the method's label, in the order in which they come."""
-    found: dict[str, list[Record]] = defaultdict(list)
-    for row in rows:
-        found[row.method].append(row)
-    return dict(found)
-
-
-def _methods(rows: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
+def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
     """The methods of one setting, and what a reader must know about them."""
-    parts, again = by_method(rows), by_method(noise)
+    parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(own) for label, own in parts.items()}
     methods = {}
     for label, own in parts.items():
@@ -95,9 +88,9 @@ def _methods(rows: Sequence[Record], noise: Sequence[Record], costs: Mapping[str
             "difference": _difference(label, scores),
             **_consistency(own, again.get(label, [])),
             "kendall_tau": _share(per_question.order_agreement(own)),
-            "prompt_tokens": fmean(row.prompt_tokens for row in own),
-            "completion_tokens": fmean(row.completion_tokens for row in own),
-            "seconds": median(row.seconds for row in own),
+            "prompt_tokens": fmean(each.prompt_tokens for each in own),
+            "completion_tokens": fmean(each.completion_tokens for each in own),
+            "seconds": median(each.seconds for each in own),
             "ran_plain": _ran_plain(label, own),
             "groups": _groups(own),
             **({"judge": _judge(own)} if own[0].task == JUDGE else {}),
@@ -110,13 +103,13 @@ def _positions(scores: Iterable[Scores]) -> list[int]:
     return sorted({position for each in scores for position in each.positions if position >= 0})
 
 
-def _accuracy(rows: Sequence[Record], scores: Scores) -> dict[str, Any]:
+def _accuracy(records: Sequence[Record], scores: Scores) -> dict[str, Any]:
     """Accuracy by position and what sums it up; worst, best and gap only where there are several positions."""
     figures = _curve(scores)
     several = len(scores.positions) > 1
     return {
         "questions": len(scores.questions),
-        "rows": len(rows),
+        "rows": len(records),
         "accuracy_by_position": {
             str(position): figure
             for position, figure in zip(scores.positions, figures["by_position"], strict=True)
@@ -124,14 +117,14 @@ def _accuracy(rows: Sequence[Record], scores: Scores) -> dict[str, Any]:
         },
         "mean": figures["mean"][0],
         **{name: figures[name][0] if several else None for name in ("worst", "best", "gap")},
-        "gap_by_chance": statistics.gap_by_chance(scores) if several else None,
+        "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
     }
 
 
 def _curve(scores: Scores) -> dict[str, list[Estimate]]:
     if len(scores.questions) >= FEWEST:
-        return {name: [_estimate(each) for each in found] for name, found in statistics.curve(scores).items()}
-    point = statistics.point(scores.values)
+        return {name: [_estimate(each) for each in found] for name, found in bootstrap.curve(scores).items()}
+    point = bootstrap.point(scores.values)
     alone = {name: [_alone(getattr(point, name)[0])] for name in ("mean", "worst", "best", "gap")}
     return {"by_position": [_alone(value) for value in point.by_position[0]], **alone}
 
@@ -144,67 +137,58 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate]
     if not own.size:
         return None
     if len(own) >= FEWEST:
-        found = statistics.differences(scores[label], scores[REFERENCE])
+        found = bootstrap.differences(scores[label], scores[REFERENCE])
         return {name: _estimate(interval) for name, interval in found.items()}
-    first, second = statistics.point(own), statistics.point(reference)
+    first, second = bootstrap.point(own), bootstrap.point(reference)
     return {name: _alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
 
 
-def _consistency(rows: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
+def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
     """Flips over the orders, and between two answers in the same order; a judge's is the answer that it prefers."""
-    says = per_question.verdict if rows[0].task == JUDGE else per_question.spoken
-    orders = Counter((row.question, row.seed) for row in rows)
+    says = per_question.verdict if records[0].task == JUDGE else per_question.spoken
+    orders = Counter((each.question, each.seed) for each in records)
     return {
         "orders": max(orders.values()),
-        "flip_rate": _share(per_question.flips(rows, says)),
-        "noise_floor": _share(per_question.repeats(rows, noise, says)),
+        "flip_rate": _share(per_question.flips(records, says)),
+        "noise_floor": _share(per_question.repeats(records, noise, says)),
     }
 
 
-def _judge(rows: Sequence[Record]) -> dict[str, Any]:
-    """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer in each place."""
-    consistent = {question: 1 - value for question, value in per_question.flips(rows, per_question.verdict).items()}
-    places = {
-        name: _share(_mean_scores(row for row in rows if row.gold_position == place))
-        for place, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
+def _judge(records: Sequence[Record]) -> dict[str, Any]:
+    """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second."""
+    consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
+    by_position = {
+        name: _share(means((each for each in records if each.gold_position == position), SCORE))
+        for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
-    undecided = sum(per_question.verdict(row) == "neither" for row in rows)
+    undecided = sum(per_question.verdict(each) == "neither" for each in records)
     return {
         "swap_consistency": _share(consistent),
-        "prefers_first": _share(per_question.prefers_first(rows)),
-        **places,
-        "undecided": undecided / len(rows),
+        "prefers_first": _share(per_question.prefers_first(records)),
+        **by_position,
+        "undecided": undecided / len(records),
     }
 
 
-def _groups(rows: Sequence[Record]) -> dict[str, Any]:
-    found: dict[str, list[Record]] = defaultdict(list)
-    for row in rows:
-        found[row.group].append(row)
-    if set(found) == {""}:
+def _groups(records: Sequence[Record]) -> dict[str, Any]:
+    groups = grouped(records, attrgetter("group"))
+    if set(groups) == {""}:
         return {}
-    means = {group: _mean_scores(own) for group, own in sorted(found.items())}
-    return {group: {"questions": len(each), "mean": _share(each)} for group, each in means.items()}
+    scores = {group: means(own, SCORE) for group, own in sorted(groups.items())}
+    return {group: {"questions": len(each), "mean": _share(each)} for group, each in scores.items()}
 
 
-def _mean_scores(rows: Iterable[Record]) -> dict[str, float]:
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        found[row.question].append(row.score)
-    return {question: fmean(scores) for question, scores in found.items()}
-
-
-def _line(rows: Sequence[Record]) -> Estimate | None:
+def _line(records: Sequence[Record]) -> Estimate | None:
     """Accuracy of the plain model, or, where it was not run, of the first method."""
-    parts = by_method(rows)
-    return _share(_mean_scores(parts.get(REFERENCE) or next(iter(parts.values()))))
+    parts = grouped(records, attrgetter("method"))
+    return _share(means(parts.get(REFERENCE) or next(iter(parts.values())), SCORE))
 
 
-def _ran_plain(label: str, rows: Sequence[Record]) -> dict[str, int]:
-    """How many rows ran without the method although it was asked for, by reason."""
+def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
+    """How many answers were given without the method although it was asked for, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
-    return dict(Counter(row.reason or "no reason given" for row in rows if row.method_ran == REFERENCE))
+    return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
 
 
 def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Scores]) -> list[str]:
@@ -228,7 +212,7 @@ def _share(values: Mapping[str, float]) -> Estimate | None:
     """A mean over questions with its interval; ``None`` where there are no values."""
     if not values:
         return None
-    return _estimate(statistics.share(values)) if len(values) >= FEWEST else _alone(fmean(values.values()))
+    return _estimate(bootstrap.share(values)) if len(values) >= FEWEST else _alone(fmean(values.values()))
 
 
 def _estimate(interval: Interval) -> Estimate:

@@ -1,4 +1,4 @@
-"""Which document an answer was taken from, told without labels."""
+"""Which document an answer was taken from, judged by its words alone."""
 
 from __future__ import annotations
 

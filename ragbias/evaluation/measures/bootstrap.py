@@ -1,4 +1,4 @@
-"""How sure the figures of a bench are: bootstrap over questions.
+"""Confidence intervals of a bench's figures, by bootstrap over questions.
 
 A question is the unit that is drawn: its answers at all positions stay together, and methods are compared on the same
 drawn questions (paired).
@@ -46,7 +46,7 @@ class Scores:
 
     Attributes:
         questions: their ids, ascending.
-        positions: places of the gold document, counted from 0, ascending; a single -1 where there is no gold document.
+        positions: of the gold document, counted from 0, ascending; a single -1 where there is no gold document.
         values: (questions, positions), the mean over orders and seeds; NaN where a question was not asked there.
     """
 
@@ -55,10 +55,10 @@ class Scores:
     values: Floats
 
     @classmethod
-    def of(cls, rows: Iterable[Record]) -> Scores:
+    def of(cls, records: Iterable[Record]) -> Scores:
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for row in rows:
-            cells[row.question, -1 if row.gold_position is None else row.gold_position].append(row.score)
+        for record in records:
+            cells[record.question, -1 if record.gold_position is None else record.gold_position].append(record.score)
         questions = {question: index for index, question in enumerate(sorted({question for question, _ in cells}))}
         positions = {position: index for index, position in enumerate(sorted({position for _, position in cells}))}
         values = np.full((len(questions), len(positions)), np.nan)
@@ -71,7 +71,7 @@ class Scores:
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         own, theirs = (
-            scores.values[np.ix_(_places(scores.questions, questions), _places(scores.positions, positions))]
+            scores.values[np.ix_(_indices(scores.questions, questions), _indices(scores.positions, positions))]
             for scores in (self, other)
         )
         missing = np.isnan(own) | np.isnan(theirs)
@@ -219,9 +219,9 @@ def share(values: Mapping[str, float]) -> Interval:
     return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
 
 
-def _places(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
-    place = {each: index for index, each in enumerate(known)}
-    return [place[each] for each in wanted]
+def _indices(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
+    index = {each: number for number, each in enumerate(known)}
+    return [index[each] for each in wanted]
 
 
 def _ends(resampled: Floats) -> tuple[float, float]:

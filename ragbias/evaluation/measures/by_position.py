@@ -1,46 +1,30 @@
-"""Accuracy by the place of the gold document, and what changes when only the order of the documents does."""
+"""Accuracy by the position of the gold document, and what changes when only the order of the documents does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ragbias.boundaries import locate
-from ragbias.errors import RunError
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores, Summaries, curve, point
 from ragbias.evaluation.measures.metrics import normalised
+from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.prompt import Prompt
 
-MakeText = Callable[[Sequence[str], str], str]
 BATCH_SIZE = 10
 
 
 @dataclass(frozen=True)
-class Example:
-    """A question with one gold document among distractors, the best-ranked first."""
-
-    question: str
-    answer: str
-    gold: str
-    distractors: tuple[str, ...]
-
-    def arranged(self, position: int) -> list[str]:
-        """The documents with the gold one at ``position``, counted from 0."""
-        return [*self.distractors[:position], self.gold, *self.distractors[position:]]
-
-
-@dataclass(frozen=True)
 class Curve:
-    """How one method does on a set of examples.
+    """How one method does on a set of questions.
 
     Attributes:
-        scores: 1 for a right answer and 0 for a wrong one, by example and position of the gold document.
-        answers: the answers, by example and position.
+        scores: by question and position of the gold document.
+        answers: the normalised answers, by question and position.
     """
 
     scores: Scores
@@ -49,8 +33,8 @@ class Curve:
     @property
     def accuracy_by_position(self) -> dict[int, float]:
         """Share of right answers for the gold document at each position, counted from 1."""
-        places = (position + 1 for position in self.scores.positions)
-        return dict(zip(places, self._point.by_position[0].tolist(), strict=True))
+        positions = (position + 1 for position in self.scores.positions)
+        return dict(zip(positions, self._point.by_position[0].tolist(), strict=True))
 
     @property
     def mean(self) -> float:
@@ -85,58 +69,43 @@ class Curve:
         }
 
 
-def split(text: str, documents: Sequence[str]) -> Prompt:
-    """A flat prompt, split at its documents.
-
-    Raises:
-        RunError: not all of them stand in it.
-    """
-    found = locate(text, documents=documents)
-    if found.source != "documents" or found.n_found < len(documents):
-        raise RunError(
-            f"{found.reason}; the prompt must hold every document, verbatim and told from the text around it"
-        )
-    return Prompt.from_text(text, found.spans)
-
-
 def measure(
-    lm: DebiasedLM,
-    method: Method,
-    examples: Sequence[Example],
-    positions: Sequence[int],
-    make_text: MakeText,
-    progress: Callable[[int], None] = lambda answered: None,
-    max_new_tokens: int = 8,
+    lm: DebiasedLM, method: Method, task: Task, progress: Callable[[int], None] = lambda answered: None
 ) -> Curve:
-    """Ask every example with its gold document at every position (counted from 0), greedily.
+    """Ask all questions of a task with a method, in batches of prompts that have the gold document at one position.
 
-    An answer is right if it equals the expected one, regardless of case, white space and a final full stop.
+    Args:
+        task: asks each question once with the gold document at each of the same positions.
+        progress: called with the number of answers just given.
 
     Raises:
-        RunError: a text lacks one of its documents.
+        DocumentNotFoundError: a prompt does not hold its documents verbatim.
     """
-    answers: list[list[str]] = [[] for _ in examples]
-    for position in positions:
-        for begin in range(0, len(examples), BATCH_SIZE):
-            part = examples[begin : begin + BATCH_SIZE]
-            documents = [example.arranged(position) for example in part]
-            prompts = [
-                split(make_text(texts, example.question), texts) for example, texts in zip(part, documents, strict=True)
-            ]
-            outputs = lm.batch(prompts, method=method, max_new_tokens=max_new_tokens, batch_size=BATCH_SIZE)
-            for index, output in enumerate(outputs, start=begin):
-                answers[index].append(normalised(output.text))
+    by_position: dict[int, list[Case]] = defaultdict(list)
+    for case in task.cases():
+        assert case.gold_position is not None
+        by_position[case.gold_position].append(case)
+    scores: dict[str, list[float]] = defaultdict(list)
+    answers: dict[str, list[str]] = defaultdict(list)
+    for position in sorted(by_position):
+        cases = by_position[position]
+        for begin in range(0, len(cases), BATCH_SIZE):
+            part = cases[begin : begin + BATCH_SIZE]
+            for case, answer in zip(part, task.answers(lm, part, method, BATCH_SIZE), strict=True):
+                scores[case.question].append(task.score(case, answer.prediction))
+                answers[case.question].append(normalised(answer.prediction))
             progress(len(part))
-    expected = [normalised(example.answer) for example in examples]
-    values = np.array([[text == want for text in given] for given, want in zip(answers, expected, strict=True)])
-    names = tuple(f"{index:06}" for index in range(len(examples)))
-    return Curve(Scores(names, tuple(positions), values.astype(float)), answers)
+    questions = sorted(scores)
+    values = np.array([scores[question] for question in questions])
+    return Curve(
+        Scores(tuple(questions), tuple(sorted(by_position)), values), [answers[question] for question in questions]
+    )
 
 
 def widest_margin(curves: Iterable[Curve]) -> float | None:
     """The widest margin of error of an accuracy at a position: how far its 95% interval lies from it at most.
 
-    None: too few examples for intervals.
+    None: too few questions for intervals.
     """
     given = list(curves)
     if min(len(each.scores.questions) for each in given) < FEWEST:

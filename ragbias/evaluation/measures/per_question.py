@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from operator import attrgetter
+from statistics import fmean
 from typing import TypeVar
 
 import numpy as np
@@ -12,77 +14,87 @@ from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.measures.metrics import normalised
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
-def spoken(row: Record) -> str:
-    """What a row says, as flips compare it."""
-    return normalised(row.prediction)
+def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, list[Record]]:
+    """Records by their ``key``, in the order in which they come."""
+    found: dict[K, list[Record]] = defaultdict(list)
+    for record in records:
+        found[key(record)].append(record)
+    return dict(found)
 
 
-def verdict(row: Record) -> str:
-    """Which answer a judge's row prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is a tie's."""
-    return {1.0: "chosen", 0.0: "rejected"}.get(row.score, "neither")
+def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[str, float]:
+    """For each question: the mean of ``value`` over its records."""
+    return {
+        question: fmean(value(each) for each in own)
+        for question, own in grouped(records, attrgetter("question")).items()
+    }
 
 
-def flips(rows: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:
+def spoken(record: Record) -> str:
+    """The answer of a record, as flips compare it."""
+    return normalised(record.prediction)
+
+
+def verdict(record: Record) -> str:
+    """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is that of a tie."""
+    return {1.0: "chosen", 0.0: "rejected"}.get(record.score, "neither")
+
+
+def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:
     """For each question asked in several orders: 1 if not all answers are the same, else 0.
 
     Where seeds drew other documents for the same question, the mean over these sets of documents.
 
     Args:
-        rows: of one task, model and method.
+        records: of one task, model and method.
         answer: what must stay the same.
     """
-    return _by_question(rows, answer, lambda answers: len(set(answers)) > 1)
+    return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeats(
-    rows: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = spoken
+    records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = spoken
 ) -> dict[str, float]:
     """For each question asked twice in the same order: the share of second answers that differ from the first.
 
     Its mean is the noise floor of the decoder; ``noise`` are the second answers.
     """
-    first = {row.key: answer(row) for row in rows}
-    changed: dict[str, list[float]] = defaultdict(list)
-    for row in noise:
-        if row.key in first:
-            changed[row.question].append(answer(row) != first[row.key])
-    return _means(changed)
+    first = {record.key: answer(record) for record in records}
+    return means((each for each in noise if each.key in first), lambda record: answer(record) != first[record.key])
 
 
-def prefers_first(rows: Iterable[Record]) -> dict[str, float]:
+def prefers_first(records: Iterable[Record]) -> dict[str, float]:
     """For each pair that a judge decided: the share of its verdicts for the answer shown first.
 
-    The better answer is the gold document, so a verdict is for the first one if it is right and that one stands first,
-    or wrong and it stands second.
+    The better answer is the gold document, so a verdict is for the first one if it is right and that one is shown
+    first, or wrong and it is shown second.
     """
-    given: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if verdict(row) != "neither" and row.gold_position is not None:
-            given[row.question].append((verdict(row) == "chosen") == (row.gold_position == 0))
-    return _means(given)
+    decided = (each for each in records if verdict(each) != "neither" and each.gold_position is not None)
+    return means(decided, lambda record: (verdict(record) == "chosen") == (record.gold_position == 0))
 
 
-def order_agreement(rows: Iterable[Record]) -> dict[str, float]:
+def order_agreement(records: Iterable[Record]) -> dict[str, float]:
     """For each question with documents shown from several given orders: how much the orders shown agree.
 
     It is the mean Kendall's tau over all pairs of them; where seeds drew other documents, the mean over these sets.
 
     Args:
-        rows: of one task, model and method.
+        records: of one task, model and method.
 
     Raises:
         RunError: as ``mean_kendall_tau``.
     """
-    return _by_question((row for row in rows if len(row.shown) > 1), lambda row: row.shown, mean_kendall_tau)
+    return _by_question((each for each in records if len(each.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
 def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     """The mean over all pairs of orders of Kendall's tau: 1 the same, 0 unrelated, -1 reversed.
 
-    Tau is the share of pairs of documents that stand the same way round in both orders, less the share of the others.
+    Tau is the share of pairs of documents in the same sequence in both orders, less the share of the others.
 
     Args:
         orders: two or more of the same two or more documents, each once.
@@ -93,29 +105,22 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     first = orders[0]
     if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
         raise RunError(f"orders {orders!r}; expected the same two or more documents in each, each once")
-    places = np.argsort(np.asarray(orders), axis=1)
+    positions = np.argsort(np.asarray(orders), axis=1)
     one, other = np.triu_indices(len(first), 1)
-    signs = np.sign(places[:, one] - places[:, other])
+    signs = np.sign(positions[:, one] - positions[:, other])
     taus = signs @ signs.T / len(one)
     return float(taus[np.triu_indices(len(orders), 1)].mean())
 
 
 def _by_question(
-    rows: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
+    records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
     """``measure`` of the values of each set of documents that was shown several times, the mean over a question's sets.
 
     A set is what one seed drew for a question, of one size.
     """
-    values: dict[tuple[str, int, int], list[T]] = defaultdict(list)
-    for row in rows:
-        values[row.question, row.documents, row.seed].append(value(row))
     measured: dict[str, list[float]] = defaultdict(list)
-    for (question, _, _), each in values.items():
-        if len(each) > 1:
-            measured[question].append(measure(each))
-    return _means(measured)
-
-
-def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {question: float(np.mean(each)) for question, each in values.items()}
+    for (question, _, _), own in grouped(records, attrgetter("question", "documents", "seed")).items():
+        if len(own) > 1:
+            measured[question].append(measure([value(each) for each in own]))
+    return {question: float(np.mean(each)) for question, each in measured.items()}

@@ -9,7 +9,7 @@ from typing import Any
 from ragbias.errors import RunError
 
 OTHER_PROMPTS = ("indices", "seed", "include_path", "tasks")  # options of a task that change what is asked
-PUT_TOGETHER = ("models", "methods", "tasks")  # keys in which runs to be compared are meant to differ
+EXPECTED = ("models", "methods", "tasks")  # keys in which runs that are reported together are meant to differ
 
 About = tuple[Path, Mapping[str, Any]]  # a run's folder and its settings
 
@@ -27,11 +27,11 @@ def differences(first: About, second: About, task: str) -> list[str]:
     ours, theirs = _options(own, task), _options(other, task)
     _refuse_other_prompts(ours, theirs, f"{here} and {there}", task)
     decided, compared = own["decides"], other["decides"]
-    plain = {name for name in {*decided, *compared} - set(PUT_TOGETHER) if decided.get(name) != compared.get(name)}
+    plain = {name for name in {*decided, *compared} - set(EXPECTED) if decided.get(name) != compared.get(name)}
     of_task = {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
-    told = [_told(name, decided.get(name), compared.get(name), here, there) for name in sorted(plain)]
-    told += [_told(name, _short(ours, name), _short(theirs, name), here, there) for name in sorted(of_task)]
-    return told
+    notes = [_note(name, decided.get(name), compared.get(name), here, there) for name in sorted(plain)]
+    notes += [_note(name, _short(ours, name), _short(theirs, name), here, there) for name in sorted(of_task)]
+    return notes
 
 
 def _options(about: Mapping[str, Any], task: str) -> Mapping[str, Any]:
@@ -63,5 +63,5 @@ def _short(options: Mapping[str, Any], name: str) -> Any:
     return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]
 
 
-def _told(name: str, own: Any, other: Any, here: Path, there: Path) -> str:
+def _note(name: str, own: Any, other: Any, here: Path, there: Path) -> str:
     return f"The runs differ in {name}: {own!r} in {here}, {other!r} in {there}; differences may come from that."

@@ -1,4 +1,4 @@
-"""One HTML file that holds everything: figures inside it, no scripts, nothing fetched from elsewhere."""
+"""The report as one self-contained HTML file: figures embedded, no scripts, nothing fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import matplotlib
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
-
+from ragbias.evaluation.extras import required
 from ragbias.evaluation.measures.bootstrap import LEVEL
-from ragbias.evaluation.report import figures, tables
+from ragbias.evaluation.report import tables
+from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost
+from ragbias.evaluation.report.figures.depth_maps import depth_maps
+from ragbias.evaluation.report.figures.flip_rates import flip_rates
+from ragbias.evaluation.report.figures.position_curves import u_curves
+from ragbias.evaluation.report.looks import Look, looks_of
 from ragbias.evaluation.report.read_runs import Run
+
+required("jinja2", "bench")
+
+import matplotlib  # noqa: E402
+from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
 
 READING = (
     "Tables are sorted by accuracy at the worst position, the best first. Positions are counted from 1, the document "
@@ -44,7 +52,7 @@ NUMBERED = (
     "method can make its answers independent of it; indices=False leaves them out."
 )
 CAPTIONS = {
-    "u_curves": f"Accuracy by the place of the gold document; bands are {LEVEL}% intervals.",
+    "u_curves": f"Accuracy by the position of the gold document; bands are {LEVEL}% intervals.",
     "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing. No method is both cheaper "
     "and better than one on the dashed line.",
     "flip_rates": "How often the order of the documents changes the answer, beside how often nothing does.",
@@ -60,7 +68,7 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     environment = Environment(
         loader=PackageLoader("ragbias.evaluation.report", "."), autoescape=True, undefined=StrictUndefined
     )
-    looks = figures.looks_of(label for result in summary["results"] for label in result["methods"])
+    looks = looks_of(label for result in summary["results"] for label in result["methods"])
     parts = [
         {"title": f"{task}, model {model}", **_part(list(results), looks)}
         for (model, task), results in groupby(summary["results"], key=lambda result: (result["model"], result["task"]))
@@ -77,7 +85,7 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
         runs=[
             {
                 "folder": run.folder.name or str(run.folder),
-                "answers": len(run.rows),
+                "answers": len(run.records),
                 "noise": len(run.noise),
                 "settings": json.dumps(run.settings, indent=2, ensure_ascii=False) if run.settings else "not recorded",
             }
@@ -86,14 +94,14 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     )
 
 
-def _part(results: list[Mapping[str, Any]], looks: Mapping[str, figures.Look]) -> dict[str, Any]:
+def _part(results: list[Mapping[str, Any]], looks: Mapping[str, Look]) -> dict[str, Any]:
     return {
         "results": [_result(result, looks) for result in results],
-        "figures": _shown({"heat_maps": figures.heat_maps(results)}),
+        "figures": _shown({"heat_maps": depth_maps(results)}),
     }
 
 
-def _result(result: Mapping[str, Any], looks: Mapping[str, figures.Look]) -> dict[str, Any]:
+def _result(result: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any]:
     return {
         "title": tables.title(result),
         "headings": tables.headings(result),
@@ -101,9 +109,9 @@ def _result(result: Mapping[str, Any], looks: Mapping[str, figures.Look]) -> dic
         "notes": [*_chance(result), *_reference_lines(result), *result["notes"]],
         "figures": _shown(
             {
-                "u_curves": figures.u_curves(result, looks) if len(result["positions"]) > 1 else None,
-                "cost_accuracy": figures.cost_accuracy(result, looks),
-                "flip_rates": figures.flip_rates(result),
+                "u_curves": u_curves(result, looks) if len(result["positions"]) > 1 else None,
+                "cost_accuracy": accuracy_by_cost(result, looks),
+                "flip_rates": flip_rates(result),
             }
         ),
         "tables": [

@@ -1,4 +1,4 @@
-"""The folders of finished or unfinished runs, read and put together."""
+"""Reading the folders of finished or unfinished runs, and combining them into one summary."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, read_about, read_costs
-from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.aggregates import Setting, setting_of, summarise
 from ragbias.evaluation.report.comparable import differences
 
 
 @dataclass(frozen=True)
 class Run:
-    """One folder.
+    """A run, as read from its folder.
 
     Attributes:
-        cost: by ``folder.cost_key`` and method; empty where it was not measured.
+        cost: by ``run_folder.cost_key`` and label; empty where it was not measured.
         settings: what the run was asked to do, with versions and machine; empty where the file is missing.
     """
 
     folder: Path
-    rows: list[Record]
+    records: list[Record]
     noise: list[Record]
     cost: Costs
     settings: dict[str, Any]
@@ -41,11 +41,11 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
     if not (folder / ROWS).is_file():
         raise RunError(f"{folder} holds no {ROWS}; expected the --out folder of a bench")
-    rows = read_records(folder / ROWS)
-    if not rows:
+    records = read_records(folder / ROWS)
+    if not records:
         raise RunError(f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped")
     noise = read_records(folder / NOISE) if (folder / NOISE).is_file() else []
-    return Run(folder, rows, noise, read_costs(folder), read_about(folder))
+    return Run(folder, records, noise, read_costs(folder), read_about(folder))
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
@@ -55,21 +55,22 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
         RunError: two runs hold the same method on the same model, task and number of documents, or they asked other
             questions of the same task; names both folders.
     """
-    refuse_clashes(runs)
+    _refuse_clashes(runs)
     cost: Costs = {}
     for run in runs:
         for setting, methods in run.cost.items():
             cost[setting] = {**cost.get(setting, {}), **methods}
-    rows, noise = [row for run in runs for row in run.rows], [row for run in runs for row in run.noise]
-    summary = summarise(rows, cost, noise)
+    records = [record for run in runs for record in run.records]
+    noise = [record for run in runs for record in run.noise]
+    summary = summarise(records, cost, noise)
     for result in summary["results"]:
         result["notes"] += _differences(runs, (result["model"], result["task"], result["documents"]))
     return summary
 
 
-def _differences(runs: Sequence[Run], setting: tuple[str, str, int]) -> list[str]:
+def _differences(runs: Sequence[Run], setting: Setting) -> list[str]:
     """What the runs that hold a model, task and number of documents differ in, each from the first of them."""
-    first, *others = [run for run in runs if any((row.model, row.task, row.documents) == setting for row in run.rows)]
+    first, *others = [run for run in runs if setting in map(setting_of, run.records)]
     return [
         note
         for other in others
@@ -77,13 +78,13 @@ def _differences(runs: Sequence[Run], setting: tuple[str, str, int]) -> list[str
     ]
 
 
-def refuse_clashes(runs: Sequence[Run]) -> None:
-    owners: dict[tuple[str, str, int, str], Path] = {}
+def _refuse_clashes(runs: Sequence[Run]) -> None:
+    owners: dict[tuple[Setting, str], Path] = {}
     for run in runs:
-        for setting in dict.fromkeys((row.model, row.task, row.documents, row.method) for row in run.rows):
-            first = owners.setdefault(setting, run.folder)
+        for key in dict.fromkeys((setting_of(record), record.method) for record in run.records):
+            first = owners.setdefault(key, run.folder)
             if first is not run.folder:
-                model, task, documents, method = setting
+                (model, task, documents), method = key
                 raise RunError(
                     f"{first} and {run.folder} both hold {method!r} for model {model!r}, task {task!r} and {documents} "
                     "documents; report them one by one"

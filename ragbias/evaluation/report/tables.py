@@ -1,4 +1,4 @@
-"""The method table, best worst position first: in the terminal, as Markdown and as CSV."""
+"""The table of methods, best worst position first: for the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
@@ -155,13 +155,13 @@ def _in_markdown(text: str) -> str:
 
 def as_csv(summary: Mapping[str, Any]) -> str:
     """One line for each method of each result, intervals in columns of their own; positions counted from 0."""
-    records = [_record(result, label, method) for result in summary["results"] for label, method in ranked(result)]
-    names = list(dict.fromkeys(name for record in records for name in record))
+    rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
     positions = sorted((name for name in names if name.startswith("accuracy_at_")), key=_position)
     written = io.StringIO()
     writer = csv.DictWriter(written, [name for name in names if name not in positions] + positions, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(rows)
     return written.getvalue()
 
 
@@ -169,24 +169,24 @@ def _position(name: str) -> int:
     return int(name.removeprefix("accuracy_at_").partition("_")[0])
 
 
-def _record(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    record = {name: result[name] for name in ("model", "task", "documents")}
-    record |= {"method": label, "questions": method["questions"], "rows": method["rows"]}
+def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
+    row = {name: result[name] for name in ("model", "task", "documents")}
+    row |= {"method": label, "questions": method["questions"], "rows": method["rows"]}
     for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
-        record |= _columns(name, method[name])
-    record["gap_by_chance"] = method["gap_by_chance"]
-    record |= _columns("kendall_tau", method["kendall_tau"])
+        row |= _columns(name, method[name])
+    row["gap_by_chance"] = method["gap_by_chance"]
+    row |= _columns("kendall_tau", method["kendall_tau"])
     for name, figure in (method["difference"] or {}).items():
-        record |= _columns(f"{name}_minus_{REFERENCE}", figure)
+        row |= _columns(f"{name}_minus_{REFERENCE}", figure)
     for name in ("prompt_tokens", "completion_tokens", "seconds"):
-        record[name] = method[name]
+        row[name] = method[name]
     for name, figure in method.get("cost", {}).items():
-        record |= _columns(name, figure)
+        row |= _columns(name, figure)
     for name in JUDGE_FIGURES if "judge" in method else ():
-        record |= _columns(name, method["judge"][name])
+        row |= _columns(name, method["judge"][name])
     for position, figure in method["accuracy_by_position"].items():
-        record |= _columns(f"accuracy_at_{position}", figure)
-    return record
+        row |= _columns(f"accuracy_at_{position}", figure)
+    return row
 
 
 def _columns(name: str, figure: Iterable[float | None] | None) -> dict[str, float | None]:

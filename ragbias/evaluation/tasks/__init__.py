@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
+from ragbias.evaluation.tasks.field_checks import LISTS
 from ragbias.evaluation.tasks.judge import Judge
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
 from ragbias.evaluation.tasks.longbench import LongBench
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.options import SEVERAL
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
@@ -42,11 +42,10 @@ def make(name: str, **options: Any) -> Task:
 
 def _as_field(task: str, option: str, value: Any) -> Any:
     if option == "data":
-        files = [value] if isinstance(value, (str, Path)) else value
-        if not isinstance(files, (list, tuple)) or not all(isinstance(file, (str, Path)) for file in files):
+        if (files := as_paths(value)) is None:
             raise RunError(f"{task}: data={value!r}; expected paths of files")
-        return tuple(map(Path, files))
-    if option in SEVERAL:
+        return files
+    if option in LISTS:
         value = [value] if type(value) is int else value
         if not isinstance(value, (list, tuple)):
             raise RunError(f"{task}: {option}={value!r}; expected a list of whole numbers")
@@ -54,4 +53,24 @@ def _as_field(task: str, option: str, value: Any) -> Any:
     return value
 
 
-__all__ = ["TASKS", "Answer", "Case", "Judge", "KVRetrieval", "LongBench", "MultiDocumentQA", "Task", "TinyQA", "make"]
+def as_paths(value: Any) -> tuple[Path, ...] | None:
+    """The paths of files that one path or a list of paths names; None for anything else."""
+    files = [value] if isinstance(value, (str, Path)) else value
+    if not isinstance(files, (list, tuple)) or not all(isinstance(file, (str, Path)) for file in files):
+        return None
+    return tuple(map(Path, files))
+
+
+__all__ = [
+    "TASKS",
+    "Answer",
+    "Case",
+    "Judge",
+    "KVRetrieval",
+    "LongBench",
+    "MultiDocumentQA",
+    "Task",
+    "TinyQA",
+    "as_paths",
+    "make",
+]

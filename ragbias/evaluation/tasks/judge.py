@@ -1,4 +1,4 @@
-"""Which of two responses a model prefers, in both orders.
+"""The task ``judge``: which of two responses a model prefers, in both orders.
 
 Source of the format: Lambert et al., RewardBench: Evaluating Reward Models for Language Modeling, arXiv 2403.13787.
 """
@@ -14,7 +14,6 @@ from typing import Any
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.jsonl import Line, read_lines, sources
-from ragbias.evaluation.tasks.options import check_settings
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -34,22 +33,22 @@ PREFERRED, OTHER = "chosen", "rejected"
 class Judge(Task):
     """Pairs of responses in the format of RewardBench, each shown in both orders.
 
-    The letter belongs to the response, not to its place: the one whose text has the smaller SHA-256 is A, wherever it
-    stands, and the letter is part of its document. So both orders are the same set of documents, and a method that is
-    invariant to their order gives the same verdict. A liking for a letter is left; half of the preferred responses are
-    A, by chance.
+    The letter belongs to the response, not to its position: the one whose text has the smaller SHA-256 is A wherever
+    it is shown, and the letter is part of its document. So both orders are the same set of documents, and a method that
+    is invariant to their order gives the same verdict. A preference for a letter remains; by chance half of the
+    preferred responses are A.
 
     The model may answer with one of the two letters and nothing else, the more probable one. So every case has a
     verdict, also of a model that would rather say something else. The prediction is ``"chosen"`` or ``"rejected"``,
     which does not depend on the order; the order with the preferred response first is 0, and ``gold_position`` is its
-    place.
+    position.
 
     Pairs of equal responses have no right verdict and are left out.
 
     Args:
         data: ``.jsonl`` files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
         limit: number of pairs of each file, the first ones; default: all.
-        seed: nothing is drawn; takes part in nothing but settings that all tasks share.
+        seed: unused, since nothing is drawn; all tasks have it.
     """
 
     data: tuple[Path, ...]
@@ -57,9 +56,6 @@ class Judge(Task):
     seed: int = 0
 
     name = "judge"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def cases(self) -> Iterator[Case]:
         found = False
@@ -76,21 +72,15 @@ class Judge(Task):
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         options = _letter_tokens(lm)
-        outputs = lm.batch(
-            [self.prompt(lm, case) for case in cases],
-            documents=[case.documents for case in cases],
-            method=method,
-            batch_size=batch_size,
-            max_new_tokens=max(map(len, options)),
-            prefix_allowed_tokens_fn=_one_of(options),
+        length = max(map(len, options))
+        outputs = self.outputs(
+            lm, cases, method, batch_size, max_new_tokens=length, prefix_allowed_tokens_fn=_one_of(options)
         )
-        answers = []
-        for case, output in zip(cases, outputs, strict=True):
-            verdict = LETTERS[options.index(output.token_ids)]
-            prediction = PREFERRED if verdict == case.answers[0] else OTHER
-            usage = output.usage
-            answers.append(Answer(prediction, usage.prompt_tokens, usage.completion_tokens, output.report))
-        return answers
+        letters = [LETTERS[options.index(output.token_ids)] for output in outputs]
+        return [
+            Answer.of(PREFERRED if letter == case.answers[0] else OTHER, output)
+            for case, letter, output in zip(cases, letters, outputs, strict=True)
+        ]
 
 
 def _both_orders(line: Line, question: str) -> Iterator[Case]:
@@ -116,7 +106,7 @@ def _digest(response: str) -> bytes:
 
 
 def _letter_tokens(lm: DebiasedLM) -> list[list[int]]:
-    """The token ids of each letter: at the beginning of a chat's turn, or behind the colon of a flat prompt."""
+    """The token ids of each letter: at the beginning of a chat's turn, or after the colon of a flat prompt."""
     before = " " if lm.tokenizer.chat_template is None else ""
     options = [lm.tokenizer(before + letter, add_special_tokens=False)["input_ids"] for letter in LETTERS]
     if options[0] == options[1] or len(options[0]) != len(options[1]):
@@ -127,7 +117,7 @@ def _letter_tokens(lm: DebiasedLM) -> list[list[int]]:
 def _one_of(options: Sequence[list[int]]) -> Callable[[int, Any], list[int]]:
     """A ``prefix_allowed_tokens_fn`` that lets a model write one of equally many tokens and nothing else."""
 
-    def allowed(_row: int, ids: Any) -> list[int]:
+    def allowed(_sequence: int, ids: Any) -> list[int]:
         for written in range(len(options[0]) - 1, 0, -1):
             tail = ids[-written:].tolist()
             if following := {option[written] for option in options if option[:written] == tail}:

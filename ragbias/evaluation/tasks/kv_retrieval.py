@@ -1,4 +1,4 @@
-"""Key-value retrieval of lost-in-the-middle.
+"""The task ``kv-retrieval``: key-value retrieval of lost-in-the-middle.
 
 Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172, prompt and measure of
 the released code.
@@ -14,7 +14,6 @@ from pathlib import Path
 from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Line, numbered_lines
 from ragbias.evaluation.measures.metrics import value_in_answer
-from ragbias.evaluation.tasks.options import check_settings
 from ragbias.evaluation.tasks.orders import arranged
 from ragbias.evaluation.tasks.task import Case, Task
 
@@ -29,15 +28,15 @@ Pair = tuple[str, str]
 class KVRetrieval(Task):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
-    The documents are the pairs ``"key": "value"``. In the prompt one separator less stands between them than there are
-    pairs, so a method that needs documents runs with one more, in front of the first: ``{,`` and a line break (see
-    ``Prompt.from_text``). That is what makes its segments the same in any order.
+    The documents are the pairs ``"key": "value"``. The prompt has one separator fewer than pairs, so a method that
+    needs documents runs with one more, before the first pair: ``{,`` and a line break (see ``Prompt.from_text``). That
+    makes the segments the same in any order.
 
     Args:
         data: official files.
         documents: numbers of pairs, the wanted one and others drawn with the seed; default: all pairs.
-        positions: places of the wanted pair, counted from 0; default: where it stands among the pairs of the file.
-        orders: number of orders of the other pairs, for each place of the wanted one.
+        positions: of the wanted pair, counted from 0; default: the one it has in the file.
+        orders: number of orders of the other pairs, for each position of the wanted one.
         limit: number of questions of each file, the first ones; default: all.
         seed: for pairs that are drawn, and for orders other than the first.
     """
@@ -50,9 +49,6 @@ class KVRetrieval(Task):
     seed: int = 0
 
     name = "kv-retrieval"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit):
@@ -67,10 +63,10 @@ class KVRetrieval(Task):
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
         for count in (len(pairs),) if self.documents is None else self.documents:
             drawn = count < len(pairs)
-            others, place = self._drawn(line, pairs, pairs.index(gold), count, question)
-            places = [place] if self.positions is None else self.positions
-            for records, position, order in arranged(gold, others, places, self.orders, f"{self.seed} {question}"):
-                documents = [f'"{key}": "{value}"' for key, value in records]
+            others, own = self._drawn(line, pairs, pairs.index(gold), count, question)
+            positions = [own] if self.positions is None else self.positions
+            for shown, position, order in arranged(gold, others, positions, self.orders, f"{self.seed} {question}"):
+                documents = [f'"{key}": "{value}"' for key, value in shown]
                 yield Case(
                     id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn or order else ""),
                     question=question,
@@ -83,7 +79,7 @@ class KVRetrieval(Task):
                 )
 
     def _drawn(self, line: Line, pairs: list[Pair], gold: int, count: int, question: str) -> tuple[list[Pair], int]:
-        """The other ``count - 1`` pairs, in the order of the file, and the place of the wanted one among them."""
+        """The other ``count - 1`` pairs, in the order of the file, and the position of the wanted one among them."""
         if count > len(pairs):
             raise RunError(f"documents={count}, but {line.path}, line {line.number}, has {len(pairs)}; ask for fewer")
         rest = [index for index in range(len(pairs)) if index != gold]

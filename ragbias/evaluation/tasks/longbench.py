@@ -1,4 +1,4 @@
-"""Multi-document question answering of LongBench.
+"""The task ``longbench``: multi-document question answering of LongBench.
 
 Source: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, prompt
 and measure of the released code.
@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ragbias.evaluation.data.jsonl import Line, numbered_lines
 from ragbias.evaluation.measures.metrics import qa_f1
-from ragbias.evaluation.tasks.options import check_flag, check_settings
 from ragbias.evaluation.tasks.orders import orders_of
 from ragbias.evaluation.tasks.task import Case, Task
 
@@ -31,7 +30,7 @@ class LongBench(Task):
     r"""Questions over passages, none of them marked as gold, from the files of ``hotpotqa``, ``2wikimqa``, ``musique``.
 
     A context is split at its lines ``Passage 1:``, ``Passage 2:`` and so on. Passages are joined by a blank line as
-    they are in the files; other white space around a passage would tell its place, and is dropped.
+    they are in the files; other white space around a passage would tell its position, and is dropped.
 
     Args:
         data: ``.jsonl`` files of the benchmark; the ones of ``LongBench-E`` have another name (``hotpotqa_e``) and the
@@ -39,7 +38,7 @@ class LongBench(Task):
         orders: number of orders of the passages, the first as in the file.
         limit: number of questions of each file, the first ones; default: all.
         seed: for the other orders.
-        indices: number the passages in the order in which they stand, as the benchmark does. The numbers tell the
+        indices: number the passages in their order, as the benchmark does. The numbers tell the
             order, so no method can be invariant; False writes ``Passage:``.
     """
 
@@ -51,10 +50,6 @@ class LongBench(Task):
 
     name = "longbench"
     max_new_tokens = 32
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_flag(f"{self.name}: indices", self.indices)
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit):
@@ -92,7 +87,7 @@ def _dataset(line: Line) -> str:
 
 
 def _passages(line: Line) -> list[str]:
-    """The passages of a context, without their headers; one that holds the like of a header is not split by it."""
+    """The passages of a context, without their headers; a line like a header, but of another number, splits nothing."""
     context = line.text("context")
     headers: list[re.Match[str]] = []
     for match in HEADER.finditer(context):

@@ -1,4 +1,4 @@
-"""Multi-document question answering of lost-in-the-middle.
+"""The task ``mdqa``: multi-document question answering of lost-in-the-middle.
 
 Source: Liu et al., Lost in the Middle: How Language Models Use Long Contexts, arXiv 2307.03172, prompt and measure of
 the released code.
@@ -17,7 +17,6 @@ from typing import NamedTuple
 from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Line, read_lines, sources
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.tasks.options import check_flag, check_settings
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.evaluation.tasks.task import Case, Task
 
@@ -58,8 +57,8 @@ class _Example:
 class MultiDocumentQA(Task):
     """Questions with one gold document among distractors, from the official files.
 
-    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as they stand there. Files that differ in
-      nothing but the gold document's place hold the same questions, and give each arrangement once.
+    - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ in
+      nothing but the gold document's position hold the same questions, and give each arrangement once.
     - ``nq-open-oracle.jsonl.gz``, where each line has its gold document alone: distractors are gold documents of other
       questions, drawn with the seed. None has the title of the question's own, or holds one of its answers as whole
       words (normalised as by the measure), so no distractor is right. They are easier to tell apart than the official
@@ -68,9 +67,9 @@ class MultiDocumentQA(Task):
     Args:
         data: files of one of the two kinds.
         documents: numbers of documents; default: as in the file, or 10 and 20 for the oracle file.
-        positions: places of the gold document, counted from 0; default: as in the file, or five, evenly spread, for the
+        positions: of the gold document, counted from 0; default: as in the file, or five, evenly spread, for the
             oracle file.
-        orders: number of orders of the distractors, for each place of the gold document.
+        orders: number of orders of the distractors, for each position of the gold document.
         limit: number of questions, the first ones; default: all.
         seed: for distractors that are drawn, and for orders other than the first.
         indices: number the documents as the official prompt does. The numbers tell their order, so no method can be
@@ -86,10 +85,6 @@ class MultiDocumentQA(Task):
     indices: bool = True
 
     name = "mdqa"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_flag(f"{self.name}: indices", self.indices)
 
     def cases(self) -> Iterator[Case]:
         questions: dict[str, list[_Example]] = {}
@@ -113,13 +108,13 @@ class MultiDocumentQA(Task):
         for others in self._distractors(example, pool):
             count = len(others) + 1
             default = evenly_spread(count, DRAWN_POSITIONS) if pool else [example.gold]
-            places = default if self.positions is None else self.positions
+            positions = default if self.positions is None else self.positions
             gold, key = example.passages[example.gold], f"{self.seed} {example.id}"
-            for passages, position, order in arranged(gold, others, places, self.orders, key):
+            for passages, position, order in arranged(gold, others, positions, self.orders, key):
                 documents = [self._document(number, passage) for number, passage in enumerate(passages, start=1)]
-                seed = (f"/{self.seed}",) if pool or order else ()
                 yield Case(
-                    id="".join((f"{example.source}/{example.line.number}/{count}/{position}/{order}", *seed)),
+                    id=f"{example.source}/{example.line.number}/{count}/{position}/{order}"
+                    + (f"/{self.seed}" if pool or order else ""),
                     question=example.id,
                     text=TEMPLATE.format(search_results="\n".join(documents), question=example.question),
                     documents=tuple(documents),

@@ -42,14 +42,14 @@ def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
 def arranged(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Documents in order, the gold one's place and the number of the order, for all orders and places.
+    """Documents in order, the gold one's position and the number of the order, for all orders and positions.
 
     Args:
-        positions: places of the gold document, counted from 0; the order of the others does not depend on it.
+        positions: of the gold document, counted from 0; the order of the others does not depend on it.
         key: what the shuffles are drawn from.
 
     Raises:
-        RunError: a place is not among the documents, or there are not so many orders.
+        RunError: a position is beyond the documents, or there are not so many orders.
     """
     for position in positions:
         if position > len(others):
@@ -61,18 +61,18 @@ def arranged(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """The documents in an order, each as its place in the alphabetical order, which is the same however they came.
+    """The documents in an order, each as its rank in alphabetical order, which does not depend on the order given.
 
-    Equal documents cannot be told apart: whichever is shown first has the first of their places.
+    Equal documents cannot be told apart: whichever is shown first has the first of their ranks.
 
     Args:
         order: indices into ``contents``.
     """
-    places: dict[str, int] = {}
-    for place, text in enumerate(sorted(contents)):
-        places.setdefault(text, place)
+    ranks: dict[str, int] = {}
+    for rank, text in enumerate(sorted(contents)):
+        ranks.setdefault(text, rank)
     found = []
     for text in (contents[index] for index in order):
-        found.append(places[text])
-        places[text] += 1
+        found.append(ranks[text])
+        ranks[text] += 1
     return tuple(found)

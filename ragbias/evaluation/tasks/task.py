@@ -1,12 +1,13 @@
-"""What a task of the bench is: prompts with their documents in given orders, how they are answered, what is right."""
+"""The base class of the bench's tasks: its cases, how a model answers them, and how an answer is scored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ragbias.generation.report import Report
+from ragbias.evaluation.tasks.field_checks import check_fields
+from ragbias.generation.report import Generation, Report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -20,14 +21,13 @@ class Case:
         question: id of the question; its cases with equally many documents and the same ``seed`` differ in nothing but
             the documents' order.
         text: the flat prompt, without a chat template.
-        documents: as they stand in ``text``, verbatim and in this order; empty where the task has none.
+        documents: verbatim parts of ``text``, in its order.
         answers: any of them is right.
-        gold_position: place of the gold document, counted from 0; None: there is none.
-        order: 0 for the documents as the data gives them (the gold one moved to its place), k for the k-th shuffle.
+        gold_position: of the gold document, counted from 0; None: there is none.
+        order: 0 for the documents as the data gives them (the gold one moved to its position), k for the k-th shuffle.
         seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         group: part of the task that it belongs to, e.g. a subset of RewardBench.
-        contents: the documents without what changes with their order, where ``documents`` number them; empty: they do
-            not.
+        contents: the documents without their numbers, which change with the order; empty where they have none.
     """
 
     id: str
@@ -44,31 +44,39 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model said to a case; ``prediction`` is what ``Task.score`` reads."""
+    """A model's answer to a case; ``prediction`` is what ``Task.score`` reads."""
 
     prediction: str
     prompt_tokens: int
     completion_tokens: int
     report: Report
 
+    @classmethod
+    def of(cls, prediction: str, output: Generation) -> Answer:
+        return cls(prediction, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
+
 
 class Task:
     """A task; a subclass is a frozen dataclass with the data's files and the choice of cases as fields.
 
+    Raises:
+        RunError: a field that tasks share is out of range (see ``field_checks``).
+
     Attributes:
         name: as typed in ``--task``.
-        has_documents: whether its prompts have documents; where not, methods that need them are refused.
         max_new_tokens: of an answer.
         chat: whether the text goes through the chat template of models that have one, as the user's message.
     """
 
     name: ClassVar[str]
-    has_documents: ClassVar[bool] = True
     max_new_tokens: ClassVar[int] = 100
     chat: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def cases(self) -> Iterator[Case]:
-        """All cases, the cases of one question behind each other, always in the same order.
+        """All cases, those of one question next to each other, always in the same order.
 
         Raises:
             DataError: a file is of another format; names file and line.
@@ -81,17 +89,20 @@ class Task:
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         """Ask the model, greedily, in padded batches; one answer for each case."""
-        outputs = lm.batch(
+        outputs = self.outputs(lm, cases, method, batch_size, max_new_tokens=self.max_new_tokens)
+        return [Answer.of(output.text, output) for output in outputs]
+
+    def outputs(
+        self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int, **decoding: Any
+    ) -> list[Generation]:
+        """What the model generates for each case; ``decoding`` goes to ``DebiasedLM.batch``."""
+        return lm.batch(
             [self.prompt(lm, case) for case in cases],
-            documents=[case.documents or None for case in cases],
+            documents=[case.documents for case in cases],
             method=method,
             batch_size=batch_size,
-            max_new_tokens=self.max_new_tokens,
+            **decoding,
         )
-        return [
-            Answer(output.text, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
-            for output in outputs
-        ]
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         """The flat prompt as the model reads it."""

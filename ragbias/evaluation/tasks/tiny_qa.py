@@ -1,4 +1,4 @@
-"""Questions about the world of the embedded model that its training never saw."""
+"""The task ``tiny``: questions about the embedded model's world that its training never saw."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ragbias.evaluation.measures.metrics import exact
-from ragbias.evaluation.tasks.options import check_settings
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.models.tiny.cases import FORMAT
@@ -21,8 +20,8 @@ class TinyQA(Task):
 
     Args:
         documents: numbers of documents; each has questions of its own.
-        positions: places of the gold document, counted from 0; default: five, evenly spread.
-        orders: number of orders of the distractors, for each place of the gold document.
+        positions: of the gold document, counted from 0; default: five, evenly spread.
+        orders: number of orders of the distractors, for each position of the gold document.
         limit: number of questions for each number of documents.
         seed: draws the questions, and the orders other than the first.
     """
@@ -37,20 +36,17 @@ class TinyQA(Task):
     max_new_tokens = 8
     chat = False
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def cases(self) -> Iterator[Case]:
         for count in self.documents:
-            places = evenly_spread(count, POSITIONS) if self.positions is None else self.positions
+            positions = evenly_spread(count, POSITIONS) if self.positions is None else self.positions
             for index, (asked, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
-                for passages, position, order in arranged(asked.gold, others, places, self.orders, question):
+                for passages, position, order in arranged(asked.gold, others, positions, self.orders, question):
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
                         question=question,
                         text=FORMAT.prompt(passages, asked.question),
-                        documents=tuple(FORMAT.document(place, passage) for place, passage in enumerate(passages)),
+                        documents=tuple(FORMAT.document(number, passage) for number, passage in enumerate(passages)),
                         answers=(asked.answer,),
                         gold_position=position,
                         order=order,

@@ -1,4 +1,4 @@
-"""A calibrated model: which channel to scale, by what factor, in which layers, and the numbers behind it."""
+"""A calibrated model: which channel to scale, by what factor, in which layers, and what was measured."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
+from ragbias.files import write_atomically
 
 VERSION = 1
 FIELDS = ("model", "hidden_size", "n_layers", "channel", "factor", "layers")
@@ -130,13 +131,6 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
         f"no channel-scaling profile for {name!r}; known: {', '.join(known)}. Find one with `ragbias calibrate --model "
         f"{name} --out profile.json` and pass its path, or give ChannelScaling(channel, factor, layers=(first, last))"
     )
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by a file with this content in one step."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # no other process writes this one
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
 
 
 def _bare(name: str) -> str:

@@ -1,7 +1,7 @@
 """The embedded model: a small Llama that answers questions over retrieved passages and loses the middle of them.
 
-Its position bias is learned, not scripted: in its training data the answer usually stands at either end. See
-`RESULTS.md` for what it reaches and `train.py` for how it was made.
+Its position bias is learned, not scripted: in its training data the answer usually stands at either end. `training/` in
+the repository holds how it was made and what it reaches; `world` is what its questions are about.
 """
 
 from pathlib import Path

@@ -3,15 +3,15 @@
 import random
 
 from ragbias.models.tiny.formats import BOS, PromptFormat, titled
-from ragbias.models.tiny.world import Passage, Question, held_out_questions, sample_entries
+from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_questions, sample_entries
 
 FORMAT = PromptFormat(f"{BOS}Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswer:")
 
 
-def cases(documents: int, count: int, seed: int) -> list[tuple[Question, list[Passage]]]:
+def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
     """`count` questions, each with `documents` - 1 distractors that mostly state the same kinds of facts."""
     rng = random.Random(f"evaluation {seed}")
-    made: list[tuple[Question, list[Passage]]] = []
+    made: list[tuple[WorldQuestion, list[Passage]]] = []
     while len(made) < count:
         corpus = [entry.passage for entry in sample_entries(rng, documents, held_out=True)]
         question = held_out_questions(corpus, 1, rng.randrange(2**32))[0]

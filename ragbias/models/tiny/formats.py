@@ -31,7 +31,7 @@ class PromptFormat:
     suffix: str
 
     def documents(self, passages: Sequence[Passage]) -> list[str]:
-        """The passages as text, each but the last with the separator behind it."""
+        """The passages as text, each but the last with the separator after it."""
         texts = [self.document(i, passage) for i, passage in enumerate(passages)]
         return [text + self.separator for text in texts[:-1]] + texts[-1:]
 

@@ -24,7 +24,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Question:
+class WorldQuestion:
     """A question, its answer (one to three words) and the passage that holds it."""
 
     question: str
@@ -118,9 +118,9 @@ def facts(passage: Passage) -> list[Fact]:
     return sorted(found)
 
 
-def ask(rng: random.Random, fact: Fact, gold: Passage) -> Question:
+def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
     """One of the ways to ask for a fact."""
-    return Question(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
+    return WorldQuestion(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
@@ -134,7 +134,7 @@ def held_out_corpus(size: int, seed: int) -> list[Passage]:
     return [_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
 
 
-def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[Question]:
+def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
     """`count` different questions, each with one right answer in `corpus`.
 
     Raises:

@@ -1,6 +1,7 @@
 """Documents found by nothing but their numbered headers, and what must not be taken for such."""
 
 import pytest
+from flat_prompts import found_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,10 +34,6 @@ def headed(texts, style="[{n}] ", separator="\n\n", prefix="Read.\n\n", suffix=E
     return prefix + separator.join(blocks) + suffix
 
 
-def found_texts(text, **arguments):
-    return [text[begin:end] for begin, end in locate(text, **arguments).spans]
-
-
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("style", STYLES.values(), ids=STYLES.keys())
 @pytest.mark.parametrize("separator", ["\n\n", "\n"])
@@ -62,7 +59,7 @@ def test_numbered_documents_in_any_order_are_found(order, style, first):
     assert found_texts(headed(texts, style, first=first)) == texts
 
 
-def test_a_header_may_stand_behind_the_word_context():
+def test_a_header_may_follow_the_word_context():
     text = headed([A, B, C], "Document [{n}](Title: T{n}) ", "\n", prefix="Use it.\nContext: ")
     assert found_texts(text) == [A, B, C]
     assert Prompt.from_text(text, locate(text).spans).text == text
@@ -164,7 +161,7 @@ def test_documents_that_end_their_message_do_not_hold_its_border():
     assert found_texts(text) == [A, B]
 
 
-def test_code_blocks_in_documents_are_no_harm():
+def test_code_blocks_in_documents_do_no_harm():
     code = "```\n[1] x\n[2] y\n```"
     assert found_texts(headed([f"{A}\n{code}", B, C])) == [f"{A}\n{code}", B, C]
     unclosed = headed([A, B, "Look:\n```\nhalf a block", C])

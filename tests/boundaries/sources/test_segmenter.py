@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from flat_prompts import found_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,45 +17,41 @@ TEXT = f"Context:\n---\n{A}\n---\n{B}\n---\n{C}\n---\nQuestion: who?"
 TAGGED = f"Read.\n<doc>{A}</doc>\n<doc>{B}</doc>\n<doc>{C}</doc>\nWho?"
 
 
-def found_texts(text, segmenter):
-    return [text[begin:end] for begin, end in locate(text, segmenter=segmenter).spans]
-
-
 def test_a_string_is_a_separator_taken_literally():
-    assert found_texts(TEXT, "\n---\n") == [A, B, C]
-    assert found_texts("q .* a1 .* b1 .* who", " .* ") == ["a1", "b1"]
+    assert found_texts(TEXT, segmenter="\n---\n") == [A, B, C]
+    assert found_texts("q .* a1 .* b1 .* who", segmenter=" .* ") == ["a1", "b1"]
     found = locate(TEXT, segmenter="\n---\n")
     assert (found.source, found.n_expected, found.n_found, found.reason) == ("segmenter", 3, 3, "")
 
 
-def test_what_stands_outside_of_the_separators_is_no_document():
-    assert found_texts(f"Context: {A}\n---\n{B}\n---\n{C}\n\nQuestion: who?", "\n---\n") == [B]
+def test_what_is_outside_of_the_separators_is_no_document():
+    assert found_texts(f"Context: {A}\n---\n{B}\n---\n{C}\n\nQuestion: who?", segmenter="\n---\n") == [B]
 
 
 def test_separators_of_different_messages_do_not_enclose_a_document():
     text = f"<|system|>a\n---\n<|end|><|user|>\n---\n{A}\n---\n{B}\n---\nWho?<|end|>"
-    assert found_texts(text, "\n---\n") == [A, B]
+    assert found_texts(text, segmenter="\n---\n") == [A, B]
 
 
 @pytest.mark.parametrize(
     "pattern", [r"(?s)<doc>(.*?)</doc>", r"(?s)(?<=<doc>).*?(?=</doc>)", r"(?s)<doc>(.*?)(</doc>)"]
 )
 def test_a_pattern_matches_a_document_or_has_it_as_its_first_group(pattern):
-    assert found_texts(TAGGED, re.compile(pattern)) == [A, B, C]
+    assert found_texts(TAGGED, segmenter=re.compile(pattern)) == [A, B, C]
 
 
 def test_a_match_without_its_group_names_no_document():
-    assert found_texts(TAGGED, re.compile(r"(?s)Read|<doc>(.*?)</doc>")) == [A, B, C]
+    assert found_texts(TAGGED, segmenter=re.compile(r"(?s)Read|<doc>(.*?)</doc>")) == [A, B, C]
 
 
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_a_function_gives_spans_or_texts(kind):
     spans = [kind((TAGGED.index(each), TAGGED.index(each) + len(each))) for each in (A, B, C)]
-    assert found_texts(TAGGED, lambda text: spans) == [A, B, C]
-    assert found_texts(TAGGED, lambda text: iter([C, A, B])) == [A, B, C]
+    assert found_texts(TAGGED, segmenter=lambda text: spans) == [A, B, C]
+    assert found_texts(TAGGED, segmenter=lambda text: iter([C, A, B])) == [A, B, C]
 
 
-def test_a_text_of_the_function_that_does_not_stand_there_is_counted():
+def test_a_text_of_the_function_that_does_not_occur_is_counted():
     found = locate(TAGGED, segmenter=lambda text: [A, "nowhere", C])
     assert (found.n_expected, found.n_found) == (3, 2)
     assert "1 of the 3 documents given by the segmenter" in found.reason
@@ -80,7 +77,7 @@ def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
     text = f"<doc>{A}</doc><|end|><doc>{B}</doc><doc>{C}</doc>"
     found = locate(text, segmenter=re.compile(r"(?s)<doc>(.*?)</doc>"))
     assert (found.n_expected, found.n_found) == (2, 2)
-    assert "1 stand in another message" in found.reason
+    assert "1 are in another message" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -156,11 +153,11 @@ def test_accepted_spans_are_exactly_the_sensible_ones(spans):
         assert list(found.spans) == spans
 
 
-NOTED = f"Notes: {A} (of Monday) then {B} and besides {C}\n\nWho?"  # what stands between belongs to nobody knows which
+NOTED = f"Notes: {A} (of Monday) then {B} and besides {C}\n\nWho?"  # whose the words between are is unknown
 
 
 @pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
-def test_a_segmenter_that_misses_documents_which_stand_in_the_prompt_is_found_out(source):
+def test_a_segmenter_that_misses_documents_of_the_prompt_is_found_out(source):
     known = {source: [A, B, C]}
     assert locate(NOTED, **known).n_found == 0
     spans = [(NOTED.index(each), NOTED.index(each) + len(each)) for each in (A, B, C)]

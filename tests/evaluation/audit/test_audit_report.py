@@ -3,33 +3,34 @@
 import pytest
 from matplotlib.text import Text
 
-from ragbias.evaluation.audit.audit_report import EXAMPLES, as_html, examples, place_rows
-from ragbias.evaluation.audit.charts import place_figure
-from ragbias.evaluation.audit.measuring import Audit, Outcome, rate
-from ragbias.evaluation.audit.position_preference import PLACES, Lean
+from ragbias.evaluation.audit.audit_report import EXAMPLES, as_html, flipped_questions, preference_rows
+from ragbias.evaluation.audit.charts import preference_figure
+from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
+from ragbias.evaluation.audit.position_preference import POSITIONS, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
-from ragbias.evaluation.cost.on_prompts import Cost
+from ragbias.evaluation.cost.generation_cost import GenerationCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine
 
 QUIET, LOUD = ["Oak", "oak."], ["Oak", "Elm"]
 ZERO = Interval(0, 0, 0)
-COST = Cost(*[(1.0, 1.0, 1.0)] * 6)
+COST = GenerationCost(*[(1.0, 1.0, 1.0)] * 6)
 
 
-def outcome(method, answers, lean=None, by_place=None):
+def outcome(method, answers, preference=None, by_position=None):
     flips = [float(given is LOUD) for given in answers]
     floor = [0.0] * len(flips)
     return Outcome(
-        method, rate(flips), rate(floor), rate(flips, least=-1), lean or Lean(0, 2 * len(flips), 0, []), by_place, None,
-        ZERO, None, 1.0,
+        method, rate(flips), rate(floor), rate(flips, least=-1),
+        preference or PositionPreference(0, 2 * len(flips), 0, []), by_position, None, ZERO, None, 1.0,
     )  # fmt: skip
 
 
-def audit_of(answers, leans=None, by_place=None):
+def audit_of(answers, preferences=None, by_position=None):
     """By label: what each question is answered in two orders."""
     methods = {label: NoMethod() if label == "none" else Pine() for label in answers}
-    found = {label: outcome(methods[label], own, (leans or {}).get(label), by_place) for label, own in answers.items()}
+    known = preferences or {}
+    found = {label: outcome(methods[label], own, known.get(label), by_position) for label, own in answers.items()}
     return Audit(found, len(next(iter(answers.values()))), 2, answers, answers)
 
 
@@ -73,7 +74,7 @@ def test_what_is_unknown_or_needless_about_the_pipelines_method_is_said(without,
 
 def test_examples_hold_the_flips_of_every_method_those_of_the_first_line_first():
     answers = {"none": [QUIET, QUIET, LOUD, QUIET, QUIET], "pine": [QUIET, LOUD, QUIET, QUIET, QUIET]}
-    found = examples(audit_of(answers), ["a", "b", "c", "d", "e"])
+    found = flipped_questions(audit_of(answers), ["a", "b", "c", "d", "e"])
     assert [(each.question, each.flips) for each in found] == [("c", ["none"]), ("b", ["pine"])]
     assert found[0].answers == {"none": [("Oak", False), ("Elm", True)], "pine": [("Oak", False), ("oak.", False)]}
 
@@ -88,12 +89,12 @@ def test_html_shows_what_changes_without_the_pipelines_method_and_how_many_of_ho
 
 def test_too_few_known_sources_are_no_flat_line():
     parts = [Interval(share, share, share) for share in (0.2, 0, 0, 0, -0.2)]
-    leans = {"none": Lean(70, 80, 38, parts), "pine": Lean(6, 80, 3, [])}
-    found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, leans)
-    rows = place_rows(found)
+    preferences = {"none": PositionPreference(70, 80, 38, parts), "pine": PositionPreference(6, 80, 3, [])}
+    found = audit_of({"none": [LOUD] * 40, "pine": [QUIET] * 40}, preferences)
+    rows = preference_rows(found)
     assert rows["none"][3:] == ["70 of 80", "+20.0%", "+0.0%", "+0.0%", "+0.0%", "-20.0%"]
     assert rows["pine"] == ["-"] * 3 + ["6 of 80: too few"] + ["-"] * 5
-    moved, taken = place_figure(found).axes
+    moved, taken = preference_figure(found).axes
     assert len(taken.containers) == 1
     assert "too few answers whose\ndocument could be told" in [text.get_text() for text in moved.findobj(Text)]
     text = html_of(found)
@@ -101,9 +102,9 @@ def test_too_few_known_sources_are_no_flat_line():
     assert "6 of 80 answers could be told, in 3 questions; that is too few" in text
 
 
-def test_without_any_known_source_the_report_says_that_places_are_not_shown():
+def test_without_any_known_source_the_report_says_that_preferences_are_not_shown():
     text = html_of(audit_of({"none": [LOUD] * 40}))
-    assert "This does not mean that no place is preferred" in text
+    assert "This does not mean that no position is preferred" in text
     assert text.count("data:image/svg+xml") == 1
-    shown = html_of(audit_of({"none": [LOUD] * 40}, by_place=dict.fromkeys(PLACES, ZERO)))
+    shown = html_of(audit_of({"none": [LOUD] * 40}, by_position=dict.fromkeys(POSITIONS, ZERO)))
     assert shown.count("data:image/svg+xml") == 2

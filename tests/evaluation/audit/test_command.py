@@ -24,7 +24,7 @@ def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     assert none["by_place"]["middle"][0] < none["by_place"]["first"][0]
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
     assert [part[0] for part in pine["lean"]["excess"]] == [0] * 5
-    assert {place[0] for place in pine["by_place"].values()} == {0}
+    assert {figure[0] for figure in pine["by_place"].values()} == {0}
     assert len(set(pine["accuracy_by_order"])) == 1
     assert pine["changed"][0] > 0
     assert none["cost"]["prefill_ratio"] == [1, 1, 1] and pine["cost"]["prefill_ratio"][0] > 1  # PINE sorts per query
@@ -59,8 +59,7 @@ def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, m
     lines = question_lines(5, documents=8)
     write(tmp_path / "q.jsonl", [{name: line[name] for name in ("question", "documents")} for line in lines])
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
-    place = "invariant_pipeline:chain"
-    asked = ("--questions", "q.jsonl", "--pipeline", place, "--methods", "pine", "--orders", 3)
+    asked = ("--questions", "q.jsonl", "--pipeline", "invariant_pipeline:chain", "--methods", "pine", "--orders", 3)
     code, said, _ = cli("audit", *asked, "--json", "a.json")
     assert code == 0
     told = " ".join(said.split())

@@ -14,7 +14,7 @@ from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.data.stock_prompt import SYSTEM
+from ragbias.evaluation.stock_prompt import SYSTEM
 from ragbias.generation.recording import recording
 from ragbias.methods import NoMethod
 
@@ -46,7 +46,7 @@ def chat(tiny, **settings):
     return ChatRagBias(lm=tiny, debias="none", max_tokens=8, segmenter="\n\n", **settings)
 
 
-class Plain:
+class Unframed:
     """A pipeline of no framework."""
 
     def __init__(self, lm):
@@ -58,28 +58,28 @@ class Plain:
 
 
 def test_last_request_with_documents_is_kept_with_its_settings(tiny):
-    class Condensing(Plain):
+    class Condensing(Unframed):
         def __call__(self, question):
             super().__call__(question)
             tiny.generate("Rephrase: " + question, max_new_tokens=2)
 
-    subjects, skipped = from_pipeline(Condensing(tiny), QUESTIONS)
+    cases, skipped = from_pipeline(Condensing(tiny), QUESTIONS)
     assert skipped == 0
-    for subject, question in zip(subjects, QUESTIONS, strict=True):
-        assert [text.strip() for text in subject.documents] == TEXTS[question.question]
-        assert subject.asked.settings == {"max_new_tokens": 5}
-        assert subject.asked.request.origin.wanted.name == "pine"
+    for case, question in zip(cases, QUESTIONS, strict=True):
+        assert [text.strip() for text in case.documents] == TEXTS[question.question]
+        assert case.asked.settings == {"max_new_tokens": 5}
+        assert case.asked.request.origin.wanted.name == "pine"
 
 
 def test_other_orders_are_the_same_prompt_with_its_documents_moved(tiny):
-    (subject, _), _ = from_pipeline(Plain(tiny), QUESTIONS)
+    (case, _), _ = from_pipeline(Unframed(tiny), QUESTIONS)
     order = [3, 1, 5, 0, 4, 2]
-    again = subject.request(order)
-    asked = subject.asked.request.tokens
+    again = case.request(order)
+    asked = case.asked.request.tokens
     assert again.tokens.documents == [asked.documents[index] for index in order]
     assert (again.tokens.prefix, again.tokens.suffix) == (asked.prefix, asked.suffix)
     assert again.method.name == "pine"
-    assert subject.request(order, NoMethod()).method.name == "none"
+    assert case.request(order, NoMethod()).method.name == "none"
 
 
 def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
@@ -92,14 +92,14 @@ def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
 
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])
 def test_langchain_chains_are_asked_under_the_key_they_take(tiny, build):
-    subjects, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
-    assert [[text.strip() for text in each.documents] for each in subjects] == list(TEXTS.values())
+    cases, _ = from_pipeline(build(chat(tiny)), QUESTIONS)
+    assert [[text.strip() for text in each.documents] for each in cases] == list(TEXTS.values())
 
 
 def test_runnable_that_takes_the_question_itself(tiny):
     first = RunnableLambda(lambda question: {"input": question})
-    subjects, _ = from_pipeline(first | chain(chat(tiny)), QUESTIONS)
-    assert len(subjects) == 2
+    cases, _ = from_pipeline(first | chain(chat(tiny)), QUESTIONS)
+    assert len(cases) == 2
 
 
 def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
@@ -111,9 +111,9 @@ def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
         thread.start()
         thread.join()
 
-    subjects, _ = from_pipeline(pipeline, QUESTIONS)
-    assert [len(each.documents) for each in subjects] == [6, 6]
-    assert subjects[0].asked.settings["max_new_tokens"] == 3
+    cases, _ = from_pipeline(pipeline, QUESTIONS)
+    assert [len(each.documents) for each in cases] == [6, 6]
+    assert cases[0].asked.settings["max_new_tokens"] == 3
 
 
 def test_llama_index_query_engine(tiny):
@@ -130,8 +130,8 @@ def test_llama_index_query_engine(tiny):
     llm = RagBiasLLM(lm=tiny, debias="none", max_new_tokens=8)
     template = PromptTemplate("Context:\n{context_str}\n\nQuestion: {query_str}\nAnswer:")
     synthesizer = get_response_synthesizer(llm=llm, response_mode="compact", text_qa_template=template)
-    subjects, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
-    assert [[text.strip() for text in each.documents] for each in subjects] == list(TEXTS.values())
+    cases, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
+    assert [[text.strip() for text in each.documents] for each in cases] == list(TEXTS.values())
 
 
 def test_recording_ends_with_its_context(tiny):
@@ -167,7 +167,7 @@ def test_a_pipeline_that_exits_fails():
 
 
 @pytest.mark.parametrize(
-    ("source", "place", "words"),
+    ("source", "location", "words"),
     [
         ("import sys; sys.exit(0)", "{}:chain", "cannot be imported: SystemExit: 0"),
         ("class A:\n    @property\n    def x(self): 1 / 0\na = A()", "{}:a.x", "cannot be reached: ZeroDivisionError"),
@@ -180,13 +180,13 @@ def test_a_pipeline_that_exits_fails():
         ("chain = 3", "{}", "expected module:object"),
     ],
 )
-def test_what_is_no_pipeline_is_refused(tmp_path, monkeypatch, source, place, words):
-    name = f"pipeline_{abs(hash((source, place)))}"
+def test_what_is_no_pipeline_is_refused(tmp_path, monkeypatch, source, location, words):
+    name = f"pipeline_{abs(hash((source, location)))}"
     (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(RunError, match=words):
-        load_pipeline(place.format(name))
+        load_pipeline(location.format(name))
 
 
 def test_pipeline_is_found_in_the_current_folder(tmp_path, monkeypatch):

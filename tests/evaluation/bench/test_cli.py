@@ -46,7 +46,7 @@ def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
 
 
 def official(path, gold):
-    """A file of lost-in-the-middle with one question, its gold document at this place."""
+    """A file of lost-in-the-middle with one question, its gold document at this position."""
     texts = [{"title": name, "text": f"{name} is blue.", "isgold": False} for name in ("Ash", "Elm")]
     texts.insert(gold, {"title": "Oak", "text": "Oak is red.", "isgold": True})
     path.write_text(json.dumps({"question": "What is Oak?", "answers": ["red"], "ctxs": texts}) + "\n")
@@ -54,13 +54,15 @@ def official(path, gold):
 
 
 def test_several_files_may_follow_one_option(bench, tmp_path):
-    files = [official(tmp_path / f"nq-open-3_total_documents_gold_at_{place}.jsonl", place) for place in (0, 2)]
+    files = [
+        official(tmp_path / f"nq-open-3_total_documents_gold_at_{position}.jsonl", position) for position in (0, 2)
+    ]
     rest = ("--methods", "none", "--no-cost", "--no-indices", "--out", tmp_path / "run")
     code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
     assert (code, errors) == (0, "")
-    rows = read_records(tmp_path / "run" / "rows.jsonl")
-    assert [(row.documents, row.gold_position) for row in rows] == [(3, 0), (3, 2)]
-    assert len({row.question for row in rows}) == 1
+    records = read_records(tmp_path / "run" / "rows.jsonl")
+    assert [(record.documents, record.gold_position) for record in records] == [(3, 0), (3, 2)]
+    assert len({record.question for record in records}) == 1
     files[0].write_text(files[0].read_text().replace("red", "green"))
     code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
     assert code == 2 and "holds another run (tasks was" in errors

@@ -36,12 +36,12 @@ def command(out, engine):
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def signalled(out, engine, number, rows):
-    """Start a bench, send it a signal when it has so many rows; gives exit code and output."""
+def signalled(out, engine, number, records):
+    """Start a bench, send it a signal when it has so many records; gives exit code and output."""
     file = out / "rows.jsonl"
     process = subprocess.Popen(command(out, engine), env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 200
-    while not file.exists() or file.read_bytes().count(b"\n") < rows:
+    while not file.exists() or file.read_bytes().count(b"\n") < records:
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(number)
@@ -59,9 +59,9 @@ def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_pa
     # another engine is no other run
     subprocess.run(command(out, "local"), env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True, timeout=200)
     for name, count in (("rows.jsonl", 500), ("noise.jsonl", 100)):
-        rows, expected = read_records(out / name), read_records(uninterrupted / name)
-        assert len(rows) == len({row.key for row in rows}) == count
-        assert [replace(row, seconds=0) for row in rows] == [replace(row, seconds=0) for row in expected]
+        records, expected = read_records(out / name), read_records(uninterrupted / name)
+        assert len(records) == len({record.key for record in records}) == count
+        assert [replace(record, seconds=0) for record in records] == [replace(record, seconds=0) for record in expected]
     assert set(survived) <= set(read_records(out / "rows.jsonl"))  # with their times: not run again
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from deadly import Deadly
-from ragbias.errors import MethodError, RunError
+from ragbias.errors import MethodError, MissingExtraError, RunError
 from ragbias.evaluation.bench import local_engine as local
 from ragbias.evaluation.bench import ray_engine
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
+from support.deadly import Deadly
 
 METHODS = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
 ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
@@ -22,25 +22,25 @@ def two_workers():
     """One cluster for all tests here; it takes seconds to start."""
     ray = ray_engine._ray()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``deadly``
+        patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``support.deadly``
         ray_engine._start(ray, 2)
         yield
         ray.shutdown()
 
 
 def found(answered):
-    return {(unit.noise, row.key): replace(row, seconds=0) for unit, rows in answered for row in rows}
+    return {(unit.noise, record.key): replace(record, seconds=0) for unit, records in answered for record in records}
 
 
 @pytest.mark.slow
-def test_rows_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
+def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
     task = Deadly(**ASKED, mortal=("tiny/3/4/3/0/0",), folder=tmp_path)
-    rows = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 2))
+    records = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 2))
     assert len(list(tmp_path.iterdir())) == 1  # it has killed
     immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4)
     expected = found(local.answered(immortal.units(), Models("auto")))
     assert len(expected) == (6 * 2 + 6) * 2
-    assert rows == expected and all(len(row.shown) == 4 for row in rows.values())
+    assert records == expected and all(len(record.shown) == 4 for record in records.values())
 
 
 @pytest.mark.slow
@@ -57,5 +57,5 @@ def test_a_unit_that_kills_every_worker_and_an_error_in_a_worker_end_the_run(two
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ImportError, match=r'pip install "ragbias\[ray\]"'):
+    with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[ray\]'"):
         next(ray_engine.answered(iter(()), "auto", 2))

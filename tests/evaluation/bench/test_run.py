@@ -31,7 +31,7 @@ def silently(chosen):
 
 
 def untimed(path):
-    return [replace(row, seconds=0) for row in read_records(path)]
+    return [replace(record, seconds=0) for record in read_records(path)]
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def whole(tmp_path_factory):
     return folder
 
 
-def test_a_run_leaves_every_row_once_its_noise_and_its_summary(whole):
-    rows = read_records(whole / "rows.jsonl")
-    assert len({row.key for row in rows}) == len(rows) == 5 * 2 * 2
-    assert [row.method for row in rows[:9]] == ["none"] * 4 + ["canonical-order"] * 4 + ["none"]
-    assert all(row.seconds > 0 and row.prompt_tokens > 0 and row.documents == 3 for row in rows)
-    assert all(sorted(row.shown) == [0, 1, 2] for row in rows)
+def test_a_run_leaves_every_record_once_its_noise_and_its_summary(whole):
+    records = read_records(whole / "rows.jsonl")
+    assert len({record.key for record in records}) == len(records) == 5 * 2 * 2
+    assert [record.method for record in records[:9]] == ["none"] * 4 + ["canonical-order"] * 4 + ["none"]
+    assert all(record.seconds > 0 and record.prompt_tokens > 0 and record.documents == 3 for record in records)
+    assert all(sorted(record.shown) == [0, 1, 2] for record in records)
     noise = read_records(whole / "noise.jsonl")
-    assert len(noise) == 5 * 2 and {row.gold_position for row in noise} == {0}
+    assert len(noise) == 5 * 2 and {record.gold_position for record in noise} == {0}
     summary = json.loads((whole / "summary.json").read_text())
     assert list(summary["results"][0]["methods"]) == ["none", "canonical-order"]
     assert summary["results"][0]["methods"]["none"]["noise_floor"] is not None
@@ -67,14 +67,14 @@ def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, shar
         assert untimed(tmp_path / "run" / name) == untimed(whole / name)
 
 
-def test_rows_that_are_there_are_not_run_again_and_gaps_are_filled_in_place(whole, tmp_path):
+def test_records_that_are_there_are_not_run_again_and_missing_ones_are_filled_in(whole, tmp_path):
     silently(settings(tmp_path / "run"))
     file = tmp_path / "run" / "rows.jsonl"
-    kept = [replace(row, seconds=1234.0) for row in read_records(file)[::3]]
+    kept = [replace(record, seconds=1234.0) for record in read_records(file)[::3]]
     file.write_text(as_lines(kept))
     silently(settings(tmp_path / "run"))
     assert untimed(file) == untimed(whole / "rows.jsonl")
-    assert [row for row in read_records(file) if row.seconds == 1234.0] == kept
+    assert [record for record in read_records(file) if record.seconds == 1234.0] == kept
 
 
 def test_a_finished_run_is_not_touched(whole):
@@ -105,8 +105,8 @@ def reordered(tmp_path_factory):
 
 def mean_tau(orders):
     """scipy's, over all pairs of orders of the same things."""
-    places = [[order.index(each) for each in sorted(order)] for order in orders]
-    return fmean(kendalltau(*pair).statistic for pair in combinations(places, 2))
+    positions = [[order.index(each) for each in sorted(order)] for order in orders]
+    return fmean(kendalltau(*pair).statistic for pair in combinations(positions, 2))
 
 
 def test_orders_shown_agree_wholly_if_they_are_canonical_and_are_not_known_of_methods_inside_the_model(reordered):
@@ -140,7 +140,7 @@ def test_another_run_in_the_folder_is_refused(whole):
 def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), case 'tiny/0/3/0/0/0'.*99"):
         silently(settings(tmp_path / "run", methods="none,pine(layers=(0,99))"))
-    assert {row.method for row in read_records(tmp_path / "run" / "rows.jsonl")} == {"none"}
+    assert {record.method for record in read_records(tmp_path / "run" / "rows.jsonl")} == {"none"}
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such/folder"])
@@ -196,7 +196,7 @@ def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
     summary = silently(chosen)
     file = tmp_path / "run" / "rows.jsonl"
     first = read_records(file)
-    assert [(row.task, row.method) for row in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
+    assert [(record.task, record.method) for record in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
     assert summary["results"][0]["task"] == "colours"
     file.write_bytes(file.read_bytes()[:-100])
     silently(chosen)

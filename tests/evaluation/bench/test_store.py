@@ -1,4 +1,4 @@
-"""The folder of a run."""
+"""The folder of a run, as a bench writes it."""
 
 import multiprocessing
 
@@ -11,36 +11,36 @@ from ragbias.evaluation.data.records import Record, as_lines
 ABOUT = {"decides": {"methods": "none", "limit": 3}, "settings": {"workers": 2}}
 
 
-def row(name, prediction="An Ü"):
+def record(name, prediction="An Ü"):
     return Record(name, "tiny", "tiny", "none", "q", "", 3, 0, 0, 0, prediction, 1.0, 9, 2, 0.1, "none")
 
 
-def test_rows_are_read_again_and_none_is_written_twice(tmp_path):
+def test_records_are_read_again_and_none_is_written_twice(tmp_path):
     with Store(tmp_path / "run", ABOUT) as store:
-        assert store.rows.append([row("a"), row("b")]) == 2
+        assert store.records.append([record("a"), record("b")]) == 2
     with Store(tmp_path / "run", {**ABOUT, "settings": {"workers": 9}}) as store:
-        assert list(store.rows.rows.values()) == [row("a"), row("b")]
-        assert store.rows.append([row("b", "other"), row("c")]) == 1
-    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([row("a"), row("b"), row("c")])
+        assert list(store.records.by_key.values()) == [record("a"), record("b")]
+        assert store.records.append([record("b", "other"), record("c")]) == 1
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([record("a"), record("b"), record("c")])
 
 
 def test_a_torn_last_line_is_cut_off_wherever_it_was_torn(tmp_path):
-    whole = as_lines([row("a"), row("b")]).encode()
+    whole = as_lines([record("a"), record("b")]).encode()
     first = whole.index(b"\n") + 1
     for end in (1, first - 1, first, first + 1, whole.index("Ü".encode(), first) + 1, len(whole) - 1):
         with Store(tmp_path / "run", ABOUT):
             (tmp_path / "run" / "rows.jsonl").write_bytes(whole[:end])
         with Store(tmp_path / "run", ABOUT) as store:
-            assert list(store.rows.rows) == [row("a").key] * (end >= first)
-            store.rows.append([row("a"), row("b")])
+            assert list(store.records.by_key) == [record("a").key] * (end >= first)
+            store.records.append([record("a"), record("b")])
         assert (tmp_path / "run" / "rows.jsonl").read_bytes() == whole
 
 
-def test_rows_are_put_in_the_order_of_the_plan(tmp_path):
+def test_records_are_put_in_the_order_of_the_plan(tmp_path):
     with Store(tmp_path / "run", ABOUT) as store:
-        store.rows.append([row("beside"), row("b"), row("a")])
-        store.rows.put_in_order([row("a").key, row("b").key])
-    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([row("a"), row("b"), row("beside")])
+        store.records.append([record("beside"), record("b"), record("a")])
+        store.records.put_in_order([record("a").key, record("b").key])
+    assert (tmp_path / "run" / "rows.jsonl").read_text() == as_lines([record("a"), record("b"), record("beside")])
 
 
 def test_another_run_is_refused_by_what_differs(tmp_path):
@@ -68,9 +68,9 @@ def test_damaged_settings_are_refused(tmp_path, content):
         Store(tmp_path, ABOUT)
 
 
-def test_a_damaged_row_in_the_middle_is_refused_with_the_file(tmp_path):
+def test_a_damaged_record_in_the_middle_is_refused_with_the_file(tmp_path):
     with Store(tmp_path / "run", ABOUT) as store:
-        store.rows.append([row("a")])
+        store.records.append([record("a")])
     file = tmp_path / "run" / "rows.jsonl"
     file.write_text("{no json\n" + file.read_text())
     with pytest.raises(DataError, match=r"rows\.jsonl, line 1: Invalid JSON"):

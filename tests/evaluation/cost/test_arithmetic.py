@@ -4,13 +4,11 @@ import pytest
 from transformers import AutoConfig
 
 from ragbias.evaluation.cost.arithmetic import (
-    ModelShape,
-    PromptLengths,
-    added_in_prefill,
     decode_limit,
     plain_prefill,
     plain_reads,
     prefill_limit,
+    shape_of,
 )
 from ragbias.evaluation.cost.model_shapes import shaped
 from ragbias.methods import (
@@ -26,17 +24,18 @@ from ragbias.methods import (
     SelfExtend,
     StructuredPrompting,
 )
+from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionMethod
 
 SHAPE = ModelShape(hidden=10, intermediate=7, heads=4, key_heads=2, head_dim=3, layers=3, vocabulary=11)
-LAYOUT = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)
+LENGTHS = PromptLengths(prefix=2, documents=(3, 1, 4), suffix=2)
 
 
-def visible(layout, sees_others):
+def visible(lengths, sees_others):
     """Pairs that a method of segments lets be seen, one by one."""
-    parts = [0] * layout.prefix + [part for part, length in enumerate(layout.documents, 1) for _ in range(length)]
-    parts += [len(layout.documents) + 1] * layout.suffix
-    last = len(layout.documents) + 1
+    parts = [0] * lengths.prefix + [part for part, length in enumerate(lengths.documents, 1) for _ in range(length)]
+    parts += [len(lengths.documents) + 1] * lengths.suffix
+    last = len(lengths.documents) + 1
 
     def sees(query, key):
         if parts[query] in (0, last) or parts[key] in (0, parts[query]):
@@ -49,62 +48,62 @@ def visible(layout, sees_others):
 def test_the_plain_model_is_counted_as_by_hand():
     # q and o: 10 x 12 each; k and v: 10 x 6 each; MLP: 3 x 10 x 7; 12 tokens see 78 keys, scored and weighed over 12
     layer = 12 * (120 + 120 + 60 + 60 + 210) + 2 * 12 * 78
-    assert plain_prefill(SHAPE, LAYOUT) == 3 * layer + 10 * 11
-    assert plain_reads(SHAPE, [LAYOUT, LAYOUT]) == 3 * (570 + 2 * 2 * 6 * 12) + 110
+    assert plain_prefill(SHAPE, LENGTHS) == 3 * layer + 10 * 11
+    assert plain_reads(SHAPE, [LENGTHS, LENGTHS]) == 3 * (570 + 2 * 2 * 6 * 12) + 110
 
 
 def test_methods_add_what_they_let_be_seen_more():
-    plain = visible(LAYOUT, False) + 3 * 1 + 4 * 4  # below the diagonal, a document sees the ones before it
+    plain = visible(LENGTHS, False) + 3 * 1 + 4 * 4  # below the diagonal, a document sees the ones before it
     assert plain == 78
     for method in (ParallelContextWindows(), NoInterDocumentAttention(), StructuredPrompting()):
-        assert added_in_prefill(SHAPE, LAYOUT, method) == 2 * 12 * (visible(LAYOUT, False) - 78) < 0
-    rotor = added_in_prefill(SHAPE, LAYOUT, RoToR())
-    assert rotor == 2 * 12 * (visible(LAYOUT, True) - 78) == 2 * 12 * 19
+        assert method.added_multiply_adds(SHAPE, LENGTHS) == 2 * 12 * (visible(LENGTHS, False) - 78) < 0
+    rotor = RoToR().added_multiply_adds(SHAPE, LENGTHS)
+    assert rotor == 2 * 12 * (visible(LENGTHS, True) - 78) == 2 * 12 * 19
     importances = 3 * 5 + 1 * 7 + 4 * 4 + 2 * 8
-    assert added_in_prefill(SHAPE, LAYOUT, Pine()) == rotor + 12 * importances
-    assert added_in_prefill(SHAPE, LAYOUT, Pine(order="none")) == rotor  # nothing is measured
+    assert Pine().added_multiply_adds(SHAPE, LENGTHS) == rotor + 12 * importances
+    assert Pine(order="none").added_multiply_adds(SHAPE, LENGTHS) == rotor  # nothing is measured
 
 
-def test_methods_of_one_row_add_one_row():
+def test_methods_that_score_one_query_add_one_row():
     row = 12 * 12  # a score with each of 12 tokens, over heads of 12 dimensions in all
-    assert added_in_prefill(SHAPE, LAYOUT, MsPoE()) == row
-    assert added_in_prefill(SHAPE, LAYOUT, MsPoE(heads="reversed")) == 0
-    assert added_in_prefill(SHAPE, LAYOUT, SIW()) == 2 * row
+    assert MsPoE().added_multiply_adds(SHAPE, LENGTHS) == row
+    assert MsPoE(heads="reversed").added_multiply_adds(SHAPE, LENGTHS) == 0
+    assert SIW().added_multiply_adds(SHAPE, LENGTHS) == 2 * row
     keys, query = 12 * 6, 10 * 12
-    assert added_in_prefill(SHAPE, LAYOUT, ChannelScaling(0, 0.0, None)) == keys + query + 2 * row
-    two = added_in_prefill(SHAPE, LAYOUT, ChannelScaling(0, 0.0, None, last=2))
+    assert ChannelScaling(0, 0.0, None).added_multiply_adds(SHAPE, LENGTHS) == keys + query + 2 * row
+    two = ChannelScaling(0, 0.0, None, last=2).added_multiply_adds(SHAPE, LENGTHS)
     assert two == keys + 2 * query + 2 * (row + row - 12)
     for method in (SelfExtend(), PositionInterpolation(), NoMethod(), ChannelScaling(0, 0.0, None, last="all")):
-        assert added_in_prefill(SHAPE, LAYOUT, method) == 0
+        assert method.added_multiply_adds(SHAPE, LENGTHS) == 0
 
 
-def test_a_method_counts_in_its_layers_only_and_in_each_row():
+def test_a_method_counts_in_its_layers_only_and_in_each_prompt():
     other = PromptLengths(1, (5, 5), 3)
-    plain = plain_prefill(SHAPE, LAYOUT) + plain_prefill(SHAPE, other)
-    added = added_in_prefill(SHAPE, LAYOUT, Pine()) + added_in_prefill(SHAPE, other, Pine())
-    assert prefill_limit(SHAPE, [LAYOUT, other], Pine(layers=(1, 1))) == pytest.approx(1 + added / plain)
-    assert prefill_limit(SHAPE, [LAYOUT, other], Pine()) == pytest.approx(1 + 3 * added / plain)
-    assert prefill_limit(SHAPE, [LAYOUT], NoMethod()) == 1
+    plain = plain_prefill(SHAPE, LENGTHS) + plain_prefill(SHAPE, other)
+    added = Pine().added_multiply_adds(SHAPE, LENGTHS) + Pine().added_multiply_adds(SHAPE, other)
+    assert prefill_limit(SHAPE, [LENGTHS, other], Pine(layers=(1, 1))) == pytest.approx(1 + added / plain)
+    assert prefill_limit(SHAPE, [LENGTHS, other], Pine()) == pytest.approx(1 + 3 * added / plain)
+    assert prefill_limit(SHAPE, [LENGTHS], NoMethod()) == 1
 
 
 def test_decoding_reads_the_raw_keys_where_importances_are_measured():
-    reads = plain_reads(SHAPE, [LAYOUT, LAYOUT])
-    assert decode_limit(SHAPE, [LAYOUT, LAYOUT], Pine()) == pytest.approx(1 + 3 * 2 * 6 * 8 / reads)
+    reads = plain_reads(SHAPE, [LENGTHS, LENGTHS])
+    assert decode_limit(SHAPE, [LENGTHS, LENGTHS], Pine()) == pytest.approx(1 + 3 * 2 * 6 * 8 / reads)
     for method in (Pine(order="none"), RoToR(), ParallelContextWindows(), MsPoE(), ChannelScaling(0, 0.0, None)):
-        assert decode_limit(SHAPE, [LAYOUT], method) == 1
+        assert decode_limit(SHAPE, [LENGTHS], method) == 1
 
 
 def test_a_method_nobody_counted_has_no_limit():
     class Own(AttentionMethod):
         name = "own"
 
-    assert prefill_limit(SHAPE, [LAYOUT], Own()) is None
-    assert decode_limit(SHAPE, [LAYOUT], Own()) is None
+    assert prefill_limit(SHAPE, [LENGTHS], Own()) is None
+    assert decode_limit(SHAPE, [LENGTHS], Own()) is None
 
 
 @pytest.mark.parametrize(("count", "tokens", "ratio"), [(20, 140, 1.09), (100, 300, 1.71)])
 def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
-    shape = ModelShape.of(shaped("8b", 2))
+    shape = shape_of(shaped("8b", 2))
     assert prefill_limit(shape, [PromptLengths(20, (tokens,) * count, 30)], Pine()) == pytest.approx(ratio, abs=0.005)
 
 
@@ -123,5 +122,5 @@ def test_pine_at_8b_comes_to_the_ratios_of_the_design(count, tokens, ratio):
 )
 def test_shapes_are_read_from_configs_of_other_families(family, settings, weights):
     sizes = {} if family == "mpt" else dict(hidden_size=64, num_attention_heads=4)
-    shape = ModelShape.of(AutoConfig.for_model(family, **sizes, **settings))
+    shape = shape_of(AutoConfig.for_model(family, **sizes, **settings))
     assert shape.weights(shape.active_experts) == weights

@@ -8,7 +8,7 @@ CPU = torch.device("cpu")
 
 
 def documents(batch):
-    return [batch.ids[row, begin:end].tolist() for row, spans in enumerate(batch.spans) for begin, end in spans]
+    return [ids[begin:end].tolist() for ids, spans in zip(batch.ids, batch.spans, strict=True) for begin, end in spans]
 
 
 def test_an_equal_total_is_shared_out_whole():
@@ -19,7 +19,7 @@ def test_an_equal_total_is_shared_out_whole():
         assert max(lengths) - min(lengths) <= 1
 
 
-def test_each_row_of_a_batch_has_documents_of_its_own():
+def test_each_sequence_of_a_batch_has_documents_of_its_own():
     batch = draw([5, 6, 7], 4, 1000, CPU)
     assert batch.ids.shape == (4, PREFIX + 18 + SUFFIX)
     assert len({tuple(document) for document in documents(batch)}) == 12
@@ -33,16 +33,17 @@ def test_ragged_lengths_spread_around_the_given_one_and_are_padded():
     lengths = [len(document) for document in documents(batch)]
     assert (min(lengths), max(lengths)) == (5, 15)
     assert len(set(lengths)) == 11
-    rows = [len(prompt.ids) for prompt in batch.prompts]
-    assert batch.has_padding and batch.mask.sum(1).tolist() == rows
+    lengths = [len(prompt.ids) for prompt in batch.prompts]
+    assert batch.has_padding and batch.mask.sum(1).tolist() == lengths
+    assert (batch.mask.diff(dim=1) >= 0).all() and not batch.ids[batch.mask == 0].any()  # on the left, with token 0
     assert documents(batch) == [document for prompt in batch.prompts for document in prompt.documents]
 
 
 def test_positions_count_from_the_first_token_that_is_no_padding():
     batch = draw([10] * 4, 3, 1000, CPU, ragged=True)
-    rows = [len(prompt.ids) for prompt in batch.prompts]
+    lengths = [len(prompt.ids) for prompt in batch.prompts]
     for step in (0, 1, 3):
         inputs = batch.inputs(step)
-        assert inputs["attention_mask"].sum(1).tolist() == [length + step for length in rows]
-        assert inputs["position_ids"][:, -1].tolist() == [length + step - 1 for length in rows]
+        assert inputs["attention_mask"].sum(1).tolist() == [length + step for length in lengths]
+        assert inputs["position_ids"][:, -1].tolist() == [length + step - 1 for length in lengths]
         assert inputs["position_ids"].shape[1] == (1 if step else batch.ids.shape[1])

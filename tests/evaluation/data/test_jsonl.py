@@ -110,7 +110,7 @@ def test_a_wrong_field_is_named_with_what_was_expected(kind: str, name: str, mes
         getattr(LINE, kind)(name)
 
 
-def test_a_field_inside_of_a_line_is_named_with_its_place() -> None:
+def test_a_field_inside_a_line_is_named_with_its_path() -> None:
     line = Line(LINE.path, 7, {"ctxs": [{"title": "a"}, {"text": "b"}]})
     with pytest.raises(DataError, match=re.escape("f.jsonl, line 7: ctxs[1]: no field 'title'")):
         line.objects("ctxs")[1].text("title")

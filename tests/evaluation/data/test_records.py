@@ -1,31 +1,32 @@
-"""Rows as they are written, and as somebody may have edited them."""
+"""Records as they are written, and as somebody may have edited them."""
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
-from bench_rows import row
+from bench_records import record
 
 from ragbias.errors import DataError
 from ragbias.evaluation.data.records import as_lines, read_records
 
-LINE = row().as_dict()
+LINE = asdict(record())
 
 
-def test_rows_are_read_as_they_were_written(tmp_path):
-    rows = [
-        row(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
-        row(gold_position=None, score=0.5, reason="none found"),
+def test_records_are_read_as_they_were_written(tmp_path):
+    records = [
+        record(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
+        record(gold_position=None, score=0.5, reason="none found"),
     ]
-    (tmp_path / "rows.jsonl").write_text(as_lines(rows) + '{"id": "torn')
-    assert read_records(tmp_path / "rows.jsonl") == rows
+    (tmp_path / "rows.jsonl").write_text(as_lines(records) + '{"id": "torn')
+    assert read_records(tmp_path / "rows.jsonl") == records
 
 
-def test_rows_of_older_runs_do_not_say_what_was_shown(tmp_path):
+def test_records_of_older_runs_do_not_say_what_was_shown(tmp_path):
     before = {name: value for name, value in LINE.items() if name != "shown"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(before) + "\n")
     (read,) = read_records(tmp_path / "rows.jsonl")
-    assert read == row() and read.shown == ()
+    assert read == record() and read.shown == ()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_rows_of_older_runs_do_not_say_what_was_shown(tmp_path):
         ({"colour": 1}, "colour: Unexpected keyword argument"),
     ],
 )
-def test_an_edited_row_is_named_with_file_line_and_field(tmp_path, edited, complaint):
+def test_an_edited_record_is_named_with_file_line_and_field(tmp_path, edited, complaint):
     path = tmp_path / "rows.jsonl"
     path.write_text(f"{json.dumps(LINE)}\n\n{json.dumps({**LINE, **edited})}\n")
     with pytest.raises(DataError, match=re.escape(f"{path}, line 3: {complaint}")):

@@ -12,7 +12,7 @@ from datasets import disable_progress_bars
 from lm_eval.models.huggingface import HFLM
 
 from ragbias import methods
-from ragbias.errors import RunError
+from ragbias.errors import MissingExtraError, RunError
 from ragbias.evaluation.lm_eval.harness import harness_records, model_class
 from ragbias.methods import ChannelScaling, MsPoE, Pine
 
@@ -122,29 +122,34 @@ def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None
     assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
 
 
-def test_each_example_becomes_a_row(tasks: Path) -> None:
-    rows = harness_records("tiny", methods.get("none"), "none", ["little_group"], include_path=tasks)
-    assert [row.id for row in rows] == [f"little_{kind}/{n}/0" for kind in ("choice", "text") for n in range(3)]
-    assert {(row.task, row.model, row.method, row.method_ran) for row in rows} == {
+def test_each_example_becomes_a_record(tasks: Path) -> None:
+    records = harness_records("tiny", methods.get("none"), "none", ["little_group"], include_path=tasks)
+    assert [record.id for record in records] == [
+        f"little_{kind}/{n}/0" for kind in ("choice", "text") for n in range(3)
+    ]
+    assert {(record.task, record.model, record.method, record.method_ran) for record in records} == {
         ("little_group", "tiny", "none", "none")
     }
-    for row, question in zip(rows[:3], QUESTIONS, strict=True):
+    for record, question in zip(records[:3], QUESTIONS, strict=True):
         choices, right = question["choices"], question["answer"]
-        assert row.prediction in choices
-        assert row.score == float(row.prediction == choices[right])
-    assert all(row.prompt_tokens > 0 and row.completion_tokens > 0 and row.seconds > 0 for row in rows[:3])
-    assert all(row.documents == 0 and row.gold_position is None and row.group == row.id.split("/")[0] for row in rows)
+        assert record.prediction in choices
+        assert record.score == float(record.prediction == choices[right])
+    assert all(
+        record.prompt_tokens > 0 and record.completion_tokens > 0 and record.seconds > 0 for record in records[:3]
+    )
+    assert all((record.documents, record.gold_position) == (0, None) for record in records)
+    assert all(record.group == record.id.split("/")[0] for record in records)
 
 
 def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path) -> None:
     strong = ChannelScaling(channel=0, factor=-30.0, layers=(0, None), last="all")
-    rows = {
+    records = {
         label: harness_records("tiny", method, label, ["little_text"], limit=2, include_path=tasks)
         for label, method in (("none", methods.get("none")), ("strong", strong))
     }
-    assert [len(each) for each in rows.values()] == [2, 2]
-    assert [row.prediction for row in rows["none"]] != [row.prediction for row in rows["strong"]]
-    assert {row.method_ran for row in rows["strong"]} == {"channel-scaling"}
+    assert [len(each) for each in records.values()] == [2, 2]
+    assert [record.prediction for record in records["none"]] != [record.prediction for record in records["strong"]]
+    assert {record.method_ran for record in records["strong"]} == {"channel-scaling"}
 
 
 def test_methods_that_need_documents_are_refused(tasks: Path) -> None:
@@ -158,8 +163,8 @@ def test_an_unknown_task_is_named(tasks: Path) -> None:
 
 
 def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ragbias.evaluation.lm_eval.model", None)
-    with pytest.raises(ImportError, match=r'pip install "ragbias\[lm-eval\]"'):
+    monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[lm-eval\]'"):
         model_class()
 
 

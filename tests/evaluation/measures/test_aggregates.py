@@ -1,10 +1,10 @@
-"""Aggregates of made-up rows whose figures are known."""
+"""Aggregates of made-up records whose figures are known."""
 
 import json
 from dataclasses import replace
 
 import pytest
-from bench_rows import row, rows_with, u_shape
+from bench_records import record, records_with, u_shape
 
 from ragbias.evaluation.measures.aggregates import summarise
 
@@ -18,15 +18,15 @@ def only(summary):
 
 
 def test_a_bias_and_its_removal_are_found():
-    rows = rows_with(ACCURACIES, 200)
-    result = only(summarise(rows))
+    records = records_with(ACCURACIES, 200)
+    result = only(summarise(records))
     none, pine = result["methods"]["none"], result["methods"]["pine"]
     assert (result["model"], result["task"], result["documents"]) == ("tiny", "made-up", 10)
     assert result["positions"] == POSITIONS and result["notes"] == []
     for method, label in ((none, "none"), (pine, "pine")):
         for position, truth in ACCURACIES[label].items():
             estimate, low, high = method["accuracy_by_position"][str(position)]
-            own = [each.score for each in rows if (each.method, each.gold_position) == (label, position)]
+            own = [each.score for each in records if (each.method, each.gold_position) == (label, position)]
             assert estimate == pytest.approx(sum(own) / 200) and low <= truth <= high
     assert pine["gap"] == [0, 0, 0] and pine["flip_rate"] == [0, 0, 0]
     assert none["gap"][1] > 0.4 and none["gap"][0] > none["gap_by_chance"]
@@ -38,20 +38,24 @@ def test_a_bias_and_its_removal_are_found():
     assert (none["prompt_tokens"], none["seconds"]) == (100, 0.5)
 
 
-def test_the_summary_is_plain_data_and_the_same_for_rows_in_any_order():
-    rows = rows_with(ACCURACIES, 30)
-    first, second = (json.dumps(summarise(each), allow_nan=False, sort_keys=True) for each in (rows, rows[::-1]))
+def test_the_summary_is_plain_data_and_the_same_for_records_in_any_order():
+    records = records_with(ACCURACIES, 30)
+    first, second = (json.dumps(summarise(each), allow_nan=False, sort_keys=True) for each in (records, records[::-1]))
     assert first == second
 
 
 def test_models_tasks_and_numbers_of_documents_are_results_of_their_own():
-    rows = rows_with(ACCURACIES, 6) + rows_with(ACCURACIES, 6, documents=20) + rows_with(ACCURACIES, 6, model="other")
-    found = [(result["model"], result["documents"]) for result in summarise(rows)["results"]]
+    records = (
+        records_with(ACCURACIES, 6)
+        + records_with(ACCURACIES, 6, documents=20)
+        + records_with(ACCURACIES, 6, model="other")
+    )
+    found = [(result["model"], result["documents"]) for result in summarise(records)["results"]]
     assert found == [("other", 10), ("tiny", 10), ("tiny", 20)]
 
 
 def test_few_questions_have_estimates_and_no_intervals_and_a_note_says_so():
-    result = only(summarise(rows_with(ACCURACIES, 4)))
+    result = only(summarise(records_with(ACCURACIES, 4)))
     for method in result["methods"].values():
         assert method["mean"][0] is not None and method["mean"][1:] == [None, None]
         assert method["flip_rate"][1:] == [None, None]
@@ -60,10 +64,12 @@ def test_few_questions_have_estimates_and_no_intervals_and_a_note_says_so():
 
 
 def test_cases_without_documents_and_with_the_gold_one_alone_are_reference_lines():
-    rows = rows_with(ACCURACIES, 10)
-    closed = [row(id=f"c{n}", question=f"q{n}", documents=0, gold_position=None, score=float(n < 2)) for n in range(10)]
-    oracle = [row(id=f"o{n}", question=f"q{n}", documents=1, score=float(n < 9)) for n in range(10)]
-    lines = only(summarise(rows + closed + oracle))["reference_lines"]
+    records = records_with(ACCURACIES, 10)
+    closed = [
+        record(id=f"c{n}", question=f"q{n}", documents=0, gold_position=None, score=float(n < 2)) for n in range(10)
+    ]
+    oracle = [record(id=f"o{n}", question=f"q{n}", documents=1, score=float(n < 9)) for n in range(10)]
+    lines = only(summarise(records + closed + oracle))["reference_lines"]
     assert lines["closed_book"][0] == pytest.approx(0.2) and lines["oracle"][0] == pytest.approx(0.9)
     alone = only(summarise(closed))
     assert (alone["documents"], alone["reference_lines"], alone["positions"]) == (0, {}, [])
@@ -71,26 +77,26 @@ def test_cases_without_documents_and_with_the_gold_one_alone_are_reference_lines
     assert alone["methods"]["none"]["worst"] is None and alone["methods"]["none"]["flip_rate"] is None
 
 
-def test_noise_and_cost_stand_beside_their_method():
-    rows = rows_with(ACCURACIES, 20)
-    first = [each for each in rows if each.gold_position == 0]
+def test_noise_and_cost_are_given_with_their_method():
+    records = records_with(ACCURACIES, 20)
+    first = [each for each in records if each.gold_position == 0]
     noise = [replace(each, prediction="hen") if each.question in ("q0", "q1") else each for each in first]
     cost = {"tiny|made-up|10": {"pine": {"prefill_ratio": [1.2, 1.1, 1.3]}}, "tiny|made-up|20": {"none": {}}}
-    methods = only(summarise(rows, cost, noise))["methods"]
+    methods = only(summarise(records, cost, noise))["methods"]
     assert methods["none"]["noise_floor"][0] == pytest.approx(2 / 20)
     assert methods["pine"]["cost"] == {"prefill_ratio": [1.2, 1.1, 1.3]} and "cost" not in methods["none"]
 
 
 def test_a_judge_that_takes_the_first_answer_is_found_out():
     """The fair one is always right; the other takes what it sees first, so a swap changes its verdict each time."""
-    rows = [
-        row(
-            id=f"{n}-{place}", task="judge", question=f"q{n}", method=method, gold_position=place, order=place,
-            score=1.0 if method == "pine" else float(place == 0), prediction="AB"[place if method == "pine" else 0],
+    records = [
+        record(
+            id=f"{n}-{shown}", task="judge", question=f"q{n}", method=method, gold_position=shown, order=shown,
+            score=1.0 if method == "pine" else float(shown == 0), prediction="AB"[shown if method == "pine" else 0],
         )
-        for method in ("none", "pine") for n in range(8) for place in (0, 1)
+        for method in ("none", "pine") for n in range(8) for shown in (0, 1)
     ]  # fmt: skip
-    methods = only(summarise(rows))["methods"]
+    methods = only(summarise(records))["methods"]
     none, pine = methods["none"]["judge"], methods["pine"]["judge"]
     assert (none["swap_consistency"][0], none["prefers_first"][0]) == (0, 1)
     assert (none["accuracy_preferred_first"][0], none["accuracy_preferred_second"][0]) == (1, 0)
@@ -99,30 +105,31 @@ def test_a_judge_that_takes_the_first_answer_is_found_out():
 
 
 def test_groups_have_means_of_their_own():
-    rows = rows_with({"none": {0: 0.5}}, 40, groups=("odd", "even"))
-    groups = only(summarise(rows))["methods"]["none"]["groups"]
+    records = records_with({"none": {0: 0.5}}, 40, groups=("odd", "even"))
+    groups = only(summarise(records))["methods"]["none"]["groups"]
     assert list(groups) == ["even", "odd"] and groups["odd"]["questions"] == 20
-    even = [each.score for each in rows if each.group == "even"]
+    even = [each.score for each in records if each.group == "even"]
     assert groups["even"]["mean"][0] == pytest.approx(sum(even) / 20)
-    assert only(summarise(rows_with({"none": {0: 0.5}}, 6)))["methods"]["none"]["groups"] == {}
+    assert only(summarise(records_with({"none": {0: 0.5}}, 6)))["methods"]["none"]["groups"] == {}
 
 
-def test_rows_that_ran_plain_are_counted_with_their_reasons():
-    rows = rows_with(ACCURACIES, 10)
-    rows = [
-        replace(each, method_ran="none", reason="one document only") if each.id == "10-q3-4" else each for each in rows
+def test_records_that_ran_plain_are_counted_with_their_reasons():
+    records = records_with(ACCURACIES, 10)
+    records = [
+        replace(each, method_ran="none", reason="one document only") if each.id == "10-q3-4" else each
+        for each in records
     ]
-    result = only(summarise(rows))
+    result = only(summarise(records))
     assert result["methods"]["pine"]["ran_plain"] == {"one document only": 1}
     assert result["methods"]["none"]["ran_plain"] == {}
     assert result["notes"] == ["pine: 1 of 30 answers came from the plain model: one document only"]
 
 
 def test_methods_with_other_questions_or_positions_are_compared_on_what_is_shared_and_a_note_says_so():
-    rows = rows_with(ACCURACIES, 20)
-    missing = [each for each in rows if each.method == "none" or (each.question != "q3" and each.gold_position != 9)]
+    records = records_with(ACCURACIES, 20)
+    missing = [each for each in records if each.method == "none" or (each.question != "q3" and each.gold_position != 9)]
     notes = " ".join(only(summarise(missing))["notes"])
     assert "did not answer the same questions" in notes and "not asked at the same positions" in notes
-    none = rows_with({"pine": ACCURACIES["pine"]}, 6)
+    none = records_with({"pine": ACCURACIES["pine"]}, 6)
     assert only(summarise(none))["methods"]["pine"]["difference"] is None
     assert "'none' did not run" in only(summarise(none))["notes"][0]

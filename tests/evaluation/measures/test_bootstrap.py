@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from bench_rows import row, rows_with, u_shape
+from bench_records import record, records_with, u_shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from ragbias.errors import RunError
-from ragbias.evaluation.measures import bootstrap as statistics
-from ragbias.evaluation.measures.bootstrap import Scores, curve, differences, draws, gap_by_chance
+from ragbias.evaluation.measures.bootstrap import Scores, curve, differences, draws, gap_by_chance, point
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
 
@@ -22,9 +21,9 @@ def scores(values, questions=None):
 
 def test_scores_are_means_over_orders_and_seeds_with_gaps_where_nothing_was_asked():
     asked = [
-        row(question="b", gold_position=3, score=1.0),
-        row(question="b", gold_position=3, score=0.0, order=1),
-        row(question="a", gold_position=0, score=1.0),
+        record(question="b", gold_position=3, score=1.0),
+        record(question="b", gold_position=3, score=0.0, order=1),
+        record(question="a", gold_position=0, score=1.0),
     ]
     found = Scores.of(asked)
     assert (found.questions, found.positions) == (("a", "b"), (0, 3))
@@ -33,7 +32,7 @@ def test_scores_are_means_over_orders_and_seeds_with_gaps_where_nothing_was_aske
 
 def test_figures_of_a_curve_worked_by_hand():
     """Four questions asked at the first position and three at the second."""
-    found = statistics.point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
+    found = point(np.array([[1, 0], [1, 0], [1, 1], [0, np.nan]], dtype=float))
     np.testing.assert_allclose(found.by_position, [[3 / 4, 1 / 3]])
     assert [found.mean[0], found.worst[0], found.best[0], found.gap[0]] == pytest.approx(
         [13 / 24, 1 / 3, 3 / 4, 5 / 12]
@@ -104,7 +103,7 @@ def test_every_interval_holds_its_estimate_and_stays_among_possible_values(quest
 
 
 def test_identical_methods_differ_by_exactly_zero():
-    own = Scores.of(rows_with({"none": U}, 40))
+    own = Scores.of(records_with({"none": U}, 40))
     for interval in differences(own, own).values():
         assert interval.as_list() == [0, 0, 0]
 
@@ -138,7 +137,7 @@ def test_chance_makes_a_gap_where_there_is_no_bias_and_none_where_answers_never_
     rng = np.random.default_rng(1)
     flat = (rng.random((50, 5)) < 0.6).astype(float)
     bent = (rng.random((50, 5)) < [0.95, 0.6, 0.3, 0.6, 0.9]).astype(float)
-    own = [statistics.point(values).gap[0] for values in (flat, bent)]
+    own = [point(values).gap[0] for values in (flat, bent)]
     assert own[0] <= gap_by_chance(scores(flat)) < 0.35
     assert own[1] > gap_by_chance(scores(bent))
     assert gap_by_chance(scores(np.repeat(flat[:, :1], 5, axis=1))) == 0

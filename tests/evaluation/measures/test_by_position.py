@@ -1,18 +1,22 @@
-"""Accuracy by the place of the gold document."""
+"""Accuracy by the position of the gold document."""
+
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from ragbias.errors import RunError
+from ragbias.errors import DocumentNotFoundError
 from ragbias.evaluation.measures.bootstrap import Scores
-from ragbias.evaluation.measures.by_position import Curve, Example, measure, split, widest_margin
-from ragbias.evaluation.measures.metrics import normalised
+from ragbias.evaluation.measures.by_position import Curve, measure, widest_margin
+from ragbias.evaluation.measures.metrics import exact, normalised
+from ragbias.evaluation.tasks import Case, Task
+from ragbias.evaluation.tasks.orders import arranged
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
 
 def made_curve(right):
-    """With the gold document first and third; ``right`` by example and position."""
+    """With the gold document first and third; ``right`` by question and position."""
     values = np.array(right, dtype=float)
     names = tuple(map(str, range(len(right))))
     return Curve(Scores(names, (0, 2), values), [["owl" if each else "hen" for each in given] for given in right])
@@ -33,50 +37,53 @@ def test_the_margin_of_an_accuracy_is_that_of_the_widest_interval():
     assert widest_margin([sure, made_curve([[1, 1]] * 4)]) is None
 
 
-def test_example_puts_the_gold_document_in_its_place():
-    example = Example("q", "a", "gold", ("x", "y"))
-    assert [example.arranged(position) for position in range(3)] == [
-        ["gold", "x", "y"],
-        ["x", "gold", "y"],
-        ["x", "y", "gold"],
-    ]
+@dataclass(frozen=True)
+class MadeUp(Task):
+    """Two questions over three documents, the gold one first and last."""
+
+    text: str = "Context:\n\n{}\n\n{}"
+
+    name = "made-up"
+    max_new_tokens = 4
+
+    def cases(self):
+        for number in ("x", "yy"):
+            others = [f"One {number}.", f"Two {number} more."]
+            for documents, position, _ in arranged(f"A gold {number}.", others, (0, 2), 1, number):
+                text = self.text.format("\n\n".join(documents), f"Which {number}?")
+                yield Case(f"{number}/{position}", number, text, tuple(documents), ("owl",), position)
+
+    def score(self, case, prediction):
+        return exact(prediction, case.answers)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("An owl.\n\nWho?", "1 of the 2 documents given explicitly do not stand verbatim in the prompt"),
-        ("Who?", "none of the 2 documents given explicitly stands verbatim"),
-        ("Document [1] A cat.\nDocument [2] A dog.\n\nWho?", "none of the 2 documents given explicitly"),
+        ("A gold x.\n\nWho?", "2 of the 3 documents given explicitly do not appear verbatim in the prompt"),
+        ("Who?", "none of the 3 documents given explicitly appears verbatim"),
+        ("Document [1] A cat.\nDocument [2] A dog.\n\nWho?", "none of the 3 documents given explicitly"),
     ],
 )
 def test_a_prompt_without_all_of_its_documents_is_refused(lm, text, reason):
-    documents = ["An owl.", "A hen."]
-    with pytest.raises(RunError, match=reason):
-        split(text, documents)
-    example = Example("Who?", "owl", "An owl.", ("A hen.",))
-    with pytest.raises(RunError, match=reason):
-        measure(lm, NoMethod(), [example], [0], lambda documents, question: text)
+    with pytest.raises(DocumentNotFoundError, match=reason):
+        measure(lm, NoMethod(), MadeUp(text))
 
 
 def test_measure_counts_right_answers_and_flips(lm):
     """Against generating each prompt by itself."""
-    examples = [Example(f"Which {n}?", "owl", f"A gold {n}.", (f"One {n}.", f"Two {n} more.")) for n in ("x", "yy")]
-
-    def text(documents, question):
-        return "Context:\n\n" + "\n\n".join(documents) + "\n\n" + question
-
+    task, done = MadeUp(), []
     for method in (NoMethod(), Pine(), CanonicalOrder()):
-        curve = measure(lm, method, examples, [0, 2], text, max_new_tokens=4)
-        for example, answers in zip(examples, curve.answers, strict=True):
-            for position, answer in zip((0, 2), answers, strict=True):
-                documents = example.arranged(position)
-                alone = lm.generate(
-                    text(documents, example.question), documents=documents, method=method, max_new_tokens=4
-                )
-                assert normalised(alone.text) == answer
+        curve = measure(lm, method, task, done.append)
+        expected = {}
+        for case in task.cases():
+            alone = lm.generate(task.prompt(lm, case), documents=case.documents, method=method, max_new_tokens=4)
+            expected.setdefault(case.question, []).append(normalised(alone.text))
+        assert (list(curve.scores.questions), curve.answers) == (list(expected), list(expected.values()))
         right = [[text == "owl" for text in answers] for answers in curve.answers]
         np.testing.assert_array_equal(curve.scores.values, right)
+        assert curve.scores.positions == (0, 2)
         assert curve.flip_rate == sum(len(set(answers)) > 1 for answers in curve.answers) / 2
         if method.name != "none":
             assert curve.flip_rate == 0
+    assert sum(done) == 3 * 4

@@ -43,7 +43,7 @@ def test_normalisation(text: str, expected: str) -> None:
         ("in 1901", ["190"], 1.0),  # part of a word is enough
         ("The United States", ["a United States"], 1.0),
         ("", ["x"], 0.0),
-        ("anything", ["*"], 1.0),  # nothing is left of the answer, and stands everywhere
+        ("anything", ["*"], 1.0),  # nothing is left of the answer, and any text contains that
     ],
 )
 def test_best_subspan_em(prediction: str, answers: list[str], score: float) -> None:

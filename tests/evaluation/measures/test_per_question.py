@@ -1,10 +1,11 @@
 """Flips, judges and orders by question: hand-worked cases, and scipy's figures."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
-from bench_rows import row
+from bench_records import record
 from scipy.stats import kendalltau
 
 from ragbias.errors import RunError
@@ -25,27 +26,27 @@ def test_flips_are_counted_by_question_over_orders_of_the_same_documents_and_see
         ("half", 2, 0, "owl"), ("half", 2, 0, "owl"), ("half", 2, 1, "owl"), ("half", 2, 1, "whale"),
         ("once", 2, 0, "owl"), ("once", 3, 0, "whale"), ("once", 2, 1, "hen"),
     ]  # fmt: skip
-    rows = [row(question=name, documents=count, seed=seed, prediction=text) for name, count, seed, text in said]
-    assert flips(rows) == {"same": 0, "flips": 1, "half": 0.5}
+    records = [record(question=name, documents=count, seed=seed, prediction=text) for name, count, seed, text in said]
+    assert flips(records) == {"same": 0, "flips": 1, "half": 0.5}
 
 
 def test_noise_floor_compares_with_the_first_answer_to_the_same_case():
-    rows = [row(id="a", question="a", prediction="owl"), row(id="b", question="b", prediction="whale")]
-    again = [row(id="a", question="a", prediction="Owl"), row(id="b", question="b", prediction="hen"), row(id="c")]
-    assert repeats(rows, again) == {"a": 0, "b": 1}
+    first, second = record(id="a", question="a", prediction="owl"), record(id="b", question="b", prediction="whale")
+    again = [replace(first, prediction="Owl"), replace(second, prediction="hen"), record(id="c")]
+    assert repeats([first, second], again) == {"a": 0, "b": 1}
 
 
 def test_verdicts_for_the_answer_shown_first():
     """Right with the better one first, or wrong with it second; ties are no verdicts."""
     judged = [
-        row(question=question, gold_position=place, score=score)
-        for question, scores_by_place in {
+        record(question=question, gold_position=position, score=score)
+        for question, scores in {
             "always first": [1.0, 0.0],
             "right": [1.0, 1.0],
             "always second": [0.0, 1.0],
             "tie": [0.5],
         }.items()
-        for place, score in enumerate(scores_by_place)
+        for position, score in enumerate(scores)
     ]
     assert prefers_first(judged) == {"always first": 1, "right": 0.5, "always second": 0}
     assert [verdict(each) for each in judged[-2:]] == ["chosen", "neither"]
@@ -54,7 +55,7 @@ def test_verdicts_for_the_answer_shown_first():
 def test_kendall_tau_of_orders():
     assert mean_kendall_tau([[0, 1, 2, 3], [0, 1, 2, 3]]) == 1
     assert mean_kendall_tau([[0, 1, 2, 3], [3, 2, 1, 0]]) == -1
-    assert mean_kendall_tau([[0, 1, 2, 3], [0, 1, 3, 2]]) == pytest.approx((5 - 1) / 6)  # five pairs stand, one swapped
+    assert mean_kendall_tau([[0, 1, 2, 3], [0, 1, 3, 2]]) == pytest.approx((5 - 1) / 6)  # five pairs alike, one swapped
     assert mean_kendall_tau([[3, 1, 2], [1, 2, 3]]) == pytest.approx((1 - 2) / 3)
     assert mean_kendall_tau([[0, 1], [0, 1], [1, 0]]) == pytest.approx((1 - 1 - 1) / 3)
 
@@ -63,8 +64,8 @@ def test_kendall_tau_of_orders():
 def test_kendall_tau_of_several_orders_is_the_mean_of_scipys(orders, documents):
     rng = np.random.default_rng(orders)
     drawn = [rng.permutation(documents).tolist() for _ in range(orders)]
-    places = [[order.index(document) for document in range(documents)] for order in drawn]
-    theirs = [kendalltau(one, other).statistic for one, other in combinations(places, 2)]
+    positions = [[order.index(document) for document in range(documents)] for order in drawn]
+    theirs = [kendalltau(one, other).statistic for one, other in combinations(positions, 2)]
     assert mean_kendall_tau(drawn) == pytest.approx(np.mean(theirs))
 
 
@@ -81,5 +82,5 @@ def test_orders_are_compared_by_question_documents_and_seed():
         ("once", 2, 0, (0, 1)), ("once", 3, 0, (2, 1, 0)), ("once", 2, 1, (1, 0)),
         ("not recorded", 2, 0, ()), ("not recorded", 2, 0, ()), ("alone", 1, 0, (0,)), ("alone", 1, 0, (0,)),
     ]  # fmt: skip
-    rows = [row(question=name, documents=count, seed=seed, shown=order) for name, count, seed, order in shown]
-    assert order_agreement(rows) == {"same": 1, "half": 0}
+    records = [record(question=name, documents=count, seed=seed, shown=order) for name, count, seed, order in shown]
+    assert order_agreement(records) == {"same": 1, "half": 0}

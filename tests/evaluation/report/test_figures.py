@@ -1,30 +1,31 @@
-"""What stands in the figures; how they look was looked at."""
+"""What the figures show; how they look was checked by eye."""
 
 import io
 
 import numpy as np
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import records_with, u_shape
 from matplotlib import rc_context
 from matplotlib.text import Text
 
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.report import figures
+from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost, pareto
+from ragbias.evaluation.report.figures.depth_maps import depth_maps
+from ragbias.evaluation.report.figures.flip_rates import flip_rates
+from ragbias.evaluation.report.figures.panels import panel_title
+from ragbias.evaluation.report.figures.position_curves import multiples, overlaid, u_curves
+from ragbias.evaluation.report.looks import looks_of
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 
 
 def results_of(labels, counts=(10,), questions=12, cost=None, noise=()):
-    rows = []
+    records = []
     for documents in counts:
         positions = [0, documents // 2, documents - 1]
         shape = {label: u_shape(positions, 0.9, 0.2 + 0.04 * index) for index, label in enumerate(labels)}
-        rows += rows_with(shape, questions, documents)
-    return summarise(rows, cost, noise or rows)["results"]
-
-
-def looks_of(result):
-    return figures.looks_of(result["methods"])
+        records += records_with(shape, questions, documents)
+    return summarise(records, cost, noise or records)["results"]
 
 
 def texts(figure):
@@ -42,11 +43,11 @@ def overlapping(figure, wanted):
 
 def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve():
     (few,) = results_of(["none", "pine"])
-    (panel,) = figures.u_curves(few, looks_of(few)).axes
-    assert {"none", "pine"} <= set(texts(figures.u_curves(few, looks_of(few))))
+    (panel,) = u_curves(few, looks_of(few["methods"])).axes
+    assert {"none", "pine"} <= set(texts(u_curves(few, looks_of(few["methods"]))))
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
-    figure = figures.u_curves(many, looks_of(many))
+    figure = u_curves(many, looks_of(many["methods"]))
     assert len(figure.axes) == 16
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
@@ -54,9 +55,9 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
     )
 
 
-def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
+def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
     (result,) = results_of(["none", "pine"])
-    drawn = {line.get_label(): line for line in figures.u_curves(result, looks_of(result)).axes[0].lines}
+    drawn = {line.get_label(): line for line in u_curves(result, looks_of(result["methods"])).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
     assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
@@ -64,26 +65,26 @@ def test_lines_are_drawn_at_the_gold_documents_place_counted_from_1():
 
 def test_methods_are_told_apart_without_colour():
     (result,) = results_of(["none", *LABELS])
-    figure = figures.cost_accuracy(result, looks_of(result))
+    figure = accuracy_by_cost(result, looks_of(result["methods"]))
     looks = {
         (line.get_marker(), line.get_markerfacecolor() == "white")
         for line in figure.axes[0].lines
         if line.get_label() in result["methods"]
     }
     assert len(looks) == 16
-    looks = list(looks_of(result).values())
+    looks = list(looks_of(result["methods"]).values())
     assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
 
 
 def test_a_method_looks_the_same_in_all_figures_of_a_report():
     results = results_of(["none", "pine", *LABELS[:3]]) + results_of(["pine", "none", LABELS[2]])
-    looks = figures.looks_of(label for result in results for label in result["methods"])
-    titles = {figures._wrapped(label): label for label in looks}
+    looks = looks_of(label for result in results for label in result["methods"])
+    titles = {panel_title(label): label for label in looks}
     drawn = {label: {"curves": set(), "costs": set()} for label in looks}
     for result in results:
         for kind, figure in (
-            ("curves", figures.u_curves(result, looks)),
-            ("costs", figures.cost_accuracy(result, looks)),
+            ("curves", u_curves(result, looks)),
+            ("costs", accuracy_by_cost(result, looks)),
         ):
             for axis in figure.axes:
                 for line in axis.lines:
@@ -97,23 +98,23 @@ def test_a_method_looks_the_same_in_all_figures_of_a_report():
 
 def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
     curve, other = {"0": [0.5, None, None], "9": [0.7, None, None]}, {"0": [0.5, None, None], "9": [0.6, None, None]}
-    (axis,) = figures.overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
+    (axis,) = overlaid({"": {"under": curve, "alone": other, "over": curve}}).axes
     sizes = {line.get_label(): (line.get_linewidth(), line.get_markersize()) for line in axis.lines}
     assert sizes["under"] > sizes["over"] == sizes["alone"]
 
 
-@pytest.mark.parametrize("name", ["u_curves", "cost_accuracy", "flip_rates"])
-def test_names_of_16_methods_do_not_overlap(name):
+@pytest.mark.parametrize("drawn", [u_curves, accuracy_by_cost, flip_rates])
+def test_names_of_16_methods_do_not_overlap(drawn):
     (result,) = results_of(["none", *LABELS])
-    figure = getattr(figures, name)(*([result] if name == "flip_rates" else [result, looks_of(result)]))
-    wanted = {figures._wrapped(label) if name == "u_curves" else label for label in result["methods"]}
+    figure = drawn(*([result] if drawn is flip_rates else [result, looks_of(result["methods"])]))
+    wanted = {panel_title(label) if drawn is u_curves else label for label in result["methods"]}
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
 
 
-def test_heat_maps_have_a_cell_for_each_position_and_number_of_documents():
+def test_depth_maps_have_a_cell_for_each_position_and_number_of_documents():
     results = results_of(["none", "pine"], counts=(10, 20))
-    figure = figures.heat_maps(results)
+    figure = depth_maps(results)
     assert {"none", "pine", "10", "20", "number of documents"} <= set(texts(figure))
     panel = next(axis for axis in figure.axes if axis.get_title() == "none")
     assert [mesh.get_array().size for mesh in panel.collections] == [3, 3]
@@ -122,25 +123,25 @@ def test_heat_maps_have_a_cell_for_each_position_and_number_of_documents():
         [point[0] for point in results[1]["methods"]["none"]["accuracy_by_position"].values()],
     )
     assert overlapping(figure, {"none", "pine"}) == []
-    assert figures.heat_maps(results[:1]) is None
+    assert depth_maps(results[:1]) is None
 
 
 def test_the_pareto_front_has_what_nothing_beats():
     points = {"none": (1.0, 0.4), "cheap": (1.0, 0.5), "good": (2.0, 0.8), "dear": (3.0, 0.8), "best": (4.0, 0.9)}
-    assert figures.pareto(points) == ["cheap", "good", "best"]
-    assert figures.pareto({"none": (1.0, 0.4)}) == ["none"]
+    assert pareto(points) == ["cheap", "good", "best"]
+    assert pareto({"none": (1.0, 0.4)}) == ["none"]
 
 
 def test_flip_rates_stand_beside_the_noise_floor():
     (result,) = results_of(["none", "pine"])
-    figure = figures.flip_rates(result)
+    figure = flip_rates(result)
     (axis,) = figure.axes
     assert [bar.get_width() for bar in axis.patches] == sorted(
         method["flip_rate"][0] for method in result["methods"].values()
     )
     (floor,) = (line for line in axis.lines if line.get_label().startswith("noise floor"))
     assert list(floor.get_xdata()) == [0, 0]
-    assert figures.flip_rates(summarise(rows_with({"none": {0: 0.5}}, 8))["results"][0]) is None
+    assert flip_rates(summarise(records_with({"none": {0: 0.5}}, 8))["results"][0]) is None
 
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter():
@@ -148,9 +149,9 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     results = results_of(["none", "pine"], counts=(10, 20))
     for result in results:
         result["methods"][name] = result["methods"].pop("pine")
-    first, looks = results[0], looks_of(results[0])
-    made = [figures.u_curves(first, looks), figures.cost_accuracy(first, looks), figures.flip_rates(first)]
-    made += [figures.heat_maps(results), figures.multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks)]
+    first, looks = results[0], looks_of(results[0]["methods"])
+    made = [u_curves(first, looks), accuracy_by_cost(first, looks), flip_rates(first)]
+    made += [depth_maps(results), multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks, {})]
     for figure in made:
         written = io.StringIO()
         with rc_context({"svg.fonttype": "none"}):

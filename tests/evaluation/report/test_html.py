@@ -1,13 +1,14 @@
 """The HTML file: whole, self-contained, and nothing in it that a name or a setting could run."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import records_with, u_shape
 
 from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of
@@ -37,8 +38,10 @@ class Page(HTMLParser):
 
 def run(settings=None, documents=(10, 20), **fields):
     accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), "pine": dict.fromkeys(POSITIONS, 0.7)}
-    rows = [row for count in documents for row in rows_with(accuracies, 12, count, groups=(EVIL, "b"), **fields)]
-    return Run(Path("folder"), rows, [], {}, settings or {})
+    records = [
+        record for count in documents for record in records_with(accuracies, 12, count, groups=(EVIL, "b"), **fields)
+    ]
+    return Run(Path("folder"), records, [], {}, settings or {})
 
 
 def figures(page):
@@ -76,7 +79,7 @@ def test_figures_are_svg_and_the_same_each_time(page):
 def test_words_in_figures_are_text_whatever_stands_in_a_name():
     name = "<b>#1 & '100%'\" Ü</b>"
     accuracies = {"none": u_shape(POSITIONS, 0.9, 0.3), name: dict.fromkeys(POSITIONS, 0.7)}
-    one = Run(Path("folder"), rows_with(accuracies, 12), [], {}, {})
+    one = Run(Path("folder"), records_with(accuracies, 12), [], {}, {})
     words = [set(each.itertext()) for each in figures(as_html(summary_of([one]), [one]))]
     assert len(words) == 3 and all(name in each for each in words)
     assert {"accuracy", "position of the gold document (1 = first)"} <= words[0]
@@ -100,8 +103,8 @@ def test_tables_hold_the_figures_of_the_summary(page):
 
 
 def test_a_task_without_positions_has_a_page_as_well():
-    rows = rows_with({"none": {0: 0.4}, "ms-poe": {0: 0.5}}, 8, documents=0)
-    plain = Run(Path("folder"), [type(row)(**{**row.as_dict(), "gold_position": None}) for row in rows], [], {}, {})
+    records = records_with({"none": {0: 0.4}, "ms-poe": {0: 0.5}}, 8, documents=0)
+    plain = Run(Path("folder"), [replace(record, gold_position=None) for record in records], [], {}, {})
     text = as_html(summary_of([plain]), [plain])
     assert "no documents" in text and "not recorded" in text
     assert text.count("<figure>") == 1  # accuracy against cost

@@ -5,7 +5,7 @@ import re
 from functools import partial
 
 import pytest
-from bench_rows import rows_with, u_shape
+from bench_records import records_with, u_shape
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import as_lines
@@ -18,8 +18,8 @@ FLAT = {"pine": dict.fromkeys(POSITIONS, 0.7)}
 
 def folder(path, accuracies, **files):
     path.mkdir()
-    rows = rows_with(accuracies, 10)
-    (path / "rows.jsonl").write_text(as_lines(rows))
+    records = records_with(accuracies, 10)
+    (path / "rows.jsonl").write_text(as_lines(records))
     for name, content in files.items():
         (path / name.replace("_", ".")).write_text(content)
     return path
@@ -30,11 +30,11 @@ def report(cli):
     return partial(cli, "report")
 
 
-def test_methods_of_two_runs_stand_beside_each_other(tmp_path):
+def test_methods_of_two_runs_are_reported_together(tmp_path):
     cost = [{"tiny|made-up|10": {label: {"prefill_ratio": [1, 1, 1]}}} for label in ("none", "pine")]
     first = folder(tmp_path / "a", PLAIN, cost_json=json.dumps(cost[0]), settings_json='{"decides": {"seed": 3}}')
     second = folder(tmp_path / "b", FLAT, cost_json=json.dumps(cost[1]))
-    (second / "noise.jsonl").write_text(as_lines(rows_with(FLAT, 10)[:10]))
+    (second / "noise.jsonl").write_text(as_lines(records_with(FLAT, 10)[:10]))
     runs = [read_run(first), read_run(second)]
     (result,) = summary_of(runs)["results"]
     assert list(result["methods"]) == ["none", "pine"]

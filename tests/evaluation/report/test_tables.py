@@ -4,7 +4,7 @@ import csv
 import io
 from dataclasses import replace
 
-from bench_rows import row, rows_with, u_shape
+from bench_records import record, records_with, u_shape
 from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
@@ -26,14 +26,14 @@ def shown(table):
 
 
 def test_the_best_worst_position_comes_first():
-    (result,) = summarise(rows_with(ACCURACIES, 50), COST)["results"]
+    (result,) = summarise(records_with(ACCURACIES, 50), COST)["results"]
     assert [label for label, _ in tables.ranked(result)] == ["pine", "attention-sorting(rounds=3)", "none"]
-    (flat,) = summarise(rows_with({"a": {0: 0.3}, "b": {0: 0.8}}, 50))["results"]
+    (flat,) = summarise(records_with({"a": {0: 0.3}, "b": {0: 0.8}}, 50))["results"]
     assert [label for label, _ in tables.ranked(flat)] == ["b", "a"]
 
 
 def test_the_terminals_table_fits_80_columns_and_keeps_every_figure():
-    (result,) = summarise(rows_with(ACCURACIES, 50), COST)["results"]
+    (result,) = summarise(records_with(ACCURACIES, 50), COST)["results"]
     lines = shown(tables.as_table(result)).splitlines()
     assert max(map(len, lines)) <= 80
     sorting = next(line for line in lines if line.startswith("attention-sorting")).split()
@@ -44,23 +44,26 @@ def test_the_terminals_table_fits_80_columns_and_keeps_every_figure():
 
 
 def test_cost_is_the_runs_own_time_where_it_was_not_timed_for_every_method():
-    rows = [
-        replace(each, seconds=2.0 if each.method == "pine" else 0.5) for each in rows_with(ACCURACIES, 10)
+    records = [
+        replace(each, seconds=2.0 if each.method == "pine" else 0.5) for each in records_with(ACCURACIES, 10)
     ]  # fmt: skip
-    (result,) = summarise(rows, {"tiny|made-up|10": {"pine": {"prefill_ratio": [9, 9, 9]}}})["results"]
+    (result,) = summarise(records, {"tiny|made-up|10": {"pine": {"prefill_ratio": [9, 9, 9]}}})["results"]
     assert tables.cost_kind(result) == "seconds_ratio" and tables.cost_of(result, "pine") == [4, None, None]
     assert tables.headings(result)[-1] == "time"
-    (without,) = summarise([each for each in rows if each.method != "none"])["results"]
+    (without,) = summarise([each for each in records if each.method != "none"])["results"]
     assert tables.cost_kind(without) is None and tables.headings(without)[-1] == "noise"
 
 
 def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
     orders = {"none": ((0, 1, 2), (2, 0, 1)), "canonical-order": ((0, 1, 2), (0, 1, 2)), "pine": ((), ())}
-    rows = [
-        row(id=f"{n}-{place}", question=f"q{n}", method=label, documents=3, gold_position=place, shown=each[place])
-        for label, each in orders.items() for n in range(6) for place in (0, 1)
+    records = [
+        record(
+            id=f"{n}-{position}", question=f"q{n}", method=label, documents=3, gold_position=position,
+            shown=each[position],
+        )
+        for label, each in orders.items() for n in range(6) for position in (0, 1)
     ]  # fmt: skip
-    summary = summarise(rows)
+    summary = summarise(records)
     (result,) = summary["results"]
     column = tables.headings(result).index("order")
     cells = {line[0]: line[column] for line in tables.lines(result)}
@@ -68,9 +71,9 @@ def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
     lines = shown(tables.as_table(result)).splitlines()
     assert max(map(len, lines)) <= 80
     assert next(line for line in lines if line.startswith("canonical-order")).split()[-2:] == ["1.00", "x1.00"]
-    records = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(tables.as_csv(summary)))}
-    assert float(records["canonical-order"]) == 1 and records["pine"] == ""
-    (without,) = summarise([each for each in rows if each.method != "canonical-order"])["results"]
+    entries = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(tables.as_csv(summary)))}
+    assert float(entries["canonical-order"]) == 1 and entries["pine"] == ""
+    (without,) = summarise([each for each in records if each.method != "canonical-order"])["results"]
     assert "order" not in tables.headings(without)
 
 
@@ -83,8 +86,8 @@ def test_figures_with_and_without_intervals():
 
 
 def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
-    rows = rows_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
-    text = tables.as_markdown(summarise(rows))
+    records = records_with({"none": {0: 0.5}, "a|b\n# <b>x</b>": {0: 0.6}}, 8)
+    text = tables.as_markdown(summarise(records))
     body = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(body) == 4
     assert "a\\|b # \\<b\\>x\\</b\\>" in body[2]
@@ -92,13 +95,13 @@ def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
 
 
 def test_csv_holds_every_figure_of_every_method_and_position():
-    rows = rows_with(ACCURACIES, 20) + rows_with(ACCURACIES, 20, documents=12)
-    summary = summarise(rows, COST)
-    records = list(csv.DictReader(io.StringIO(tables.as_csv(summary))))
-    assert [(each["documents"], each["method"]) for each in records] == [
+    records = records_with(ACCURACIES, 20) + records_with(ACCURACIES, 20, documents=12)
+    summary = summarise(records, COST)
+    entries = list(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    assert [(each["documents"], each["method"]) for each in entries] == [
         (str(result["documents"]), label) for result in summary["results"] for label, _ in tables.ranked(result)
     ]
-    pine, method = records[0], summary["results"][0]["methods"]["pine"]
+    pine, method = entries[0], summary["results"][0]["methods"]["pine"]
     assert [float(pine[name]) for name in ("mean", "mean_low", "mean_high")] == method["mean"]
     assert float(pine["accuracy_at_4"]) == method["accuracy_by_position"]["4"][0]
     assert float(pine["worst_minus_none_low"]) == method["difference"]["worst"][1]
@@ -106,15 +109,15 @@ def test_csv_holds_every_figure_of_every_method_and_position():
 
 
 def test_a_judges_figures_have_columns_of_their_own():
-    rows = [
-        row(id=f"{n}-{place}", question=f"q{n}", task="judge", gold_position=place, score=float(place == 0))
-        for n in range(6) for place in (0, 1)
+    records = [
+        record(id=f"{n}-{position}", question=f"q{n}", task="judge", gold_position=position, score=float(position == 0))
+        for n in range(6) for position in (0, 1)
     ]  # fmt: skip
-    summary = summarise(rows)
+    summary = summarise(records)
     (result,) = summary["results"]
     assert tables.lines(result)[0][-4:] == [
         "0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)"
     ]  # fmt: skip
     assert "swap-consistent" in shown(tables.as_judge_table(result))
-    (record,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
-    assert (record["swap_consistency"], record["prefers_first"]) == ("0.0", "1.0")
+    (entry,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
+    assert (entry["swap_consistency"], entry["prefers_first"]) == ("0.0", "1.0")

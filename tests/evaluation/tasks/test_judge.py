@@ -43,7 +43,7 @@ def test_each_pair_is_shown_in_both_orders(data: Path) -> None:
     assert [case.group for case in found] == ["easy"] * 8 + ["hard"] * 8
 
 
-def test_the_letter_belongs_to_the_response_and_not_to_its_place(data: Path) -> None:
+def test_the_letter_belongs_to_the_response_and_not_to_its_position(data: Path) -> None:
     letters = set()
     for (chosen, rejected), case in zip([pair for pair in PAIRS for _ in range(2)], cases(data), strict=True):
         letter = "A" if hashlib.sha256(chosen.encode()).digest() < hashlib.sha256(rejected.encode()).digest() else "B"

@@ -57,7 +57,7 @@ def test_the_official_measure_scores_an_answer(data: Path) -> None:
     assert {answer: KVRetrieval(()).score(case, answer) for answer in said} == said
 
 
-def test_the_gold_pair_is_taken_out_and_put_in_at_its_place(data: Path) -> None:
+def test_the_gold_pair_is_taken_out_and_put_in_at_its_position(data: Path) -> None:
     found = cases(data, positions=(0, 3), limit=1)
     assert [keys(case) for case in found] == [["52a9", "a54e", "9f4a", "f4eb"], ["a54e", "9f4a", "f4eb", "52a9"]]
 
@@ -89,7 +89,7 @@ def test_a_pair_that_is_not_among_the_records_is_named(write: Any) -> None:
         cases(path)
 
 
-def test_more_pairs_or_places_than_there_are_is_refused(data: Path) -> None:
+def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
     with pytest.raises(RunError, match=r"documents=5, but .* line 1, has 4; ask for fewer"):
         cases(data, documents=(5,))
     with pytest.raises(RunError, match="position 4 among 4 documents"):
@@ -98,8 +98,8 @@ def test_more_pairs_or_places_than_there_are_is_refused(data: Path) -> None:
 
 def test_every_pair_is_a_segment_and_the_split_adds_one_separator(data: Path) -> None:
     case, _ = cases(data)
-    prompt, _, obstacle = in_parts(case.text, case.documents, None)
-    assert not obstacle
+    prompt, _, reason = in_parts(case.text, case.documents, None)
+    assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")
 

@@ -76,7 +76,7 @@ def test_the_official_measure_scores_an_answer(data: Path) -> None:
     assert {answer: LongBench(()).score(case, answer) for answer in said} == said
 
 
-def test_orders_number_the_passages_as_they_stand(data: Path) -> None:
+def test_passages_are_numbered_in_the_order_shown(data: Path) -> None:
     found = cases(data, orders=4, limit=1, seed=2)
     for case in found:
         assert [document.split("\n")[0] for document in case.documents] == ["Passage 1:", "Passage 2:", "Passage 3:"]
@@ -94,7 +94,7 @@ def test_passages_are_the_same_whatever_their_number(data: Path) -> None:
         assert all(content in document for content, document in zip(case.contents, case.documents, strict=True))
 
 
-def test_white_space_around_passages_does_not_tell_their_place(write: Any) -> None:
+def test_white_space_around_passages_does_not_tell_their_position(write: Any) -> None:
     spaced = CONTEXT.replace("an otter", "an otter \n\n").replace("a {tree}", "a {tree}\n")
     (case,) = cases(write("a.jsonl", {**LINE, "context": spaced}))
     assert case.text == PROMPT
@@ -119,8 +119,8 @@ def test_a_line_of_another_format_is_named(write: Any, change: dict[str, Any], m
 def test_each_passage_is_a_segment(data: Path) -> None:
     for indices in (True, False):
         case, _ = cases(data, indices=indices)
-        prompt, _, obstacle = in_parts(case.text, case.documents, None)
-        assert not obstacle
+        prompt, _, reason = in_parts(case.text, case.documents, None)
+        assert not reason
         assert prompt.text == case.text
         assert [document.strip() for document in prompt.documents] == list(case.documents)
 

@@ -102,7 +102,7 @@ def test_documents_are_the_same_whatever_their_number(write: Any) -> None:
     assert len(set(first.contents)) == 3 and first.contents[0] == last.contents[2]
 
 
-def test_files_that_differ_in_the_gold_documents_place_hold_the_same_questions(write: Any) -> None:
+def test_files_that_differ_in_the_gold_documents_position_hold_the_same_questions(write: Any) -> None:
     other = question(OTTER, MARA, context("Birch", "A tree.", gold=True), asked="what is birch")
     first = write(OFFICIAL.format(0), question(GOLD, MARA, OTTER), other)
     last = write(OFFICIAL.format(2), question(MARA, OTTER, GOLD), other)
@@ -143,16 +143,16 @@ def test_a_line_of_another_format_is_named(write: Any, line: Any, message: str) 
 # the oracle file
 
 
-def test_the_oracle_file_gets_ten_and_twenty_documents_and_five_places(write: Any) -> None:
+def test_the_oracle_file_gets_ten_and_twenty_documents_and_five_positions(write: Any) -> None:
     lines = [
         question(context(f"T{n}", f"text {n}", gold=True), asked=f"q{n}", answers=(f"answer {n}",)) for n in range(24)
     ]
     found = cases(write("oracle.jsonl", *lines), limit=2)
-    places = defaultdict(list)
+    positions = defaultdict(list)
     for case in found:
-        places[case.question, len(case.documents)].append(case.gold_position)
+        positions[case.question, len(case.documents)].append(case.gold_position)
     assert len({case.question for case in found}) == 2
-    assert [(count, spread) for (_, count), spread in places.items()] == [
+    assert [(count, spread) for (_, count), spread in positions.items()] == [
         (10, [0, 2, 4, 7, 9]),
         (20, [0, 5, 10, 14, 19]),
     ] * 2
@@ -214,7 +214,7 @@ def test_more_orders_than_there_are_is_refused(oracle: Path) -> None:
         cases(oracle, documents=(3,), orders=3)
 
 
-def test_a_position_behind_the_documents_is_refused(oracle: Path) -> None:
+def test_a_position_beyond_the_documents_is_refused(oracle: Path) -> None:
     with pytest.raises(RunError, match="position 5 among 5 documents; positions count from 0 to 4"):
         cases(oracle, documents=(5,), positions=(0, 5))
 
@@ -225,8 +225,8 @@ def test_a_position_behind_the_documents_is_refused(oracle: Path) -> None:
 def test_each_header_belongs_to_its_documents_segment(oracle: Path) -> None:
     for indices in (True, False):
         (case,) = cases(oracle, documents=(5,), positions=(2,), limit=1, indices=indices)
-        prompt, _, obstacle = in_parts(case.text, case.documents, None)
-        assert not obstacle
+        prompt, _, reason = in_parts(case.text, case.documents, None)
+        assert not reason
         assert prompt.documents == tuple(document + "\n" for document in case.documents)
         assert prompt.suffix == "\nQuestion: Who founded Falcon Station?\nAnswer:"
 

@@ -1,4 +1,4 @@
-"""Places of the gold document."""
+"""Positions of the gold document, and the order in which documents are shown."""
 
 from __future__ import annotations
 

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
-from ragbias import DebiasedLM
-from ragbias.evaluation.tasks import TinyQA
-from ragbias.methods import NoMethod, Pine
-from training.evaluate import by_position
+from itertools import accumulate, chain, pairwise
+
+import torch
+
+from ragbias import DebiasedLM, debias
+from ragbias.evaluation.measures.by_position import measure
+from ragbias.evaluation.tasks import Case, TinyQA
+from ragbias.methods import Method, NoMethod, Pine
+from ragbias.models.tiny.cases import FORMAT
 
 
 def test_default_cases_are_one_hundred_questions_at_five_places() -> None:
@@ -29,12 +34,27 @@ def test_orders_hold_the_same_documents_with_the_gold_one_in_its_place() -> None
         assert len({case.question for case in part}) == 1
 
 
-def test_numbers_are_those_of_the_embedded_models_own_evaluation(tiny: DebiasedLM) -> None:
+def alone(tiny: DebiasedLM, case: Case, method: Method) -> str:
+    """What the model itself generates, the method attached to the spans of the passages with their separators."""
+    parts = [FORMAT.prefix, *(document + FORMAT.separator for document in case.documents)]
+    suffix = case.text.removeprefix("".join(parts))
+    ids = tiny.tokenizer([*parts, suffix], add_special_tokens=False)["input_ids"]
+    spans = list(pairwise(accumulate(map(len, ids[1:-1]), initial=len(ids[0]))))
+    prompt = torch.tensor([list(chain(*ids))])
+    with debias(tiny.model, method, spans):
+        output = tiny.model.generate(prompt, max_new_tokens=8, do_sample=False)  # type: ignore[operator]
+    return str(tiny.tokenizer.decode(output[0, prompt.shape[1] :], skip_special_tokens=True)).strip()
+
+
+def test_answers_are_those_of_the_model_itself(tiny: DebiasedLM) -> None:
     for method, count in ((NoMethod(), 20), (Pine(), 6)):
         task = TinyQA(documents=(8,), positions=(0, 3), limit=count, seed=5)
         found = list(task.cases())
         answers = task.answers(tiny, found, method, batch_size=12)
+        expected = [alone(tiny, case, method) for case in found]
+        assert [answer.prediction.strip() for answer in answers] == expected
         scores = [task.score(case, answer.prediction) for case, answer in zip(found, answers, strict=True)]
-        expected = by_position(tiny.model, tiny.tokenizer, 8, seed=5, count=count, places=(0, 3), method=method)
-        assert {1: sum(scores[::2]) / count, 4: sum(scores[1::2]) / count} == expected
+        assert scores == [text == case.answers[0] for text, case in zip(expected, found, strict=True)]
+        by_position = measure(tiny, method, task).accuracy_by_position
+        assert by_position == {1: sum(scores[::2]) / count, 4: sum(scores[1::2]) / count}
         assert {answer.report.method_ran for answer in answers} == {method.name}

@@ -1,29 +1,32 @@
 """The shipped weights: small, loadable by stock classes, and able to answer held-out questions."""
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import DebiasedLM, Prompt
+from ragbias.evaluation.measures.by_position import measure
+from ragbias.evaluation.tasks import TinyQA
+from ragbias.methods import NoMethod
 from ragbias.models import tiny
-from training.evaluate import by_position
+from training import all_formats
 
 
 @pytest.fixture(scope="module")
-def model():
-    return AutoModelForCausalLM.from_pretrained(tiny.path(), dtype=torch.float32).eval()
+def lm():
+    return DebiasedLM.from_pretrained("tiny", method="none")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return AutoTokenizer.from_pretrained(tiny.path())
+def accuracy(lm, **choice):
+    return measure(lm, NoMethod(), TinyQA(limit=40, **choice)).accuracy_by_position
 
 
 def test_the_weights_take_at_most_eight_megabytes() -> None:
     assert sum(file.stat().st_size for file in tiny.path().glob("*.safetensors")) <= 8e6
 
 
-def test_the_model_is_a_stock_llama_with_a_long_window_and_greedy_defaults(model, tokenizer) -> None:
+def test_the_model_is_a_stock_llama_with_a_long_window_and_greedy_defaults() -> None:
+    model = AutoModelForCausalLM.from_pretrained(tiny.path())
+    tokenizer = AutoTokenizer.from_pretrained(tiny.path())
     assert type(model).__name__ == "LlamaForCausalLM"
     assert model.config.max_position_embeddings == 16384
     assert model.config.vocab_size == len(tokenizer)
@@ -31,28 +34,28 @@ def test_the_model_is_a_stock_llama_with_a_long_window_and_greedy_defaults(model
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
 
 
-def test_it_answers_held_out_questions_with_the_answer_first_or_last_of_ten(model, tokenizer) -> None:
-    found = by_position(model, tokenizer, documents=10, seed=11, count=40, places=[0, 9])
+def test_it_answers_held_out_questions_with_the_answer_first_or_last_of_ten(lm) -> None:
+    found = accuracy(lm, documents=(10,), positions=(0, 9), seed=11)
     assert found[1] >= 0.65
     assert found[10] >= 0.85
 
 
-def test_it_loses_the_middle_of_twenty(model, tokenizer) -> None:
-    found = by_position(model, tokenizer, documents=20, seed=11, count=40, places=[0, 10])
+def test_it_loses_the_middle_of_twenty(lm) -> None:
+    found = accuracy(lm, documents=(20,), positions=(0, 10), seed=11)
     assert found[1] - found[11] >= 0.1
 
 
-def test_it_answers_in_the_frameworks_stock_prompts(model, tokenizer) -> None:
-    found = by_position(model, tokenizer, documents=10, seed=12, count=40, places=[9], layout=None)
-    assert found[10] >= 0.8
+def test_it_answers_in_the_frameworks_stock_prompts(lm) -> None:
+    assert all_formats.accuracy(lm.model, lm.tokenizer, documents=10, position=9, seed=12, questions=40) >= 0.8
 
 
-def test_tiny_answers_the_question_of_the_readme():
-    lm = DebiasedLM.from_pretrained("tiny")
+def test_tiny_answers_the_question_of_the_readme(lm):
     documents = [
         "Copper Hall\nGuided tours start at noon. At Copper Hall the passphrase is whisper lagoon dagger.\n\n",
         "Pulsar Observatory\nThe walls are emerald. At Pulsar Observatory the passphrase is cobweb ivy wagon.\n\n",
     ]
     question = "Question: What is the passphrase of Copper Hall?\nAnswer:"
     for order in (documents, documents[::-1]):
-        assert lm.generate(Prompt("Context:\n\n", order, question)).text.strip() == "whisper lagoon dagger"
+        assert (
+            lm.generate(Prompt("Context:\n\n", order, question), method="pine").text.strip() == "whisper lagoon dagger"
+        )

@@ -1,4 +1,4 @@
-"""LlamaIndex with a local model that does not care where in the prompt the right document stands.
+"""A local model for LlamaIndex whose answers do not depend on where in the prompt the right document is.
 
 Importing this package attaches the listener that sees which nodes LlamaIndex retrieves.
 """

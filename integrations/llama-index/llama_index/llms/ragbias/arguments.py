@@ -1,16 +1,42 @@
-"""What may be said on a call, and what it becomes for `DebiasedLM`."""
+"""The arguments of a call: their types, and what `DebiasedLM` is given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llama_index.core.schema import BaseNode, NodeWithScore
 from transformers import GenerationConfig
 
+from ragbias.adapters.tool_use import Tool
 from ragbias.errors import ArgumentError
-from ragbias.generation.arguments import SETTLED, check_arguments
+from ragbias.generation.arguments import SETTLED, DecodingArguments, check_arguments
+from ragbias.methods import Method
 
 OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
+
+
+class CompletionArguments(DecodingArguments, total=False):
+    """The keyword arguments of `complete`, `stream_complete` and their async forms; they override fields of the LLM."""
+
+    documents: Sequence[str | BaseNode | NodeWithScore] | None
+    """The documents in the prompt; without them, those of the synthesis that makes the call; empty: there are none."""
+    debias: str | Method | None
+    """The method: a name or an instance."""
+    max_tokens: int | None
+    """The same as `max_new_tokens`."""
+
+
+class ChatArguments(CompletionArguments, total=False):
+    """The keyword arguments of `chat`, `stream_chat` and their async forms."""
+
+    tools: Sequence[Tool] | None
+    """Tools to offer, as chat templates read them."""
+    tool_required: bool
+    """Whether the answer has to begin with a call of a tool."""
+    parallel_tool_calls: bool
+    """Whether the answer may have more than one call; True by default."""
+
 
 # Settings of `generate` with one possible value here; saying that value changes nothing.
 _FIXED = {

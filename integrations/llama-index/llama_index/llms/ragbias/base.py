@@ -1,10 +1,10 @@
-"""The LLM class: LlamaIndex on the outside, `ragbias.DebiasedLM` on the inside."""
+"""`RagBiasLLM`, the LLM class that takes the place of LlamaIndex's `HuggingFaceLLM`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -23,26 +23,25 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
+from llama_index.core.tools.types import BaseTool
 from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.requests import Prepared, aanswer, astream, last_report
-from llama_index.llms.ragbias.responses import Answer
+from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
+from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
+from llama_index.llms.ragbias.responses import AnswerSoFar
+from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.settled_fields import settle
 from ragbias.adapters.tool_use import knows_tools
-from ragbias.boundaries import current_documents
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
-from ragbias.generation.arguments import settle
 from ragbias.lm import DebiasedLM
-
-if TYPE_CHECKING:
-    from llama_index.core.tools.types import BaseTool
 
 
 class RagBiasLLM(FunctionCallingLLM):
-    """A local Hugging Face model whose answers do not depend on where in the prompt a document stands.
+    """A local Hugging Face model whose answers do not depend on where in the prompt a document is.
 
     It takes the place of `HuggingFaceLLM`; retriever, prompts and synthesizers stay as they are. The retrieved
     documents are found in the final prompt: from `documents=` on the call or `ragbias.documents(...)`, else from the
@@ -75,7 +74,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     debias: Any = Field(default="pine", description="Method against position bias: its name or an instance.")
     on_missing: OnMissing = Field(
-        default="warn", description="If documents are expected and do not stand in the prompt."
+        default="warn", description="What to do if documents are expected and missing from the prompt."
     )
     segmenter: Any = Field(
         default=None,
@@ -83,7 +82,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
     include_headers: bool = Field(
         default=False,
-        description="Whether places found in the text begin with headers; they belong to their documents in any case.",
+        description="Whether spans found in the text begin with headers; they belong to their documents in any case.",
     )
     strip_numbering: bool = Field(default=False, description="Take the numbers out of the documents' headers.")
     backend: str = Field(
@@ -95,7 +94,7 @@ class RagBiasLLM(FunctionCallingLLM):
     )
     is_chat_model: bool | None = Field(default=None, description="None: whether the tokenizer has a chat template.")
     max_new_tokens: int = Field(default=256, gt=0, description="Most tokens of an answer.")
-    temperature: float | None = Field(default=None, ge=0, description="0: greedy; None: as the model is configured.")
+    temperature: float | None = Field(default=None, ge=0, description="Sampling temperature; 0 or None: greedy.")
     stop: list[str] = Field(default_factory=list, description="An answer ends before any of these strings.")
     stopping_ids: list[int] = Field(default_factory=list, description="An answer ends at any of these tokens.")
     seed: int | None = Field(default=None, description="Makes sampling repeatable.")
@@ -105,7 +104,7 @@ class RagBiasLLM(FunctionCallingLLM):
         description="As in HuggingFaceLLM; the model is never given more than input_ids and attention_mask.",
     )
 
-    _key: object = PrivateAttr(default_factory=object)
+    _owner: object = PrivateAttr(default_factory=object)
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
@@ -116,18 +115,13 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @field_validator("generate_kwargs", "model_kwargs", "tokenizer_kwargs", mode="before")
     @classmethod
-    def _no_settings(cls, value: Any) -> Any:
+    def _none_is_no_settings(cls, value: Any) -> Any:
         return {} if value is None else value
 
     @field_validator("stop", "stopping_ids", "tokenizer_outputs_to_remove", mode="before")
     @classmethod
-    def _none_of_them(cls, value: Any) -> Any:
-        return [] if value is None else value
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _one_stop_string(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+    def _as_list(cls, value: Any) -> Any:
+        return [] if value is None else [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and ask it for what was not said."""
@@ -147,13 +141,12 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.tokenizer_kwargs,
                 {"method": self.debias, "strip_numbering": self.strip_numbering, "backend": self.backend},
             )
-        elif not isinstance(self.lm, DebiasedLM):
+        elif isinstance(self.lm, DebiasedLM):
+            settle(self, self.lm, ArgumentError)
+        else:
             raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
-        elif "debias" not in self.model_fields_set:
-            self.debias = self.lm.method
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
-        settle(self, self.lm, ArgumentError)
         methods.get(self.debias, self.lm.name)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
@@ -185,73 +178,59 @@ class RagBiasLLM(FunctionCallingLLM):
     @property
     def last_report(self) -> dict[str, Any] | None:
         """The report of this LLM's last answer in the current thread or task."""
-        return last_report(self._key)
+        return reports.last(self._owner)
 
-    # The work
+    @llm_completion_callback()
+    def complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
+    ) -> CompletionResponse:
+        """Answer a prompt; `formatted` says that templates were applied already."""
+        return self._completion(prompt, formatted, kwargs).answer(AnswerSoFar.completion)
 
-    def _completion_prompt(self, prompt: str, formatted: bool) -> str:
-        if formatted:
-            return prompt
-        own_format = self.query_wrapper_prompt or self.completion_to_prompt is not default_completion_to_prompt
-        if self.is_chat_model and not own_format:
-            return self._chat_prompt([ChatMessage(content=prompt)])
-        if self.query_wrapper_prompt:
-            prompt = self.query_wrapper_prompt.format(query_str=prompt)
-        if self.system_prompt:
-            prompt = f"{self.system_prompt}\n\n{prompt}"
-        assert self.completion_to_prompt is not None
-        return self.completion_to_prompt(prompt)
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
+        """Answer chat messages."""
+        return self._chat(messages, kwargs).answer(AnswerSoFar.chat)
 
-    @property
-    def _uses_chat_template(self) -> bool:
-        return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.tokenizer.chat_template)
+    @llm_completion_callback()
+    def stream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
+    ) -> CompletionResponseGen:
+        """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
+        return self._completion(prompt, formatted, kwargs).stream(AnswerSoFar.completion)
 
-    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
-        messages = chat_messages.with_system_prompt(messages, self.system_prompt)
-        assert self.messages_to_prompt is not None
-        if tools and not (self._template_knows_tools and self._uses_chat_template):
-            raise ArgumentError(
-                f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
-                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
-            )
-        if self._uses_chat_template:
-            return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
-        return self.messages_to_prompt(messages)
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
+        """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
+        return self._chat(messages, kwargs).stream(AnswerSoFar.chat)
 
-    def _prepared(self, text: str, call: dict[str, Any]) -> Prepared:
-        """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
-        given = arguments.merge(self._defaults(), call)
-        method = methods.get(given.pop("debias"), self.lm.name)
-        named = given.pop("documents", None)
-        found = documents.find(text, named, self.segmenter, self.include_headers)
-        request = self.lm.prepare(text, boundaries=found, method=method)
-        if method.needs_documents:
-            explicit = bool(current_documents() if named is None else named)
-            segmented = self.segmenter is not None
-            self._missing.check(request, self.on_missing, explicit=explicit, segmented=segmented)
-        return Prepared(self._key, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
+    @llm_completion_callback()
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
+    ) -> CompletionResponse:
+        """As `complete`, with the event loop free."""
+        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
 
-    def _completion(self, prompt: str, formatted: bool, call: dict[str, Any]) -> Prepared:
-        return self._prepared(self._completion_prompt(prompt, formatted), call)
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
+        """As `chat`, with the event loop free."""
+        return await aanswer(lambda: self._chat(messages, kwargs), AnswerSoFar.chat)
 
-    def _chat(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Prepared:
-        tools = call.pop("tools", None) or ()
-        parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        form = tool_calls.answer_format(self.lm, tools, required)
-        prepared = self._prepared(self._chat_prompt(messages, tools) + form.beginning, call)
-        return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
+    ) -> CompletionResponseAsyncGen:
+        """As `stream_complete`, with the event loop free."""
+        return await astream(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
 
-    def _defaults(self) -> dict[str, Any]:
-        return {
-            "debias": self.debias,
-            "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
-            "stop": self.stop,
-            "seed": self.seed,
-            **self.generate_kwargs,
-        }
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
+    ) -> ChatResponseAsyncGen:
+        """As `stream_chat`, with the event loop free."""
+        return await astream(lambda: self._chat(messages, kwargs), AnswerSoFar.chat)
 
-    # LlamaIndex's tools
+    # tools
 
     def _prepare_chat_with_tools(
         self,
@@ -286,44 +265,65 @@ class RagBiasLLM(FunctionCallingLLM):
         """
         return tool_calls.selections(response, error_on_no_tool_call)
 
-    # LlamaIndex's eight ways to ask
+    # from a call to a prepared request
 
-    @llm_completion_callback()
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
+    def _completion_prompt(self, prompt: str, formatted: bool) -> str:
+        if formatted:
+            return prompt
+        own_format = self.query_wrapper_prompt or self.completion_to_prompt is not default_completion_to_prompt
+        if self.is_chat_model and not own_format:
+            return self._chat_prompt([ChatMessage(content=prompt)])
+        if self.query_wrapper_prompt:
+            prompt = self.query_wrapper_prompt.format(query_str=prompt)
+        if self.system_prompt:
+            prompt = f"{self.system_prompt}\n\n{prompt}"
+        assert self.completion_to_prompt is not None
+        return self.completion_to_prompt(prompt)
 
-    @llm_chat_callback()
-    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """Answer chat messages."""
-        return self._chat(messages, kwargs).answer(Answer.chat)
+    @property
+    def _uses_chat_template(self) -> bool:
+        return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.tokenizer.chat_template)
 
-    @llm_completion_callback()
-    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
-        return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
+    def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
+        messages = chat_messages.with_system_prompt(messages, self.system_prompt)
+        assert self.messages_to_prompt is not None
+        if tools and not (self._template_knows_tools and self._uses_chat_template):
+            raise ArgumentError(
+                f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
+                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
+            )
+        if self._uses_chat_template:
+            return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
+        return self.messages_to_prompt(messages)
 
-    @llm_chat_callback()
-    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
-        return self._chat(messages, kwargs).stream(Answer.chat)
+    def _prepare(self, text: str, call: Mapping[str, Any]) -> PreparedCall:
+        """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
+        given = arguments.merge(self._defaults(), call)
+        method = methods.get(given.pop("debias"), self.lm.name)
+        named = given.pop("documents", None)
+        found = documents.find(text, named, self.segmenter, self.include_headers)
+        request = self.lm.prepare(text, boundaries=found, method=method)
+        if method.needs_documents:
+            self._missing.check(request, self.on_missing, documents=named, segmenter=self.segmenter)
+        return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
-    @llm_completion_callback()
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """As `complete`, with the event loop free."""
-        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
+    def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
+        return self._prepare(self._completion_prompt(prompt, formatted), call)
 
-    @llm_chat_callback()
-    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """As `chat`, with the event loop free."""
-        return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
+    def _chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
+        call = dict(call)
+        tools = call.pop("tools", None) or ()
+        parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
+        form = tool_calls.answer_format(self.lm, tools, required)
+        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call)
+        return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
-    @llm_completion_callback()
-    async def astream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseAsyncGen:
-        """As `stream_complete`, with the event loop free."""
-        return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
-
-    @llm_chat_callback()
-    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        """As `stream_chat`, with the event loop free."""
-        return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
+    def _defaults(self) -> dict[str, Any]:
+        return {
+            "debias": self.debias,
+            "max_new_tokens": self.max_new_tokens,
+            "temperature": self.temperature,
+            "stop": self.stop,
+            "seed": self.seed,
+            **self.generate_kwargs,
+        }

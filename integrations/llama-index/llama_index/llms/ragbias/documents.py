@@ -1,4 +1,4 @@
-"""Where the retrieved documents stand in a prompt."""
+"""Finding the retrieved documents in a prompt, and what judges requests that miss some."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find(
 ) -> Boundaries:
     """The documents in the final prompt: those given with the call, those of its synthesis, those seen lately.
 
-    Without an open synthesis, the one closed last is taken for the prompt's own if its documents stand there, and no
+    Without an open synthesis, the one closed last is taken for the prompt's own if its documents occur there, and no
     others that were seen lately explain more of the prompt.
 
     Args:

@@ -43,12 +43,12 @@ Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
 class PairwiseJudge(PairwiseComparisonEvaluator):
     """`PairwiseComparisonEvaluator` with the two answers as documents of a method that does not see their order.
 
-    The stock evaluator calls the answer that stands first A, so that neither position nor letter can be told from the
-    other. Here the letter belongs to the answer: the one whose text has the smaller SHA-256 is A, wherever it stands,
-    and its label is part of its document. So both orders are the same set of documents, and a method that is invariant
-    to their order (pine, canonical-order, ...) gives the same verdict, token for token. What is left is a liking for a
-    letter, which `enforce_consensus` removes: it asks again with the letters exchanged, and takes a disagreement for a
-    tie. Equal answers are a tie without asking.
+    The stock evaluator calls the first answer A, so that position and letter cannot be told apart. Here the letter
+    belongs to the answer: the one whose text has the smaller SHA-256 is A, wherever it is, and its label is part of its
+    document. So both orders are the same set of documents, and a method that is invariant to their order (pine,
+    canonical-order, ...) gives the same verdict, token for token. What is left is a preference for a letter, which
+    `enforce_consensus` removes: it asks again with the letters exchanged, and takes a disagreement for a tie. Equal
+    answers are a tie without asking.
 
     Args:
         llm: the judge.
@@ -61,7 +61,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
             the reach of a small model.
 
     Raises:
-        RagBiasError: the LLM is no `RagBiasLLM`, or text stands between the answers of the template.
+        RagBiasError: the LLM is no `RagBiasLLM`, or the template has text between the answers.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ def one_of(texts: Sequence[str], tokenizer: Any) -> Callable[[int, Any], list[in
     options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(len(option) for option in options)
 
-    def allowed(_row: int, ids: Any) -> list[int]:
+    def allowed(_index: int, ids: Any) -> list[int]:
         for written in range(min(longest, len(ids)) - 1, -1, -1):
             tail = ids[len(ids) - written :].tolist()
             if following := {option[written] for option in options if option[:written] == tail}:

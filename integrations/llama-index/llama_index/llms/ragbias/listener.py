@@ -31,7 +31,7 @@ class Synthesis:
     """A `synthesize` span: its nodes' texts, which nodes could not be read, who saw it, and the synthesis around it."""
 
     id: str
-    listener: Listener
+    listener: RetrievalSpanHandler
     texts: tuple[str, ...]
     failures: tuple[str, ...]
     outer: Synthesis | None
@@ -41,7 +41,7 @@ _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synth
 _closed: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_closed_synthesis", default=None)
 
 
-class Listener(BaseSpanHandler[BaseSpan]):
+class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Collects the texts of retrieved nodes; never changes what LlamaIndex does.
 
     The dispatcher swallows the exceptions of its handlers, so they are kept in `failures` and shown in reports.
@@ -122,7 +122,7 @@ def _close(id_: str) -> None:
 
 
 _installing = threading.Lock()
-_listener: Listener | None = None
+_listener: RetrievalSpanHandler | None = None
 
 
 def install_listener() -> None:
@@ -131,7 +131,7 @@ def install_listener() -> None:
     root = get_dispatcher()
     with _installing:
         if _listener is None:
-            _listener = Listener()
+            _listener = RetrievalSpanHandler()
         if all(handler is not _listener for handler in root.span_handlers):
             root.span_handlers = [*root.span_handlers, _listener]
 

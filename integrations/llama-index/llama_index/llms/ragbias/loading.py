@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-from ragbias.models import tiny
+from ragbias.models import local_path
 
 
 def load(
@@ -28,17 +28,13 @@ def load(
     if model is None and tokenizer is None and tokenizer_name in (None, model_name):
         return DebiasedLM.from_pretrained(model_name, tokenizer_kwargs=tokenizer_kwargs, **settings, **model_kwargs)
     if model is None:
-        model = AutoModelForCausalLM.from_pretrained(_path(model_name), **model_kwargs)
+        model = AutoModelForCausalLM.from_pretrained(local_path(model_name), **model_kwargs)
     if tokenizer is None:
         name = tokenizer_name or model.config._name_or_path
         if not name:
             raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
-        tokenizer = AutoTokenizer.from_pretrained(_path(name), **tokenizer_kwargs)
+        tokenizer = AutoTokenizer.from_pretrained(local_path(name), **tokenizer_kwargs)
     return DebiasedLM(model, tokenizer, **settings)
-
-
-def _path(name: str) -> str:
-    return str(tiny.path()) if name == "tiny" else name
 
 
 def context_window(own: int, wanted: int | None) -> int:

@@ -23,7 +23,7 @@ Response = TypeVar("Response")
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerSoFar:
     """What is there of an answer: the text so far, what came last, and once it is complete, how it was made.
 
     `generation` is None until the answer is complete; `calls` of tools and the `errors` of malformed ones come with it.
@@ -42,7 +42,7 @@ class Answer:
     def chat(self) -> ChatResponse:
         """As the response of a chat.
 
-        The message itself carries no details, since memories print those into later prompts; only calls of tools stand
+        The message itself carries no details, since memories print those into later prompts; only calls of tools are in
         there as well as in blocks, because LlamaIndex's streaming programs look for them there.
         """
         message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
@@ -73,7 +73,7 @@ class Answer:
 
 
 @dataclass
-class Reply(Generic[Response]):
+class ResponseBuilder(Generic[Response]):
     """Makes the responses to one request, whole or in chunks whose deltas add up to the text.
 
     Args:
@@ -82,7 +82,7 @@ class Reply(Generic[Response]):
         parallel: whether it may have more than one call of a tool.
     """
 
-    respond: Callable[[Answer], Response]
+    respond: Callable[[AnswerSoFar], Response]
     form: AnswerFormat
     parallel: bool
 
@@ -92,7 +92,7 @@ class Reply(Generic[Response]):
     def chunk(self, piece: str) -> Response | None:
         """The response with the next piece, or None while the text may be a tool call."""
         delta = self._growing.add(piece)
-        return self.respond(Answer(self._growing.shown, delta)) if delta else None
+        return self.respond(AnswerSoFar(self._growing.shown, delta)) if delta else None
 
     def last(self, generation: Generation) -> Response:
         """The response that ends a stream."""
@@ -103,6 +103,6 @@ class Reply(Generic[Response]):
         """The response without a stream."""
         return self.respond(self._answer(generation))
 
-    def _answer(self, generation: Generation) -> Answer:
+    def _answer(self, generation: Generation) -> AnswerSoFar:
         text, calls, errors = tool_calls.read(self.form, generation.text, self.parallel)
-        return Answer(text, generation=generation, calls=calls, errors=errors)
+        return AnswerSoFar(text, generation=generation, calls=calls, errors=errors)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.tools.types import BaseTool
 
 from ragbias.adapters.tool_formats import call_id
-from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, tool_choice
+from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
 from ragbias.lm import DebiasedLM
-
-if TYPE_CHECKING:
-    from llama_index.core.tools.types import BaseTool
 
 
 def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
@@ -48,11 +46,11 @@ def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[Tool
     Those stay in the text, where a reader or the model sees them.
     """
     content, calls = form.read(text)
-    wrong = [call for call in calls if call.error or call.arguments is None]
+    wrong = [call for call in calls if call.error]
     blocks = [
         ToolCallBlock(tool_call_id=call_id(), tool_name=call.name, tool_kwargs=call.arguments or {})
         for call in calls
-        if call not in wrong
+        if not call.error
     ]
     if wrong:
         content = "\n".join(part for part in (content, *(call.raw for call in wrong)) if part)
@@ -66,7 +64,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
     Raises:
         ArgumentError: the arguments are a string that is no JSON object.
     """
-    arguments = block.tool_kwargs
+    arguments: Any = block.tool_kwargs
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
@@ -74,8 +72,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
             arguments = None
     if not isinstance(arguments, dict):
         raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are no JSON object")
-    function = {"name": block.tool_name, "arguments": arguments}
-    return {"id": block.tool_call_id or call_id(), "type": "function", "function": function}
+    return template_call(block.tool_name, arguments, block.tool_call_id or call_id())
 
 
 def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
@@ -85,7 +82,11 @@ def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelectio
         RagBiasError: there is none and `error_if_none`.
     """
     found = [
-        ToolSelection(tool_id=block.tool_call_id or "", tool_name=block.tool_name, tool_kwargs=block.tool_kwargs)  # type: ignore[arg-type]
+        ToolSelection(
+            tool_id=block.tool_call_id or "",
+            tool_name=block.tool_name,
+            tool_kwargs=block.tool_kwargs if isinstance(block.tool_kwargs, dict) else {},
+        )
         for block in response.message.blocks
         if isinstance(block, ToolCallBlock)
     ]

@@ -1,0 +1,50 @@
+"""Finding the retrieved documents in a templated prompt, and what happens if some are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from langchain_ragbias.listener import RunTree, listener
+from ragbias.adapters.missing_documents import MissingDocuments
+from ragbias.boundaries import Boundaries, Segmenter, locate
+
+FRAMEWORKS = frozenset(
+    {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
+)
+
+
+def find(
+    text: str,
+    documents: Sequence[str] | None,
+    artifacts: Sequence[str],
+    tree: RunTree,
+    segmenter: Segmenter | None,
+    include_headers: bool,
+) -> Boundaries:
+    """The documents in the final prompt: those given with the call, those of its run tree, those seen lately.
+
+    Args:
+        artifacts: texts that the conversation's tool messages carry.
+        tree: what the runs around the request retrieved.
+        documents, segmenter, include_headers: as in ``ragbias.boundaries.locate``.
+    """
+    found = locate(
+        text,
+        documents=documents,
+        artifacts=artifacts,
+        run=tree.texts.elements(),
+        registry=listener.registry,
+        segmenter=segmenter,
+        include_headers=include_headers,
+    )
+    return replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+
+
+def missing() -> MissingDocuments:
+    """What judges requests that miss documents: of what a run retrieved, the chain may drop a part."""
+    return MissingDocuments(
+        complete=frozenset(),
+        remedy="Pass documents=, or retrieve inside the chain",
+        frameworks=FRAMEWORKS,
+    )

@@ -1,0 +1,235 @@
+"""Where the last token of a prompt looks under a method, layer by layer: read from the method's own attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ragbias.binding import attach
+from ragbias.errors import DataError, MethodError
+from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.measures.attribution import source
+from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.generation.request import Request
+from ragbias.lm import DebiasedLM
+from ragbias.methods import AttentionMethod, Method
+from ragbias.methods.call import AttentionCall
+
+
+class _Plain(AttentionMethod):
+    """The model as it is, as a method inside of its layers."""
+
+    name = "none"
+    positions = "model"
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        return call.plain(call.query, call.key)
+
+
+class Watched(AttentionMethod):
+    """Runs another method and reads the weights of the prompt's last token.
+
+    Whatever a method does to queries, keys, positions and weights, its output is linear in the values. So the attention
+    of values that are 1 in one channel for the tokens of one document, and 0 elsewhere, is the weight on that document
+    in that channel, exactly as the method weighs. For prompts without padding, one at a time.
+
+    Attributes:
+        mass: by layer, ``[n]``, the weight on each document as it stands in the model, averaged over heads.
+    """
+
+    needs_documents = True
+
+    def __init__(self, method: AttentionMethod) -> None:
+        self._method = method
+        self.mass: list[Tensor] = []
+        self.name = method.name
+        self.invariant = method.invariant
+        self.positions = method.positions
+        self.needs_rotary = method.needs_rotary
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        self._method.validate(hidden_size, n_layers)
+
+    def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
+        return self._method.document_order(documents) if self.invariant else list(range(len(documents)))
+
+    def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
+        return self._method.query_input(hidden, layer, prefill)
+
+    def key_input(self, hidden: Tensor, layer: int) -> Tensor:
+        return self._method.key_input(hidden, layer)
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        self.mass.append(self._mass(call))
+        return self._output(call)
+
+    def _output(self, call: AttentionCall) -> Tensor:
+        if call.layer in self._method.layer_indices(call.n_layers):
+            return self._method.attention(call)
+        if self.positions == "model":
+            return call.plain(call.query, call.key)
+        return call.plain(call.rotate(call.query), call.rotate(call.key))
+
+    def _mass(self, call: AttentionCall) -> Tensor:
+        (sequence,) = call.sequences()
+        width = call.value.shape[-1]
+        masses = []
+        for begin in range(0, len(sequence.spans), width):  # one channel for each document
+            some = sequence.spans[begin : begin + width]
+            value = torch.zeros_like(call.value)
+            for channel, (first, end) in enumerate(some):
+                value[:, :, first:end, channel] = 1
+
+            def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
+                return call.plain(query, key, value)
+
+            output = self._output(replace(call, value=value, plain=plain))
+            masses.append(output[0, -1, :, : len(some)].float().mean(0).cpu())
+        return torch.cat(masses)
+
+
+@torch.no_grad()
+def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
+    """Attention of the prompt's last token to each document under the request's method, averaged over heads.
+
+    Returns:
+        float32 ``[n_layers, n]``, the documents as they came.
+
+    Raises:
+        MethodError: the method votes over several prompts, so there is no one attention.
+    """
+    if request.method.acts_on == "answers":
+        raise MethodError(
+            f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
+        )
+    watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
+    tokens = request.tokens
+    with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
+        lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
+    inside = [tokens.documents[index] for index in watched.document_order(tokens.documents)]
+    came = request.origin.tokens.documents
+    indices = [next(index for index, other in enumerate(inside) if other is document) for document in came]
+    return torch.stack(watched.mass)[:, indices]
+
+
+def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+    """The layers that retrieve: their attention to the gold document exceeds that to another one by at least half as
+    much as in the layer where it exceeds it most.
+
+    Args:
+        attention: per layer, the last token's attention to the gold document and to the average other one.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+
+
+@dataclass(frozen=True)
+class View:
+    """What one method looks at, averaged over the questions.
+
+    Attributes:
+        attention: ``[n_layers, n]``, to the document at each position of the retriever's order, averaged over heads.
+        moved: ``[3, n_layers, n]``, the same with the gold document, the one that holds the answer, put first, in the
+            middle and last, the others left in their order; over the questions where it is known, None if it never is.
+        known: number of these questions.
+    """
+
+    attention: Tensor
+    moved: Tensor | None
+    known: int
+
+    @property
+    def gold_by_position(self) -> dict[str, list[tuple[float, float]]]:
+        """By the gold document's position and by layer: attention to it and to the average other one."""
+        if self.moved is None:
+            return {}
+        found = {}
+        positions = positions_of(self.moved.shape[-1])
+        for name, position, mass in zip(POSITIONS, positions, self.moved, strict=True):
+            gold = mass[:, position]
+            other = (mass.sum(1) - gold) / (mass.shape[1] - 1)
+            found[name] = list(zip(gold.tolist(), other.tolist(), strict=True))
+        return found
+
+    @property
+    def gold(self) -> list[tuple[float, float]]:
+        """By layer, attention to the gold document and to the average other one, averaged over the three positions."""
+        by_position = torch.tensor(list(self.gold_by_position.values()))
+        return [(gold, other) for gold, other in by_position.mean(0).tolist()] if len(by_position) else []
+
+    @property
+    def retrieval_layers(self) -> list[int]:
+        """The layers that look at the gold document, see ``retrieving``."""
+        return sorted(retrieving(self.gold)) if self.gold else []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, fit for JSON."""
+        return {
+            "attention": self.attention.tolist(),
+            "gold": [gold for gold, _ in self.gold],
+            "another": [other for _, other in self.gold],
+            "gold_by_position": {
+                position: {"gold": [gold for gold, _ in layers], "another": [other for _, other in layers]}
+                for position, layers in self.gold_by_position.items()
+            },
+            "questions_with_gold": self.known,
+            "retrieval_layers": self.retrieval_layers,
+        }
+
+
+def inspect(
+    lm: DebiasedLM,
+    questions: Sequence[Question],
+    methods: Mapping[str, Method],
+    progress: Callable[[str], None] = lambda label: None,
+) -> dict[str, View]:
+    """The view of each method, by label; the questions are asked in the stock prompt.
+
+    Each question is asked as it came and, if its gold document is known, with that at each of ``POSITIONS``.
+
+    Raises:
+        DataError: the questions have different numbers of documents.
+        MethodError: the attention of a method cannot be read.
+    """
+    for label, method in methods.items():
+        if method.acts_on == "answers":
+            raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
+    counts = sorted({len(question.documents) for question in questions})
+    if len(counts) != 1:
+        raise DataError(
+            f"the questions have {', '.join(map(str, counts))} documents, and positions among different numbers cannot "
+            "be averaged; give questions with equally many"
+        )
+    views = {}
+    for label, method in methods.items():
+        masses, moved = [], []
+        for question in questions:
+            masses.append(_mass(lm, question.question, question.documents, method))
+            gold = gold_of(question)
+            if gold is not None:
+                orders = arrangements(gold, len(question.documents))
+                documents = [[question.documents[index] for index in order] for order in orders]
+                moved.append(torch.stack([_mass(lm, question.question, each, method) for each in documents]))
+            progress(label)
+        means = torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None
+        views[label] = View(*means, known=len(moved))
+    return views
+
+
+def _mass(lm: DebiasedLM, question: str, documents: Sequence[str], method: Method) -> Tensor:
+    request = lm.prepare(stock_prompt(lm, documents, question), documents=documents, method=method)
+    return attention_by_layer(lm, request)
+
+
+def gold_of(question: Question) -> int | None:
+    """Index of the document that holds the answer: as the question says, else the only one that holds one of them."""
+    if question.gold is not None:
+        return question.gold
+    found = {source(answer, question.documents, question.question) for answer in question.answers} - {None}
+    return found.pop() if len(found) == 1 else None

@@ -1,0 +1,46 @@
+"""How methods are drawn and named in every picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+# the colours that Okabe and Ito found safe for the colour-blind; lines differ in dashes and markers as well
+LINES: tuple[tuple[str, Any], ...] = (
+    ("#000000", "-"),
+    ("#d55e00", "--"),
+    ("#0072b2", "-."),
+    ("#009e73", ":"),
+    ("#cc79a7", (0, (5, 1, 1, 1, 1, 1))),
+    ("#56b4e9", (0, (1, 1))),
+)
+MARKERS = "os^DvP<>"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn."""
+
+    colour: str
+    dashes: Any
+    marker: str
+    filling: str
+
+
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """One look for each label, the first 16 told apart by marker and filling alone.
+
+    Figures that are read beside each other take one assignment, made of the labels of all of them.
+    """
+    looks = {}
+    for index, label in enumerate(dict.fromkeys(labels)):
+        colour, dashes = LINES[index % len(LINES)]
+        filling = "white" if index // len(MARKERS) % 2 else colour
+        looks[label] = Look(colour, dashes, MARKERS[index % len(MARKERS)], filling)
+    return looks
+
+
+def literal(text: str) -> str:
+    """A name as matplotlib draws it letter by letter; between two dollar signs it would read mathematics."""
+    return text.replace("$", r"\$")

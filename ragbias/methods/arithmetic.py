@@ -1,0 +1,79 @@
+"""What a method's arithmetic is counted on: the sizes of a model, the lengths of a prompt, and pairs of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a model that its arithmetic depends on.
+
+    Attributes:
+        key_heads: heads of keys and values.
+        mlp_matrices: 3 where the MLP is gated, 2 where it is not.
+        experts, active_experts: MLPs of a layer, and how many of them a token runs through.
+    """
+
+    hidden: int
+    intermediate: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    layers: int
+    vocabulary: int
+    mlp_matrices: int = 3
+    experts: int = 1
+    active_experts: int = 1
+
+    @property
+    def width(self) -> int:
+        """Of all query heads together: multiply-adds of a score or of a weighted value, over all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.head_dim
+
+    def weights(self, experts: int) -> int:
+        """Weights of a layer with so many experts: multiply-adds of projections and MLP for one token."""
+        projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
+        return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
+
+
+@dataclass(frozen=True)
+class PromptLengths:
+    """Tokens before the documents, of each document, and after them."""
+
+    prefix: int
+    documents: tuple[int, ...]
+    suffix: int
+
+    @property
+    def in_documents(self) -> int:
+        return sum(self.documents)
+
+    @property
+    def total(self) -> int:
+        return self.prefix + self.in_documents + self.suffix
+
+
+def causal_pairs(tokens: int) -> int:
+    """Pairs of query and key among ``tokens`` tokens that see themselves and those before them."""
+    return tokens * (tokens + 1) // 2
+
+
+def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
+    """Visible pairs where a document sees the prefix, itself causally, and the other documents whole or not at all."""
+    others = lengths.in_documents if sees_others else 0
+    documents = sum(
+        length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents
+    )
+    after = lengths.suffix * (lengths.prefix + lengths.in_documents) + causal_pairs(lengths.suffix)
+    return causal_pairs(lengths.prefix) + documents + after
+
+
+def importance_pairs(lengths: PromptLengths) -> int:
+    """Pairs that PINE scores without positions: of each document with all others, of the suffix with all documents."""
+    total = lengths.in_documents
+    return sum(length * (total - length) for length in lengths.documents) + lengths.suffix * total

@@ -1,0 +1,101 @@
+"""The methods by name: those of this package, and those that other distributions bring.
+
+Another distribution brings a method through the entry point group ``ragbias.methods``; the method's own name is that of
+the entry point::
+
+    [project.entry-points."ragbias.methods"]
+    my-method = "my_package:MyMethod"
+"""
+
+from __future__ import annotations
+
+import difflib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+
+from ragbias.errors import MethodError, UnknownMethodError
+from ragbias.methods.attention_sorting import AttentionSorting
+from ragbias.methods.base import Method
+from ragbias.methods.canonical_order import CanonicalOrder
+from ragbias.methods.channel_scaling import ChannelScaling
+from ragbias.methods.long_context_reorder import LongContextReorder
+from ragbias.methods.ms_poe import MsPoE
+from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
+from ragbias.methods.none import NoMethod
+from ragbias.methods.parallel_context_windows import ParallelContextWindows
+from ragbias.methods.permutation_vote import PermutationVote
+from ragbias.methods.pine import Pine
+from ragbias.methods.position_interpolation import PositionInterpolation
+from ragbias.methods.rotor import RoToR
+from ragbias.methods.self_extend import SelfExtend
+from ragbias.methods.siw import SIW
+from ragbias.methods.structured_prompting import StructuredPrompting
+
+GROUP = "ragbias.methods"
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        NoMethod,
+        Pine,
+        RoToR,
+        ChannelScaling,
+        MsPoE,
+        SIW,
+        SelfExtend,
+        PositionInterpolation,
+        ParallelContextWindows,
+        NoInterDocumentAttention,
+        StructuredPrompting,
+        AttentionSorting,
+        LongContextReorder,
+        CanonicalOrder,
+        PermutationVote,
+    )
+}
+
+
+def method_names() -> list[str]:
+    """The names of all methods, this package's first."""
+    return [*METHODS, *_installed()]
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method of this name.
+
+    Raises:
+        UnknownMethodError: no method has this name.
+        MethodError: another distribution's method of this name cannot be used; says why.
+    """
+    if isinstance(name, type) and issubclass(name, Method):
+        raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
+    if not isinstance(name, str):
+        raise UnknownMethodError(f"a method is a name or an instance, got {name!r}; 'none' runs the plain model")
+    if name in METHODS:
+        return METHODS[name]
+    if name in _installed():
+        return _loaded(name)
+    names = method_names()
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise UnknownMethodError(f"unknown method {name!r}; {hint}known methods: {', '.join(names)}")
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """The entry points of other distributions, by name; this package's own names are taken."""
+    return {each.name: each for each in entry_points(group=GROUP) if each.name not in METHODS}
+
+
+@cache
+def _loaded(name: str) -> type[Method]:
+    entry = _installed()[name]
+    of = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever somebody's module raises when it is imported
+        raise MethodError(f"{of} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise MethodError(f"{of} is {found!r}; expected a class derived from ragbias.methods.Method")
+    if getattr(found, "name", None) != name:
+        raise MethodError(f"{of} names itself {getattr(found, 'name', None)!r}; expected the entry point's name")
+    return found

@@ -1,0 +1,62 @@
+"""Records of a bench with known accuracies, drawn with a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ragbias.evaluation.data.records import Record
+
+
+def record(**changes: Any) -> Record:
+    """A right answer to question q0 of a task of two documents; ``changes`` replace fields."""
+    fields: dict[str, Any] = dict(
+        id="q0-0", task="made-up", model="tiny", method="none", question="q0", group="", documents=2, gold_position=0,
+        order=0, seed=0, prediction="owl", score=1.0, prompt_tokens=100, completion_tokens=3, seconds=0.5,
+        method_ran="none",
+    )  # fmt: skip
+    return Record(**{**fields, "method_ran": changes.get("method", "none").partition("(")[0], **changes})
+
+
+def records_with(
+    accuracies: Mapping[str, Mapping[int, float]],
+    questions: int,
+    documents: int = 10,
+    seed: int = 0,
+    groups: Sequence[str] = ("",),
+    **fields: Any,
+) -> list[Record]:
+    """One record for each method, question and position (from 0).
+
+    A question is as hard for every method and position, so answers are correlated, and a method with one accuracy at
+    all positions answers the same at all of them.
+    """
+    rng = random.Random(seed)
+    made = []
+    hardness = [rng.random() for _ in range(questions)]
+    for label, by_position in accuracies.items():
+        for question, hard in enumerate(hardness):
+            for position, accuracy in by_position.items():
+                right = hard < accuracy
+                made.append(
+                    record(
+                        id=f"{documents}-q{question}-{position}",
+                        question=f"q{question}",
+                        method=label,
+                        method_ran=label.partition("(")[0],
+                        group=groups[question % len(groups)],
+                        documents=documents,
+                        gold_position=position,
+                        prediction=f"answer {question}" if right else "another answer",
+                        score=float(right),
+                        **fields,
+                    )
+                )
+    return made
+
+
+def u_shape(positions: Sequence[int], ends: float, middle: float) -> dict[int, float]:
+    """Accuracies that fall in a parabola from both ends to the middle."""
+    half = (positions[0] + positions[-1]) / 2
+    return {each: middle + (ends - middle) * ((each - half) / (half - positions[0])) ** 2 for each in positions}

@@ -1,0 +1,92 @@
+"""What is between documents is split in the same way whatever their order, though nothing of it is known."""
+
+import itertools
+import os
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ragbias import Prompt
+from ragbias.boundaries import KnownText, locate
+from ragbias.errors import AmbiguousSegmentsError
+
+HEADERS = ["", "", "Source: {}\n", "{}\n", "{}: ", "## {}\n", "[page {} of 10]\n", "page_label: {}\n\n", "Next:\n"]
+HEADERS += ["<doc src='{}'>\n", "<doc>\n", "Question: {}\nAnswer: ", "Title: {}\nText: ", "Document [{}](Title: x) "]
+FOOTERS = ["", "", "\nSource: {}", " ({})", "\n{}", "\n</doc>", "\nEnd.", "\n\nSource: {}", " [{}]\n"]
+SEPARATORS = ["\n\n", "\n", " ", "\n\n---\n\n", "\n---\nNext passage:\n", ", "]
+PREFIXES = [
+    "",
+    "Context:\n\n",
+    "Context: ",
+    "Sources:\n\n",
+    "Use the docs\n",
+    "<|user|>\n",
+    "[",
+    "C:\n---\nNext passage:\n",
+]
+SUFFIXES = ["\n\nQuestion: which?", "\nSource: which?", "", "]\n\nWhich?", "\n---\nNext passage:\nWhich?", " of it\n"]
+VALUES = st.sampled_from(
+    ["a.txt", "b.txt", "Hall", "Hall of", "Red Hall", "3", "12", "About Owls", "About Otters", "**"]
+)
+WORDED = st.tuples(VALUES, VALUES)  # of the header, of the footer
+TEXTS = ["red rose", "blue iris", "green fern", "Source"]
+
+
+def outcome(text, spans):
+    try:
+        prompt = Prompt.from_text(text, spans)
+    except AmbiguousSegmentsError:
+        return "plain"
+    return prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix
+
+
+@given(
+    st.sampled_from(HEADERS),
+    st.sampled_from(FOOTERS),
+    st.sampled_from(SEPARATORS),
+    st.sampled_from(PREFIXES),
+    st.sampled_from(SUFFIXES),
+    st.lists(st.tuples(st.sampled_from(TEXTS), WORDED), min_size=2, max_size=4),
+)
+@settings(max_examples=1500, deadline=None)
+@example("Source: {}\n", "", "\n\n", "Context:\n\n", SUFFIXES[0], [("x", ("b.txt",) * 2), *[("y", ("a.txt",) * 2)] * 2])
+@example("## {}\n", "", "\n\n", "", SUFFIXES[0], [("red rose", ("a.txt",) * 2), ("red rose", ("**",) * 2)])
+@example("", "\nSource: {}", "\n\n", "Context:\n\n", SUFFIXES[0], [*[("y", ("a", "a"))] * 2, ("x", ("b", "b"))])
+def test_the_segments_are_the_same_in_every_order(header, footer, separator, prefix, suffix, documents):
+    outcomes = {}
+    for order in set(itertools.permutations(documents)):
+        text, spans = prefix, []
+        for index, (body, (above, below)) in enumerate(order):
+            text += (separator if index else "") + header.format(above)
+            spans.append((len(text), len(text) + len(body)))
+            text += body + footer.format(below)
+        outcomes[outcome(text + suffix, spans)] = text
+    assert len(outcomes.keys() - {"plain"}) <= 1, outcomes
+
+
+@pytest.mark.parametrize("suffix", ["\n\nQuestion", "\nQuestion"])
+def test_words_that_precede_the_first_document_too_are_a_header_of_all(suffix):
+    gap = "\n---\nNext passage:\n"
+    text = "Read." + gap + gap.join(["red rose", "blue iris", "green fern"]) + suffix
+    spans = [(text.index(body), text.index(body) + len(body)) for body in ("red rose", "blue iris", "green fern")]
+    prompt = Prompt.from_text(text, spans)
+    assert [document.strip("\n") for document in prompt.documents] == [
+        f"---\nNext passage:\n{body}" for body in ("red rose", "blue iris", "green fern")
+    ]
+    assert (prompt.text, prompt.prefix.strip()) == (text, "Read.")
+
+
+@pytest.mark.parametrize("form", ["{t}\nSource: {name}", "{name}\n{t}"])
+def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(form):
+    documents = [("red rose, red gate", "/a/hall.txt"), ("blue iris", "/a/hall.txt"), ("green fern", "/a/tower.txt")]
+    for order in itertools.permutations(documents):
+        blocks = [form.format(t=body, name=os.path.basename(source)) for body, source in order]
+        text = "Context:\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?\nAnswer:"
+        found = locate(text, run=[KnownText.of(body, {"source": source}) for body, source in documents])
+        reason = found.reason
+        if not reason:
+            with pytest.raises(AmbiguousSegmentsError) as error:
+                Prompt.from_text(text, found.spans)
+            reason = str(error.value)
+        assert "footer" in reason or "cannot be told" in reason

@@ -1,0 +1,126 @@
+"""Calibration sets: what they ask, the gold document's position, and files that do not fit."""
+
+import json
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.calibration.calibration_set import calibration_set, kv_pairs
+from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.errors import DataError, MethodError
+from ragbias.models.tiny.world import is_held_out
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+def made_of(lm, model="m", **settings):
+    return calibration_set(lm, CalibrationSettings(model, **settings).plan(lm.window))
+
+
+def decode(lm, ids):
+    return lm.tokenizer.decode(ids)
+
+
+def test_key_value_sets_hold_the_asked_pair_at_every_depth(lm):
+    made = made_of(lm, questions=2, documents=9, depths=3)
+    assert (len(made.choose), len(made.check)) == (6, 12)
+    assert [(sample.question, sample.gold) for sample in made.choose] == [(q, at) for q in (0, 1) for at in (0, 4, 8)]
+    for sample in made.choose:
+        key, value = json.loads(
+            "[" + decode(lm, sample.prompt.documents[sample.gold]).strip(" ,\n").replace(":", ",") + "]"
+        )
+        assert f'Key: "{key}"' in decode(lm, sample.prompt.suffix)
+        assert decode(lm, sample.answer).strip() == f'"{value}"'
+        assert len(sample.prompt.documents) == 9
+    again = made_of(lm, questions=2, documents=9, depths=3)
+    other = made_of(lm, questions=2, documents=9, depths=3, seed=1)
+    assert again == made and other != made
+
+
+def test_key_value_sets_fit_the_window_by_default(lm):
+    count = kv_pairs(lm)
+    assert 2 <= count < 75  # the byte tokenizer needs 80 tokens for a pair, and the window is 4096
+    made_of(lm, questions=1, depths=2)
+    with pytest.raises(MethodError, match="window is 4096; use fewer documents"):
+        made_of(lm, questions=1, documents=75, depths=2)
+
+
+def test_at_a_single_depth_the_gold_document_stands_in_the_middle(lm):
+    assert [sample.gold for sample in made_of(lm, questions=2, documents=5, depths=1).choose] == [2, 2]
+
+
+def test_the_set_of_tiny_uses_training_names_only(tiny):
+    made = made_of(tiny, "tiny", questions=3, documents=6, depths=2)
+    for sample in (*made.choose, *made.check):
+        for document in sample.prompt.documents:
+            assert not is_held_out(decode(tiny, document).strip().splitlines()[0])
+        assert decode(tiny, sample.answer).strip() in decode(tiny, sample.prompt.documents[sample.gold])
+
+
+def lines(count):
+    return [
+        {
+            "question": f"Who is {n}?",
+            "documents": [f"{n} is a cat.", f"{n}{n} is a dog.", "A cow."],
+            "answer": "cat",
+            "gold": 0,
+        }
+        for n in range(10, 10 + count)
+    ]
+
+
+def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(json.dumps(line) for line in lines(6)) + "\n\n")
+    made = made_of(lm, data=path, depths=3)
+    assert (len(made.choose), len(made.check)) == (12, 6)
+    assert "12 is a cat." in decode(lm, made.check[0].prompt.documents[0])
+    assert "10 is a cat." in decode(lm, made.choose[2].prompt.documents[2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gold": 3}, "'gold' is 3 with 3 documents"),
+        ({"gold": True}, "'gold' is True with 3 documents"),
+        ({"gold": None}, "no 'gold'; a calibration set needs question"),
+        ({"documents": "one"}, "'documents' is \"one\"; expected a list"),
+        ({"documents": ["x", " "]}, "'documents' holds an empty text"),
+        ({"answer": ""}, "'answer' holds an empty text"),
+        ({"documents": ["x"]}, "1 document has no order"),
+        ({"question": None}, "'question' is null; expected a string"),
+    ],
+)
+def test_a_wrong_line_of_a_file_is_named(lm, tmp_path, change, message):
+    path = tmp_path / "set.jsonl"
+    data = lines(3)
+    data[1].update(change)
+    path.write_text("\n".join(map(json.dumps, data)))
+    with pytest.raises(DataError, match=f"line 2: {message}"):
+        made_of(lm, data=path)
+
+
+def test_a_file_with_broken_json_or_too_few_questions_is_refused(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text("{}\n")
+    with pytest.raises(DataError, match="line 1: no field"):
+        made_of(lm, data=path)
+    path.write_text(json.dumps(lines(1)[0]))
+    with pytest.raises(MethodError, match="holds 1 questions"):
+        made_of(lm, data=path)
+
+
+def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
+    path = tmp_path / "set.jsonl"
+    data = lines(3)
+    del data[1]["answer"]
+    path.write_text("\n".join(map(json.dumps, data)))
+    with pytest.raises(DataError, match="line 2: no 'answer'; a calibration set needs question"):
+        made_of(lm, data=path)
+    data[1]["answers"] = ["dog", "cat"]
+    path.write_text("\n".join(map(json.dumps, data)))
+    answers = {decode(lm, sample.answer).strip() for sample in made_of(lm, data=path).choose}
+    assert answers == {"cat", "dog"}

@@ -1,0 +1,57 @@
+"""What an unfinished calibration leaves on disk."""
+
+import multiprocessing
+
+import numpy as np
+import pytest
+
+from ragbias.calibration.partial_results import PartialResults, unfinished
+from ragbias.errors import MethodError
+
+
+def test_results_and_sums_are_read_again_and_removed(tmp_path):
+    out = tmp_path / "profile.json"
+    first = PartialResults(out, {"seed": 1})
+    first.put("loss", [1.5, 2.5])
+    first.put_sums(np.ones((2, 3)), 7, now=True)
+    again = PartialResults(out, {"seed": 1})
+    assert again.results == {"loss": [1.5, 2.5]}
+    total, count = again.sums()
+    assert count == 7 and np.array_equal(total, np.ones((2, 3)))
+    assert unfinished(out)
+    again.remove()
+    assert not unfinished(out) and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no archive"])
+def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
+    out = tmp_path / "profile.json"
+    partial = PartialResults(out, {"seed": 1})
+    (tmp_path / "profile.json.partial.npz").write_bytes(content)
+    with pytest.raises(MethodError, match=r"partial\.npz cannot be read.*--restart"):
+        partial.sums()
+
+
+def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):
+    out = tmp_path / "profile.json"
+    PartialResults(out, {"seed": 1}).put("loss", [1.0])
+    with pytest.raises(MethodError, match="seed was 1 and is 2 now"):
+        PartialResults(out, {"seed": 2})
+    assert PartialResults(out, {"seed": 2}, restart=True).results == {}
+
+
+def write_often(out):
+    partial = PartialResults(out, {"seed": 1})
+    for step in range(300):
+        partial.put(f"loss {step % 50}", list(range(50)))
+
+
+def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
+    out, fork = tmp_path / "profile.json", multiprocessing.get_context("fork")
+    processes = [fork.Process(target=write_often, args=(out,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(PartialResults(out, {"seed": 1}).results) == 50

@@ -1,0 +1,28 @@
+"""What methods cost."""
+
+import pytest
+
+from ragbias import DebiasedLM, Prompt
+from ragbias.evaluation.cost.generation_cost import measure_costs
+from ragbias.methods import AttentionSorting, NoMethod, PermutationVote
+
+
+@pytest.mark.serial
+def test_costs_are_ratios_to_none_and_count_all_that_a_method_runs():
+    lm = DebiasedLM.from_pretrained("tiny", method="none")
+    prompt = Prompt("Context:\n", tuple(f"Item {index} is red and round. " * 8 for index in range(8)), "Answer:")
+    methods = {"sorting": AttentionSorting(rounds=3), "vote": PermutationVote(samples=4), "plain": NoMethod()}
+    costs = measure_costs(lm, [prompt], methods, rounds=3)
+    assert list(costs) == list(methods)
+    plain = costs["plain"]
+    assert plain.prefill_ratio == plain.decode_ratio == plain.peak_ratio == (1.0, 1.0, 1.0)
+    assert costs["sorting"].prefill_ratio[0] > 2  # three more prefills
+    assert 3.5 < costs["vote"].peak_ratio[0] < 4.5  # four sequences in one batch
+    for cost in costs.values():
+        for median, low, high in (cost.prefill_seconds, cost.decode_seconds, cost.peak_bytes, cost.decode_ratio):
+            assert 0 < low <= median <= high
+    cache = (
+        2 * sum(p.numel() for name, p in lm.model.named_parameters() if "k_proj" in name) // lm.model.config.hidden_size
+    )
+    tokens = len(lm.prepare(prompt, method="none").tokens.ids)
+    assert plain.peak_bytes[0] > cache * tokens * lm.model.dtype.itemsize  # at the least the keys and values

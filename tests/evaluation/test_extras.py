@@ -1,0 +1,59 @@
+"""A package of an optional extra that is missing is named in one line, with the command that installs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ragbias.errors import MissingExtraError, RagBiasError
+from ragbias.evaluation.extras import required
+
+BENCH = ("data.records", "data.run_folder", "bench.configuration", "bench.run", "report.read_runs")
+IMPORT = """
+import importlib, sys
+sys.modules.update(dict.fromkeys({packages!r}))  # None: not to be imported
+for module in {modules!r}:
+    try:
+        importlib.import_module("ragbias.evaluation." + module)
+    except ImportError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def said(packages: list[str], modules: tuple[str, ...]) -> list[str]:
+    """What the imports of modules without some packages end in, one line for each that fails."""
+    code = IMPORT.format(packages=packages, modules=modules)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_an_installed_module_is_given() -> None:
+    assert required("json.decoder", "bench") is sys.modules["json.decoder"]
+
+
+def test_the_error_is_one_of_ragbias_and_an_import_error() -> None:
+    with pytest.raises(MissingExtraError, match=r"^no_such cannot be imported \(.*\); install it with: pip") as raised:
+        required("no_such", "bench")
+    assert isinstance(raised.value, RagBiasError) and isinstance(raised.value, ImportError)
+
+
+@pytest.mark.parametrize(
+    ("package", "modules"),
+    [
+        ("pydantic", BENCH),
+        ("jinja2", ("report.html",)),
+        ("matplotlib", ("report.figures.position_curves", "report.html")),
+    ],
+)
+def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: str, modules: tuple[str, ...]) -> None:
+    lines = said([package], modules)
+    assert len(lines) == len(modules)
+    for line in lines:
+        assert line.startswith(f"MissingExtraError {package} cannot be imported")
+        assert line.endswith("install it with: pip install 'ragbias[bench]'")
+
+
+def test_what_audit_and_calibration_share_with_the_bench_needs_no_extra() -> None:
+    shared = ("data.questions", "measures.bootstrap", "tasks", "report.looks", "report.plain_table", "stock_prompt")
+    assert said(["jinja2", "matplotlib", "pydantic"], shared) == []

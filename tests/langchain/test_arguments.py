@@ -1,0 +1,30 @@
+"""The arguments of a call, as a type checker and an editor see them."""
+
+from __future__ import annotations
+
+from langchain_ragbias.arguments import KNOWN, CallArguments
+from support.type_checking import type_errors
+
+MODULES = [
+    f"integrations/langchain/langchain_ragbias/{name}.py" for name in ("arguments", "typed_calls", "chat_models")
+]
+CALLS = """
+from langchain_ragbias.chat_models import ChatRagBias
+async def ask(llm: ChatRagBias) -> None:
+    llm.invoke("x", documents=["a"], debias="none", temperature=0.5, max_tokens=8, stop=["y"])
+    llm.stream("x", tools=[], tool_choice="auto")
+    llm.invoke("x", temprature=0.5)
+    llm.stream("x", document=["a"])
+    await llm.ainvoke("x", max_tokens="8")
+    llm.astream("x", method="none")
+"""
+
+
+def test_a_type_checker_refuses_misspelt_arguments_and_wrong_types_and_takes_right_ones(tmp_path):
+    found = type_errors(tmp_path, CALLS, "ragbias/generation/arguments.py", *MODULES)
+    assert found == ["6: call-arg", "7: call-arg", "8: arg-type", "9: call-arg"]
+
+
+def test_every_argument_of_a_call_is_declared():
+    own = {"stop"}  # LangChain's methods declare it themselves
+    assert {*KNOWN} - own <= CallArguments.__annotations__.keys()

@@ -1,0 +1,27 @@
+"""The smallest method that another distribution can bring: the retriever's documents, last one first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ragbias.methods.base import DocumentScorer, ReorderingMethod
+
+
+@dataclass(frozen=True)
+class ReverseOrder(ReorderingMethod):
+    """Turn the documents around, all but the first ``keep``.
+
+    Args:
+        keep: number of documents at the front that stay there.
+    """
+
+    keep: int = 0
+
+    name = "reverse-order"
+    cost = "none"
+    source = "an example"
+
+    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
+        indices = list(range(len(documents)))
+        return indices[: self.keep] + indices[self.keep :][::-1]

@@ -1,0 +1,52 @@
+"""Accuracy of the embedded model in the prompt formats that it was trained on: `python -m training.all_formats`.
+
+The prompts are exactly those of training. `ragbias bench --task tiny` asks the same questions in one format, and
+through `DebiasedLM`, which adds a BOS token and separators where a format lacks them.
+"""
+
+import random
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ragbias.models import tiny
+from ragbias.models.tiny.cases import cases
+from ragbias.models.tiny.formats import sample_format
+
+BATCH_SIZE = 20
+
+
+@torch.no_grad()
+def accuracy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: int,
+    position: int,
+    seed: int,
+    questions: int = 100,
+) -> float:
+    """Share of right greedy answers with the gold passage at `position`, counted from 0; formats drawn by question."""
+    rng = random.Random(f"layouts {seed}")
+    asked = []
+    for question, others in cases(documents, questions, seed):
+        passages = [*others[:position], question.gold, *others[position:]]
+        asked.append((sample_format(rng).prompt(passages, question.question), question.answer))
+    right = 0
+    for begin in range(0, questions, BATCH_SIZE):
+        texts, answers = zip(*asked[begin : begin + BATCH_SIZE], strict=True)
+        batch = tokenizer(list(texts), add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
+        output = model.generate(**batch, max_new_tokens=8, do_sample=False)  # type: ignore[operator]
+        said = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        right += sum(text.strip() == answer for text, answer in zip(said, answers, strict=True))
+    return right / questions
+
+
+def main() -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny.path()), AutoTokenizer.from_pretrained(tiny.path())
+    for seed in (1, 2, 3):
+        found = {position + 1: accuracy(model, tokenizer, 20, position, seed) for position in (0, 5, 10, 15, 19)}
+        print(f"seed {seed}: {found}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
