@@ -9,7 +9,7 @@ PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 DIST := build/dist
 LOWEST := build/lowest
-# what needs no model of a framework's own, and runs into every lower bound
+# what runs into every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py
@@ -61,14 +61,13 @@ dist: venv
 	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -P \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
-# the lower bounds of the three projects, but torch's, of which old builds are not at hand everywhere
+# the lower bounds of the three projects, but torch's: its old releases come with CUDA, some GB of it
 lowest:
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
-		-e ".[bench,calibrate]" $(PACKAGES:%=-e %) \
-		hypothesis langchain langchain-tests pytest pytest-asyncio pytest-timeout
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r constraints-lowest.txt -e ".[bench,calibrate]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:
