@@ -1,8 +1,8 @@
 """Compiles the Triton kernels for a GPU, which needs no device, and checks that they fit into its shared memory.
 
 ``TRITON_INTERPRET=0 python compile_kernels.py 86`` compiles for compute capability 8.6, in the largest block sizes that
-are chosen there for heads of 64, 128 and 256 dimensions, and prints each kernel with the KiB that it takes. With ``--all``
-it takes all block sizes that can be chosen, which is minutes of work.
+are chosen there for heads of 64, 128 and 256 dimensions, and prints each kernel with the KiB that it takes. ``--all``
+compiles all block sizes that can be chosen, which takes minutes.
 """
 
 import os
