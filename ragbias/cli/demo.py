@@ -24,7 +24,7 @@ def demo(
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
     from ragbias.evaluation.demo import demo_run as evaluation
-    from ragbias.evaluation.measures.by_position import widest_margin
+    from ragbias.evaluation.tasks.by_position import widest_margin
 
     quiet_libraries()
     settings = evaluation.DemoSettings(model=model, questions=questions, seed=seed)
