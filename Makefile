@@ -58,7 +58,7 @@ dist: venv
 	$(PYTHON) -m venv $(DIST)/venv
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DIST)/*.whl
-	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -P \
+	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -I \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
 # the lower bounds of the three projects, but torch's: its old releases come with CUDA, some GB of it
