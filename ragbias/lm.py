@@ -136,8 +136,16 @@ class DebiasedLM:
         A prompt with fewer than two documents runs plain if the method needs documents; the report says so.
 
         Raises:
-            DocumentNotFoundError, PromptTooLongError, EmptyDocumentError, ArgumentError, UnknownMethodError,
-            MethodError, UnsupportedModelError, BackendError, NonFiniteLogitsError.
+            DocumentNotFoundError: not all of ``documents`` occur in the prompt.
+            EmptyDocumentError: a document has no text, or no tokens.
+            PromptTooLongError: the prompt leaves no room for an answer in the model's window.
+            ArgumentError: an argument is out of range, or settled by this class.
+            UnknownMethodError: no method has this name.
+            MethodError: the method's parameters do not fit the model.
+            UnsupportedModelError: the model's architecture is not known to be right.
+            BackendError: the backend cannot compute this.
+            NonFiniteLogitsError: the model produced NaN or infinite logits.
+            CancelledError: ``cancelled`` was set before the answer began, see ``prepare``.
         """
         request = self.prepare(prompt, documents, boundaries, method, cancelled)
         return self._answers([request], cancelled=cancelled, **arguments)[0]

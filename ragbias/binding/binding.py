@@ -347,8 +347,12 @@ def debias(
             ``ragbias.attention.backends``.
 
     Raises:
-        UnknownMethodError, MethodError, NoDocumentsError, SpanError, EmptyDocumentError, UnsupportedModelError: at
-            once; a span outside the prompt at the first forward pass.
+        UnknownMethodError: no method has this name.
+        MethodError: the method works on whole prompts, or its parameters do not fit the model.
+        NoDocumentsError: the method needs spans.
+        SpanError: spans overlap or leave gaps, at once; one is outside the prompt, at the first forward pass.
+        EmptyDocumentError: a span is empty.
+        UnsupportedModelError: the architecture is not known to be right.
         BackendError: a backend is unknown or not installed, at once; or cannot compute this, at the first forward pass.
         BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
     """
