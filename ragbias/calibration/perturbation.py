@@ -143,7 +143,7 @@ def main() -> None:
     try:
         _run(arguments)
     except (RagBiasError, OSError, ImportError) as error:
-        parser.exit(2, f"perturb: {' '.join(str(error).split())}\n")
+        parser.exit(2, f"perturbation: {' '.join(str(error).split())}\n")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -168,7 +168,7 @@ def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig)
 def _batch(
     settings: SpeedSettings, count: int, config: PreTrainedConfig, device: torch.device
 ) -> random_prompts.PromptBatch:
-    lengths = random_prompts.lengths_of(count, settings.tokens, settings.total_tokens)
+    lengths = random_prompts.document_lengths(count, settings.tokens, settings.total_tokens)
     return random_prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 
