@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import MethodError
+from ragbias.evaluation.extras import required
 
-try:
-    from scipy.signal import savgol_filter
-except ImportError as error:
-    raise ImportError("calibration needs scipy, which is not installed: pip install 'ragbias[calibrate]'") from error
+required("scipy.signal", "calibrate")
+
+from scipy.signal import savgol_filter  # noqa: E402
 
 Array = NDArray[np.float64]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from rich.progress import Progress
 
-from ragbias.evaluation.bench import local_engine as local
-from ragbias.evaluation.bench import ray_engine
+from ragbias.evaluation.bench import local_engine, ray_engine
 from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
@@ -80,7 +79,7 @@ def _answer(plan: Plan, store: Store, settings: BenchConfiguration, models: Mode
     if settings.engine == "ray":
         found = ray_engine.answered(missing, settings.dtype, settings.workers)
     else:
-        found = local.answered(missing, models)
+        found = local_engine.answered(missing, models)
     for unit, records in found:
         name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
         new = _file(store, unit).append(records)
