@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import ragbias
-from golden_cases import case_names, load_case, run
 from ragbias.methods import ChannelScaling, MsPoE, ParallelContextWindows, Pine, SelfExtend
+from support.golden_cases import case_names, load_case, run
 
 ATOL = 2e-4
 STEPS = 8
