@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from ragbias.evaluation.bench import local_engine, ray_engine
 from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
@@ -90,7 +90,7 @@ def _file(store: Store, unit: Unit) -> RecordFile:
     return store.noise if unit.noise else store.records
 
 
-def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator[Unit]:
+def _missing(plan: Plan, store: Store, bar: Progress, progress: TaskID) -> Iterator[Unit]:
     """The units with missing records; whole, since the padding decides the last digits of the sums."""
     for unit in plan.units():
         held = _file(store, unit).by_key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _check_choice(name: str, value: str | None, choices: Any) -> None:
+def _check_choice(name: str, value: str | None, choices: Iterable[str]) -> None:
     if value is not None:
         check_choice(name, value, tuple(choices))
 
