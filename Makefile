@@ -9,12 +9,10 @@ PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 DIST := build/dist
 LOWEST := build/lowest
-# what needs no model of a framework's own, and runs into every lower bound
+# what runs into every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py
-
-export OMP_NUM_THREADS ?= 1
 
 .PHONY: venv demo test lint types docs dist lowest clean
 
@@ -34,9 +32,10 @@ $(TOOLS): $(READY)
 	touch $@
 
 demo: $(READY)
-	OMP_NUM_THREADS= $(BIN)/ragbias demo
+	$(BIN)/ragbias demo
 
 # what measures time runs first and alone; pytest's closing line is that of all others
+test: export OMP_NUM_THREADS := 1
 test: venv
 	$(BIN)/python -m pytest -m serial
 	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --durations=10
@@ -50,7 +49,7 @@ types: venv
 	$(BIN)/mypy
 
 docs: venv
-	$(BIN)/mkdocs build --quiet --strict --site-dir build/site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 # the wheels, in an environment that holds nothing of this folder, asked from outside of it
 dist: venv
@@ -59,17 +58,16 @@ dist: venv
 	$(PYTHON) -m venv $(DIST)/venv
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DIST)/*.whl
-	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -P \
+	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -I \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
-# the lower bounds of the three projects, but torch's, of which old builds are not at hand everywhere
+# the lower bounds of the three projects, but torch's: its old releases come with CUDA, some GB of it
 lowest:
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
-		-e ".[bench,calibrate]" $(PACKAGES:%=-e %) \
-		hypothesis langchain langchain-tests pytest pytest-asyncio pytest-timeout
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r constraints-lowest.txt -e ".[bench,calibrate]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:

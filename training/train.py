@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
-from ragbias.evaluation.measures.by_position import measure
 from ragbias.evaluation.tasks import TinyQA
+from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import NoMethod
 from training import tokenizer as tokenizers
 from training.batches import QUESTIONS, Lesson, TrainingBatch, questions, repeats

@@ -4,6 +4,8 @@ While at least one binding uses a module, the module carries hooks and, where tr
 named, a copy of its config that names one of ours; MPT's module, which calls none, carries a forward of ours. The
 active binding is looked up at each call, so threads with different bindings (or none) share a model without mixing.
 When the last binding is closed, the module is as it was.
+
+``Binding.attached`` attaches them, with two more on the decoder, which tell where a forward pass begins and ends.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def demo(
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
     from ragbias.evaluation.demo import demo_run
-    from ragbias.evaluation.measures.by_position import widest_margin
+    from ragbias.evaluation.tasks.by_position import widest_margin
 
     quiet_libraries()
     settings = demo_run.DemoSettings(model=model, questions=questions, seed=seed)

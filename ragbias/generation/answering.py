@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 from ragbias.binding import attach
 from ragbias.generation.arguments import generation_config, pad_token
-from ragbias.generation.decoding import TokenLogprobs, Watch, decoded, processors, stop_strings, trimmed
+from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request, padded
 
@@ -53,7 +53,7 @@ def answer(
     unknown = config.update(**generate_kwargs)
     stops = stop_strings(stop)
     decode = partial(decoded, tokenizer, keep_special=keep_special)
-    watch = Watch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
+    watch = StoppingWatch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
     chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
     recorder = TokenLogprobs() if logprobs else None
     if recorder:

@@ -140,7 +140,7 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
     return safe
 
 
-class Watch(StoppingCriteria):
+class StoppingWatch(StoppingCriteria):
     """Sees every new token: ends sequences at a stop string or EOS, ends all when cancelled, and tells a listener.
 
     Args:

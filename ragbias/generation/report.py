@@ -1,4 +1,8 @@
-"""What a request gives back: the answer, its token counts, and the record of what ran on which documents."""
+"""What a request gives back: the answer, its token counts, and the record of what ran on which documents.
+
+``DebiasedLM._settled`` fills a report. Its ``reason`` says what ``ragbias.boundaries.locate`` did not find, what
+``request`` says against running the method, or what the method itself decided.
+"""
 
 from __future__ import annotations
 

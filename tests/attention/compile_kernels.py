@@ -1,7 +1,8 @@
 """Compiles the Triton kernels for a GPU, which needs no device, and checks that they fit into its shared memory.
 
-``TRITON_INTERPRET=0 python compile_kernels.py 86`` compiles for compute capability 8.6, in all block sizes that can be
-chosen there for heads of 64, 128 and 256 dimensions, and prints each kernel with the KiB that it takes.
+``TRITON_INTERPRET=0 python compile_kernels.py 86`` compiles for compute capability 8.6, in the largest block sizes that
+are chosen there for heads of 64, 128 and 256 dimensions, and prints each kernel with the KiB that it takes. ``--all``
+compiles all block sizes that can be chosen, which takes minutes.
 """
 
 import os
@@ -17,6 +18,7 @@ from ragbias.attention import triton_kernels as kernels
 from ragbias.attention.triton_backend import _block, _Sizes, fitting
 
 CAPABILITY = int(sys.argv[1])
+ALL_SIZES = "--all" in sys.argv
 MEMORY = {80: 163, 86: 99, 89: 99, 90: 227}[CAPABILITY] * 1024  # that a program may opt in to
 HEADS = [(64, 32), (128, 64), (256, 128)]  # dimensions of a head, pairs of them that are rotated
 PARTIAL = [(128, 16), (40, 12)]
@@ -65,7 +67,7 @@ for dim, half in HEADS + PARTIAL:
         rotated = dict(HALF=half, HALVES=_block(half), REST=rest, RESTS=_block(rest))
         sizes = chosen_sizes(dim, half, dtype)
         # fp16 takes what bf16 takes
-        for each in sizes if dtype != "fp16" and (dim, half) in HEADS else sizes[:1]:
+        for each in sizes if ALL_SIZES and dtype != "fp16" and (dim, half) in HEADS else sizes[:1]:
             blocks = dict(warps=each.warps, stages=each.stages, BLOCK_M=each.rows, BLOCK_N=each.keys)
             build(kernels.attention, dtype, **shape, **rotated, **blocks, **NONE, PACKED=False)
         largest = max((each for each in sizes if each.rows <= 64), key=lambda each: each.rows * each.keys)

@@ -14,7 +14,7 @@ import pytest
     [
         (["ask", "q", "--documents", "/nonexistent"], "/nonexistent does not exist"),
         (["speed", "--methods", "pin"], "unknown method 'pin'"),
-        (["demo", "--questions", "1"], "greater than or equal to 2"),
+        (["demo", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is no folder"),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],

@@ -22,8 +22,8 @@ def make(name: str, **options: Any) -> Task:
     """The task of this name.
 
     Args:
-        options: fields of the task; a list or a single number stands for a tuple, a string for a path of ``data``,
-            and None for the default.
+        options: fields of the task. Of ``documents`` and ``positions`` a list or a single number stands for a tuple, of
+            ``data`` a string for a path; None stands for the default.
 
     Raises:
         RunError: no task has this name, it has no such option, an option is out of range, or its data is missing.
@@ -36,7 +36,8 @@ def make(name: str, **options: Any) -> Task:
     if unknown := [option for option in given if option not in known]:
         raise RunError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")
     if missing := [option for option, field in known.items() if field.default is MISSING and not given.get(option)]:
-        raise RunError(f"{name} needs {', '.join(missing)}; name the files that hold its examples")
+        remedy = "name the files that hold its examples" if missing == ["data"] else "give a value in a YAML file"
+        raise RunError(f"{name} needs {', '.join(missing)}; {remedy}")
     return task(**{option: _as_field(name, option, value) for option, value in given.items()})
 
 

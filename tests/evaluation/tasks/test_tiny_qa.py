@@ -5,8 +5,8 @@ from itertools import accumulate, chain, pairwise
 import torch
 
 from ragbias import DebiasedLM, debias
-from ragbias.evaluation.measures.by_position import measure
 from ragbias.evaluation.tasks import Case, TinyQA
+from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import Method, NoMethod, Pine
 from ragbias.models.tiny.cases import FORMAT
 

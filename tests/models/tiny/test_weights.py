@@ -4,8 +4,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.evaluation.measures.by_position import measure
 from ragbias.evaluation.tasks import TinyQA
+from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import NoMethod
 from ragbias.models import tiny
 from training import all_formats

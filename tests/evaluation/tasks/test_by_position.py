@@ -8,9 +8,9 @@ from scipy.stats import binom
 
 from ragbias.errors import DocumentNotFoundError
 from ragbias.evaluation.measures.bootstrap import Scores
-from ragbias.evaluation.measures.by_position import Curve, measure, widest_margin
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.tasks import Case, Task
+from ragbias.evaluation.tasks.by_position import Curve, measure, widest_margin
 from ragbias.evaluation.tasks.orders import arranged
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
