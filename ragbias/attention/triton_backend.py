@@ -27,10 +27,10 @@ from ragbias.attention.launch import launching
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # that shall run at least, about two for each multiprocessor of a large GPU
 SPLITS = 64  # the most parts that keys are split into when there are few queries
-PIECE = 128  # keys of a piece of a segment where keys are split, and about the fewest that are split off
-FEW = 64  # up to so many rows of a key head's query heads share a tile; then a key is read once for all of them
+KEYS_PER_PIECE = 128  # keys of a piece of a segment where keys are split, and about the fewest that are split off
+PACKED_ROWS = 64  # up to so many rows of a key head's query heads share a tile; then a key is read once for all of them
 WASTE = 1.2  # how much longer segments may become by filling up their last block
-SCRATCH = 2**25  # float32 numbers of the segments' LSEs that exist at one time
+MOST_LSES = 2**25  # float32 numbers of the segments' LSEs that exist at one time
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
 
@@ -173,7 +173,7 @@ def _masses(
     count = sum(end - begin for (begin, end), _ in groups)
     spans = _query_spans(tuple(queries for queries, _ in groups), query.device)
     masses = []
-    together = group * max(1, SCRATCH // (count * columns * group))
+    together = group * max(1, MOST_LSES // (count * columns * group))
     for first in range(0, heads, together):
         queries = query[first : first + together]
         keys = key[first // group : (first + together) // group]
@@ -210,7 +210,7 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
     """Block sizes for tensor cores, from shapes and the dtype, no larger than the device's shared memory allows."""
     rows, dims = query.shape[1] * (query.shape[0] // key.shape[0]), _block(query.shape[2])
     small = dims > 128 or query.dtype == torch.float32
-    packed = by_query or rows <= FEW
+    packed = by_query or rows <= PACKED_ROWS
     block = min(64 if small or packed else 128, max(16, triton.next_power_of_2(rows if packed else query.shape[1])))
     lengths = [end - begin for begin, end in segments]
     filled = sum(-(-length // 64) * 64 for length in lengths)
@@ -265,7 +265,7 @@ def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
 def _splits(programs: int, segments: Segments) -> int:
     """In how many parts the keys are taken, so that enough programs run."""
     keys = sum(end - begin for begin, end in segments)
-    return max(1, min(SPLITS, -(-keys // PIECE), -(-PROGRAMS // programs)))
+    return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
 
 def _block(size: int) -> int:
@@ -318,7 +318,7 @@ def _tables(
     out, parts = 0, 1
     for (begin, end), segments in groups:
         first_piece = len(pieces)
-        longest = PIECE if splits > 1 and not whole else max((b - a for a, b, _ in segments), default=0)
+        longest = KEYS_PER_PIECE if splits > 1 and not whole else max((b - a for a, b, _ in segments), default=0)
         for index, (a, b, column) in enumerate(segments):
             length = b - a if index == len(segments) - 1 else -1
             pieces += [(at, min(longest, b - at), at - a, column, length) for at in range(a, b, max(1, longest))]

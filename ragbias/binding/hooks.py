@@ -26,7 +26,7 @@ from ragbias.binding.architectures import Architecture
 from ragbias.binding.mpt import forward_of
 
 PREFIX = "ragbias-over-"
-OF: tuple[Literal["query", "key"], ...] = ("query", "key")
+PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
 _lock = threading.Lock()
@@ -50,7 +50,7 @@ class _HookedModule:
             fused = module.get_submodule(architecture.fused)
             self._handles.append(fused.register_forward_hook(_after_fused_projection(module, architecture)))
         else:
-            for of in OF:
+            for of in PROJECTIONS:
                 projection = module.get_submodule(f"{of[0]}_proj")
                 self._handles.append(projection.register_forward_pre_hook(_before_projection(module, of)))
         if architecture.positions == "alibi":
@@ -125,7 +125,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
         active = active_binding_of(attention)
         if active is None:
             return None
-        query, key = (active.projection_input(attention, args[0], of) for of in OF)
+        query, key = (active.projection_input(attention, args[0], of) for of in PROJECTIONS)
         if query is args[0] and key is args[0]:
             return None
         parts = list(architecture.split(attention, output))

@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
-
 from ragbias.calibration.answer_loss import losses
 from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
@@ -24,7 +22,7 @@ from ragbias.calibration.mean_hidden_states import mean_states
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import Found, Measured, profile_record
 from ragbias.errors import MethodError
-from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
@@ -58,7 +56,7 @@ def calibrate(
     folder = out.absolute().parent
     if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
-    lm = load(settings.model)
+    lm = load_onto_gpu(settings.model)
     plan = settings.plan(lm.window)
     partial = PartialResults(out, plan.as_dict(), restart)
     found, config = _Search(lm, plan, partial, progress).run(), lm.model.config.get_text_config()
@@ -68,14 +66,6 @@ def calibrate(
     profile.save(out)
     partial.remove()
     return profile
-
-
-def load(model: str) -> DebiasedLM:
-    """The model as it is, on the GPU if there is one."""
-    lm = load_model(model)
-    if torch.cuda.is_available():
-        lm.model.cuda()  # type: ignore[call-arg]
-    return lm
 
 
 class _Search:

@@ -25,7 +25,6 @@ from rich.table import Table
 from torch import Tensor
 from transformers.utils import logging
 
-from ragbias.calibration.algorithm import load
 from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
 from ragbias.calibration.channel_search import SearchRange, layer_outputs
@@ -33,6 +32,7 @@ from ragbias.calibration.gold_attention import attention_to
 from ragbias.calibration.mean_hidden_states import states_by_batch
 from ragbias.calibration.profile_record import rounded
 from ragbias.errors import RagBiasError
+from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -143,13 +143,13 @@ def main() -> None:
     try:
         _run(arguments)
     except (RagBiasError, OSError, ImportError) as error:
-        parser.exit(2, f"perturb: {' '.join(str(error).split())}\n")
+        parser.exit(2, f"perturbation: {' '.join(str(error).split())}\n")
 
 
 def _run(arguments: argparse.Namespace) -> None:
     sizes = {name: getattr(arguments, name) for name in ("strings", "length", "questions", "seed", "batch_size")}
     settings, profile = CalibrationSettings(arguments.model, **sizes), find(arguments.profile or arguments.model)
-    lm = load(settings.model)
+    lm = load_onto_gpu(settings.model)
     plan = settings.plan(lm.window)
     samples = calibration_set(lm, plan).choose
     console = Console()

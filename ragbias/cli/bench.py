@@ -69,17 +69,17 @@ def bench(
         "orders": orders,
         "indices": False if no_indices else None,
     }
-    of_the_task = {key: value for key, value in options.items() if value is not None}
+    task_options = {key: value for key, value in options.items() if value is not None}
     yaml = files[0] if files and len(files) == 1 and files[0].suffix in (".yaml", ".yml") else None
     if yaml is not None:
-        if task or of_the_task:
-            named = "--task" if task else f"--{'no-indices' if no_indices else next(iter(of_the_task))}"
+        if task or task_options:
+            named = "--task" if task else f"--{'no-indices' if no_indices else next(iter(task_options))}"
             raise RunError(f"{named} does not go with {yaml}: tasks and their options stand in the file")
         settings = read_settings(yaml, changes)
     else:
         if files:
-            of_the_task["data"] = [*(data or []), *files]
-        tasks = [{"name": name.strip(), **of_the_task} for each in task or [] for name in each.split(",")]
+            task_options["data"] = [*(data or []), *files]
+        tasks = [{"name": name.strip(), **task_options} for each in task or [] for name in each.split(",")]
         settings = checked({**changes, "tasks": tasks}, "the command line")
     try:
         with naming(settings.out), progress() as bar:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,10 @@ from rich.table import Table
 
 from ragbias.cli.failures import naming
 from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.demo.demo_run import Demo
+    from ragbias.models.tiny.world import WorldQuestion
 
 
 def demo(
@@ -23,19 +27,19 @@ def demo(
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias before and after each method, on a FAISS index with held-out questions."""
-    from ragbias.evaluation.demo import demo_run as evaluation
+    from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
 
     quiet_libraries()
-    settings = evaluation.DemoSettings(model=model, questions=questions, seed=seed)
+    settings = demo_run.DemoSettings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
-        prepared = evaluation.Demo(settings)
-    methods = evaluation.demo_methods(model)
+        prepared = demo_run.Demo(settings)
+    methods = demo_run.demo_methods(model)
     if not any(method.name == "channel-scaling" for method in methods):
         console.print(f"channel-scaling is left out: it has no profile for {model!r}")
     with progress() as bar:
         task = bar.add_task("", total=len(methods) * len(settings.documents) * settings.positions * questions)
-        outcome = evaluation.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
+        outcome = demo_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
     measured = [curve for curves in outcome["curves"].values() for curve in curves.values()]
@@ -45,9 +49,9 @@ def demo(
         "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
     with naming(out):
-        evaluation.save(outcome, out)
+        demo_run.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
-    _frameworks(prepared, evaluation.telling_question(prepared))
+    _frameworks(prepared, demo_run.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
 
 
@@ -70,7 +74,7 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     return table
 
 
-def _frameworks(prepared: Any, question: Any) -> None:
+def _frameworks(prepared: Demo, question: WorldQuestion) -> None:
     """One question through each installed framework's own chain, in both orders of the documents."""
     from ragbias.evaluation.demo.frameworks import ask_in_both_orders
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from ragbias.cli.failures import naming
 from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.inspect.layer_attention import View
 
 
 def inspect(
@@ -46,7 +49,7 @@ def inspect(
     write_json({label: view.as_dict() for label, view in views.items()}, json_path)
 
 
-def _table(views: dict[str, Any]) -> Table:
+def _table(views: dict[str, View]) -> Table:
     from ragbias.evaluation.report.plain_table import plain_table
 
     headings = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from ragbias.errors import RagBiasError, RunError
 from ragbias.lm import DebiasedLM
 
@@ -23,3 +25,11 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
             f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected 'tiny', a hub name, or a "
             "folder with whole files of weights, config and tokenizer"
         ) from error
+
+
+def load_onto_gpu(name: str, dtype: str = "auto") -> DebiasedLM:
+    """As ``load_model``, without a method, and on the GPU if there is one."""
+    lm = load_model(name, dtype=dtype)
+    if torch.cuda.is_available():
+        torch.nn.Module.cuda(lm.model)
+    return lm

@@ -152,7 +152,7 @@ def _check_stop(stop: Any) -> None:
 
 
 def generation_config(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int, stop_token_ids: Sequence[int] = ()
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, new_tokens: int, stop_token_ids: Sequence[int]
 ) -> tuple[GenerationConfig, list[int]]:
     """The model's own configuration without its sampling, and what ends an answer: its own tokens and those given."""
     config = copy.deepcopy(model.generation_config)

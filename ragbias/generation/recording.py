@@ -10,7 +10,7 @@ from typing import Any
 
 from ragbias.generation.request import Request
 
-_OF_THE_RUN = ("cancelled", "on_tokens")  # they belong to the one who waits for the answer
+_NOT_RECORDED = ("cancelled", "on_tokens")  # they belong to whoever waits for the answer
 _lock = threading.Lock()
 _open: list[list[Recorded]] = []
 
@@ -48,7 +48,7 @@ def recording() -> Iterator[list[Recorded]]:
 
 def note(lm: object, requests: Sequence[Request], **settings: Any) -> None:
     """Add requests to all open recordings."""
-    kept = {name: value for name, value in settings.items() if name not in _OF_THE_RUN}
+    kept = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
     with _lock:
         for records in _open:
             records += [Recorded(lm, request, kept) for request in requests]

@@ -40,7 +40,7 @@ def document_attention(
     model: PreTrainedModel,
     tokens: TokenisedPrompt,
     order: Sequence[int],
-    cancelled: threading.Event | None = None,
+    cancelled: threading.Event | None,
 ) -> list[float]:
     """Attention of the prompt's last token to each document, per token of it, when they come in this order."""
     arranged, observer = tokens.reordered(order), DocumentAttention(cancelled)
@@ -55,8 +55,8 @@ def more_confident(
     model: PreTrainedModel,
     tokens: TokenisedPrompt,
     method: AttentionMethod,
-    backend: str = "auto",
-    cancelled: threading.Event | None = None,
+    backend: str,
+    cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
     """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
     sure = []

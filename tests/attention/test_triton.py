@@ -97,7 +97,7 @@ def test_attention_in_every_dtype_encoding_and_kind_of_start(name, starts, dtype
 @pytest.mark.parametrize("seen", ["all", "causal", "bounds"])
 @pytest.mark.parametrize("extras", [dict(softcap=0.7), dict(window=60)], ids=str)
 def test_attention_with_softcap_window_bias_and_hidden_keys(extras, seen, splits, queries, monkeypatch):
-    monkeypatch.setattr(triton_backend, "PIECE", 7)
+    monkeypatch.setattr(triton_backend, "KEYS_PER_PIECE", 7)
     monkeypatch.setattr(triton_backend, "PROGRAMS", 1 if splits == 1 else 1000)
     monkeypatch.setattr(triton_backend, "SPLITS", splits)
     triton_backend._tables.cache_clear()
@@ -171,7 +171,7 @@ def test_masses_of_segments(queries, total, dtype):
 
 @pytest.mark.parametrize("scratch", [2**25, 100], ids=["all heads at once", "one key head after the other"])
 def test_masses_of_documents(scratch, monkeypatch):
-    monkeypatch.setattr(triton_backend, "SCRATCH", scratch)
+    monkeypatch.setattr(triton_backend, "MOST_LSES", scratch)
     query, key, _ = inputs(70, 70, seed=3)
     for spans in (SPANS, SPANS[:1]):
         fast, slow = both(document_mass, query, key, scoring=Scoring(Encoding(), SCALE), spans=spans)

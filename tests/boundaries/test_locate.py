@@ -1,10 +1,10 @@
 import pytest
-from flat_prompts import BRIDGE, LIBRARY, STATION, prompt, spans_of
 
 import ragbias.boundaries
 from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt, spans_of
 
 
 def test_explicit_documents_are_found_in_the_order_of_the_prompt():

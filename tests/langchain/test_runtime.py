@@ -15,7 +15,7 @@ import ragbias
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias import DebiasedLM
 from support.event_loop import gaps_during
-from support.flat_prompts import DOCUMENTS, TEXT
+from support.three_documents import DOCUMENTS, TEXT
 
 
 @pytest.fixture

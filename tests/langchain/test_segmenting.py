@@ -9,7 +9,7 @@ from langchain_core.messages import HumanMessage
 from langchain_ragbias import ChatRagBias
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import SegmenterError
-from support.flat_prompts import SENTENCES, TAGGED, numbered
+from support.three_documents import SENTENCES, TAGGED, numbered
 
 
 def ask(llm, text):

@@ -16,7 +16,7 @@ from ragbias.errors import (
     SegmenterError,
     WrongTypeError,
 )
-from support.flat_prompts import SENTENCES, TAGGED, numbered
+from support.three_documents import SENTENCES, TAGGED, numbered
 
 
 def test_a_segmenter_finds_documents_that_nothing_retrieved(lm):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import ragbias
-from golden_cases import case_names, load_case, run
 from ragbias.methods import ChannelScaling, MsPoE, ParallelContextWindows, Pine, SelfExtend
+from support.golden_cases import case_names, load_case, run
 
 ATOL = 2e-4
 STEPS = 8
@@ -48,7 +48,7 @@ def test_channel_scaling(name):
     case = load_case("channel_scaling", name)
     settings = case.info["method_params"]
     (channel,), layers = settings["dims"], settings["layers"]
-    # the released MPT code recomputes all rows, whatever it is told
+    # the released MPT code recomputes all queries, whatever it is told
     all_rows = case.info["config"]["model_type"] == "mpt" and not name.endswith("_PATCHED")
     last = "all" if all_rows else settings["last_recompute_tokens"]
     method = ChannelScaling(channel, settings["factor"], layers=(layers[0], layers[-1]), last=last)

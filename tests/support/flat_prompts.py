@@ -1,17 +1,30 @@
-"""Flat prompts over three documents, for the integrations."""
+"""Flat prompts with documents in them, and the texts that are found there."""
 
-DOCUMENTS = [
-    "The Falcon Station opened in 1901.",
-    "The Heron Bridge is long and green.",
-    "The Otter Library lends books.",
-]
-TEXT = "Context: " + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which is green?"
+from ragbias.boundaries import Registry, locate
 
-SENTENCES = ["The falcon is red.", "An owl sleeps in the barn.", "Two herons fly south."]
-TAGGED = "Context:\n" + "\n".join(f"<doc>{text}</doc>" for text in SENTENCES) + "\nQuestion: who sleeps?"
+STATION = "The Falcon Station opened in 1901. It has four platforms."
+BRIDGE = "The Heron Bridge is 300 metres long.\n\nIt was painted green."
+LIBRARY = "The Otter Library lends twelve thousand books."
+INVOICE_17 = "Invoice 17: the total is 250 euros, due on the first of May."
+INVOICE_99 = "Invoice 99: the total is 930 euros, due on the last of June."
+TERMS = "Payment terms: thirty days after delivery, by bank transfer."
+LONG = "Chapter one. " + " ".join(f"sentence {number}" for number in range(60))
 
 
-def numbered(order):
-    """The sentences in this order, below headers that number them."""
-    blocks = [f"Document [{number}] {SENTENCES[index]}" for number, index in enumerate(order, 1)]
-    return "Context:\n" + "\n".join(blocks) + "\n\nQuestion: who sleeps?"
+def prompt(*documents: str, separator: str = "\n\n", question: str = "Which is green?") -> str:
+    return f"Use the context.\n\nContext: {separator.join(documents)}\n\nQuestion: {question}\nAnswer:"
+
+
+def spans_of(text: str, *documents: str) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((text.index(document), text.index(document) + len(document)) for document in documents))
+
+
+def registry_of(*retrievals: list[str]) -> Registry:
+    registry = Registry()
+    for retrieval in retrievals:
+        registry.add(retrieval)
+    return registry
+
+
+def found_texts(text: str, **sources) -> list[str]:
+    return [text[begin:end] for begin, end in locate(text, **sources).spans]

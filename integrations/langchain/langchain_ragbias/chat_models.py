@@ -34,7 +34,7 @@ from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.report import Generation
 
 T = TypeVar("T")
-OF_SERVERS = ("api_key", "max_retries", "timeout")
+SERVER_ARGUMENTS = ("api_key", "max_retries", "timeout")
 
 
 class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
@@ -71,7 +71,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _accept_llm(cls, values: Any) -> Any:
         """``ChatHuggingFace(llm=pipeline)`` wraps a completion model; the same here shares its model and settings."""
         if isinstance(values, dict):
-            values = {name: value for name, value in values.items() if name not in OF_SERVERS}
+            values = {name: value for name, value in values.items() if name not in SERVER_ARGUMENTS}
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}

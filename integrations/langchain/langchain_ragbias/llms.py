@@ -25,12 +25,12 @@ from ragbias.generation.streaming import Stream
 
 # Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
-OF_THE_RUN = ("tags", "metadata", "run_name", "run_id")
+RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
 
 
 @contextmanager
 def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
-    token = _arguments.set({name: value for name, value in arguments.items() if name not in OF_THE_RUN})
+    token = _arguments.set({name: value for name, value in arguments.items() if name not in RUN_ARGUMENTS})
     try:
         yield
     finally:

@@ -54,7 +54,7 @@ def flip_figure(audit: Audit) -> Figure:
 
 
 def preference_figure(audit: Audit) -> Figure:
-    """How sure the answer is with its document moved, and from where answers are taken oftener than by chance."""
+    """How sure the answer is with its document moved, and from where answers are taken more often than by chance."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     moved, taken = figure.subplots(1, 2)
     looks = looks_of(audit.outcomes)

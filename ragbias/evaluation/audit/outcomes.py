@@ -171,7 +171,7 @@ def _outcome(
     before = [own[0] for own in first.by_order]
     right = [[_is_right(answer, case) for answer in own] for case, own in _labelled(cases, asked)]
     right_before = [_is_right(own[0], case) for case, own in _labelled(cases, first)]
-    wanted = {method.name, "none"} if getattr(method, "selective", False) else {method.name}
+    wanted = {method.name, "none"} if method.selective else {method.name}
     return Outcome(
         method=method,
         flips=rate(flips),

@@ -123,7 +123,7 @@ class TaskSettings(BaseModel):
 
 
 def _has(task: str, option: str) -> bool:
-    return option in (each.name for each in fields(TASKS[task]))  # type: ignore[arg-type]  # all are dataclasses
+    return option in (each.name for each in fields(TASKS[task]))
 
 
 class BenchConfiguration(BaseModel):

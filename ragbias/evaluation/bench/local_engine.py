@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-import torch
-
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report
@@ -28,9 +26,7 @@ class Models:
     def load(self, name: str) -> DebiasedLM:
         if self._lm is None or self._lm.name != name:
             self._lm = None  # two at once may not fit into memory
-            self._lm = load_model(name, dtype=self._dtype)
-            if torch.cuda.is_available():
-                self._lm.model.cuda()  # type: ignore[call-arg]
+            self._lm = load_onto_gpu(name, self._dtype)
         return self._lm
 
 

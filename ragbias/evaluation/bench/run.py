@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
-from ragbias.evaluation.bench import local_engine as local
-from ragbias.evaluation.bench import ray_engine
+from ragbias.evaluation.bench import local_engine, ray_engine
 from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
@@ -80,7 +79,7 @@ def _answer(plan: Plan, store: Store, settings: BenchConfiguration, models: Mode
     if settings.engine == "ray":
         found = ray_engine.answered(missing, settings.dtype, settings.workers)
     else:
-        found = local.answered(missing, models)
+        found = local_engine.answered(missing, models)
     for unit, records in found:
         name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
         new = _file(store, unit).append(records)
@@ -91,7 +90,7 @@ def _file(store: Store, unit: Unit) -> RecordFile:
     return store.noise if unit.noise else store.records
 
 
-def _missing(plan: Plan, store: Store, bar: Progress, progress: Any) -> Iterator[Unit]:
+def _missing(plan: Plan, store: Store, bar: Progress, progress: TaskID) -> Iterator[Unit]:
     """The units with missing records; whole, since the padding decides the last digits of the sums."""
     for unit in plan.units():
         held = _file(store, unit).by_key

@@ -45,7 +45,7 @@ class PromptBatch:
         return {"attention_mask": mask, "position_ids": positions[:, -1:] if step else positions}
 
 
-def lengths_of(documents: int, tokens: int | None, total: int | None) -> list[int]:
+def document_lengths(documents: int, tokens: int | None, total: int | None) -> list[int]:
     """Length of each document: ``tokens``, or an equal share of ``total``, whose remainder goes to the first ones."""
     if total is None:
         assert tokens is not None

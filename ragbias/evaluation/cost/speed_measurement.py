@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -126,7 +126,7 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _check_choice(name: str, value: str | None, choices: Any) -> None:
+def _check_choice(name: str, value: str | None, choices: Iterable[str]) -> None:
     if value is not None:
         check_choice(name, value, tuple(choices))
 
@@ -168,7 +168,7 @@ def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig)
 def _batch(
     settings: SpeedSettings, count: int, config: PreTrainedConfig, device: torch.device
 ) -> random_prompts.PromptBatch:
-    lengths = random_prompts.lengths_of(count, settings.tokens, settings.total_tokens)
+    lengths = random_prompts.document_lengths(count, settings.tokens, settings.total_tokens)
     return random_prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 

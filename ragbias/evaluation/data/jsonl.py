@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ragbias.errors import DataError, RunError
 
@@ -107,7 +107,7 @@ def read_lines(path: Path) -> Iterator[Line]:
     if path.exists() and not path.is_file():
         raise DataError(f"{path} is no regular file; expected one of JSON lines, .jsonl or .jsonl.gz")
     number, found = 0, False
-    with cast("IO[bytes]", gzip.open(path) if path.suffix == ".gz" else path.open("rb")) as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         while True:
             try:
                 raw = next(file, None)
@@ -152,7 +152,7 @@ def sources(paths: Sequence[Path]) -> dict[str, Path]:
     return named
 
 
-def numbered_lines(paths: Sequence[Path], limit: int | None = None) -> Iterator[tuple[str, Line]]:
+def numbered_lines(paths: Sequence[Path], limit: int | None) -> Iterator[tuple[str, Line]]:
     """The first ``limit`` lines of each file, each with its question's id: the file's name and the line's number."""
     for source, path in sources(paths).items():
         for line in islice(read_lines(path), limit):

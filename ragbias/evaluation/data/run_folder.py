@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from ragbias.errors import DataError
 from ragbias.evaluation.extras import required
@@ -21,7 +21,6 @@ SETTINGS = "settings.json"
 SUMMARY = "summary.json"
 HARNESS = "harness.json"  # numbers of records of the parts that lm-eval has run
 
-T = TypeVar("T")
 Costs = dict[str, dict[str, dict[str, Any]]]
 
 

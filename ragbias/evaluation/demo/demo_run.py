@@ -30,6 +30,8 @@ from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, Lo
 from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
+ROUNDS = 7  # in which the time to the first token is measured
+
 
 @dataclass(frozen=True)
 class DemoSettings:
@@ -157,10 +159,10 @@ def telling_question(demo: Demo) -> WorldQuestion:
     return demo.questions[0]
 
 
-def prefill_ratios(task: DemoQA, methods: Sequence[Method], rounds: int = 7) -> dict[str, float]:
+def prefill_ratios(task: DemoQA, methods: Sequence[Method]) -> dict[str, float]:
     """Median time to the first token in units of ``none``, all methods interleaved on the same prompts."""
     lm, first = task.lm, [case for case in task.cases() if case.gold_position == task.positions[0]]
-    prompts = [in_parts(case.text, case.documents, None)[0] for case in first[:rounds]]
+    prompts = [in_parts(case.text, case.documents, None)[0] for case in first[:ROUNDS]]
 
     def seconds(prompt: Prompt, method: Method) -> tuple[float]:
         begin = now(lm.model.device)

@@ -91,7 +91,7 @@ class Summaries:
 
     @classmethod
     def of(cls, values: Floats, counts: Floats) -> Summaries:
-        """Args: values (questions, positions), may hold NaN; counts (draws, questions), how often each was drawn."""
+        """Of values (questions, positions), NaN where not asked, drawn as often as counts (draws, questions) say."""
         asked = counts @ (~np.isnan(values)).astype(float)
         with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
             return cls(counts @ np.nan_to_num(values) / asked)

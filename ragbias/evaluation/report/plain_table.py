@@ -1,4 +1,4 @@
-"""The style of all tables on the terminal."""
+"""A table of figures on the terminal, without lines."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def make(name: str, **options: Any) -> Task:
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     task = TASKS[name]
-    known = {field.name: field for field in fields(task)}  # type: ignore[arg-type]  # every task is a dataclass
+    known = {field.name: field for field in fields(task)}
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := [option for option in given if option not in known]:
         raise RunError(f"{name} has no option {', '.join(unknown)}; it has {', '.join(known)}")

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+
+from torch import Tensor
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.jsonl import Line, read_lines, sources
@@ -114,10 +115,10 @@ def _letter_tokens(lm: DebiasedLM) -> list[list[int]]:
     return options
 
 
-def _one_of(options: Sequence[list[int]]) -> Callable[[int, Any], list[int]]:
+def _one_of(options: Sequence[list[int]]) -> Callable[[int, Tensor], list[int]]:
     """A ``prefix_allowed_tokens_fn`` that lets a model write one of equally many tokens and nothing else."""
 
-    def allowed(_sequence: int, ids: Any) -> list[int]:
+    def allowed(_sequence: int, ids: Tensor) -> list[int]:
         for written in range(len(options[0]) - 1, 0, -1):
             tail = ids[-written:].tolist()
             if following := {option[written] for option in options if option[:written] == tail}:

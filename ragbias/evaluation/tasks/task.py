@@ -56,6 +56,7 @@ class Answer:
         return cls(prediction, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
 
 
+@dataclass(frozen=True)
 class Task:
     """A task; a subclass is a frozen dataclass with the data's files and the choice of cases as fields.
 

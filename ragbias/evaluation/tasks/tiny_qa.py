@@ -11,7 +11,7 @@ from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.cases import cases as held_out_cases
 
-POSITIONS = 5
+DEFAULT_POSITIONS = 5
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TinyQA(Task):
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:
-            positions = evenly_spread(count, POSITIONS) if self.positions is None else self.positions
+            positions = evenly_spread(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
             for index, (asked, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
                 for passages, position, order in arranged(asked.gold, others, positions, self.orders, question):

@@ -1,8 +1,7 @@
 """Each document is found where it was retrieved to, not in another document or in the question."""
 
-from flat_prompts import BRIDGE, LIBRARY, STATION, prompt
-
 from ragbias.boundaries import locate
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_a_text_retrieved_twice_gives_two_spans():

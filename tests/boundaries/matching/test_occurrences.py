@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from flat_prompts import BRIDGE, LIBRARY, STATION, prompt
 
 from ragbias.boundaries import locate
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_stripped_documents_are_found():

@@ -1,8 +1,7 @@
 """A document that the edge of the context cut off is accepted if it was named and half of it is left."""
 
-from flat_prompts import LIBRARY, LONG, STATION
-
 from ragbias.boundaries import Registry, locate
+from support.flat_prompts import LIBRARY, LONG, STATION
 
 
 def test_a_document_cut_at_the_end_of_the_context_is_accepted_from_named_sources():

@@ -1,9 +1,8 @@
 """Documents that are named for all prompts of a block."""
 
-from flat_prompts import BRIDGE, LIBRARY, STATION, prompt
-
 import ragbias.boundaries
 from ragbias.boundaries import locate
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt
 
 
 def test_the_block_names_the_documents_of_plain_code():

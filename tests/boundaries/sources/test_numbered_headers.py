@@ -1,12 +1,12 @@
 """Documents found by nothing but their numbered headers, and what must not be taken for such."""
 
 import pytest
-from flat_prompts import found_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
 from ragbias.boundaries import locate
+from support.flat_prompts import found_texts
 
 A = "The Falcon Station opened in 1901. It has four platforms."
 B = "The Heron Bridge is 300 metres long, see [2] and [3]."

@@ -3,9 +3,8 @@
 import pickle
 import threading
 
-from flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
-
 from ragbias.boundaries import KnownText, Registry
+from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
 
 
 def size(registry: Registry) -> int:

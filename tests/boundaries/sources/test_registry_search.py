@@ -3,11 +3,11 @@
 import itertools
 
 import pytest
-from flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias.boundaries import locate
+from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 
 
 def test_a_retrieval_is_found_in_the_prompt():

@@ -5,12 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from flat_prompts import found_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError, SegmenterError
+from support.flat_prompts import found_texts
 
 A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."
 TEXT = f"Context:\n---\n{A}\n---\n{B}\n---\n{C}\n---\nQuestion: who?"

@@ -1,8 +1,7 @@
 """Documents that the question quotes or another message holds are not the context; titles and tags are no border."""
 
-from flat_prompts import BRIDGE, LIBRARY, LONG, STATION, prompt, spans_of
-
 from ragbias.boundaries import locate
+from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, prompt, spans_of
 
 
 def test_a_document_that_only_the_question_quotes_is_not_taken():

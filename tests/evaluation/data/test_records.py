@@ -5,10 +5,10 @@ import re
 from dataclasses import asdict
 
 import pytest
-from bench_records import record
 
 from ragbias.errors import DataError
 from ragbias.evaluation.data.records import as_lines, read_records
+from support.bench_records import record
 
 LINE = asdict(record())
 

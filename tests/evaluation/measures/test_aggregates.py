@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
-from bench_records import record, records_with, u_shape
 
 from ragbias.evaluation.measures.aggregates import summarise
+from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
 ACCURACIES = {"none": u_shape(POSITIONS, 0.9, 0.3), "pine": dict.fromkeys(POSITIONS, 0.7)}

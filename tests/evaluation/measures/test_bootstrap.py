@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from bench_records import record, records_with, u_shape
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import bootstrap
 
 from ragbias.errors import RunError
 from ragbias.evaluation.measures.bootstrap import Scores, curve, differences, draws, gap_by_chance, point
+from support.bench_records import record, records_with, u_shape
 
 U = u_shape([0, 2, 4, 7, 9], 0.9, 0.4)
 

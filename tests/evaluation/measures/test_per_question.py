@@ -5,7 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from bench_records import record
 from scipy.stats import kendalltau
 
 from ragbias.errors import RunError
@@ -17,6 +16,7 @@ from ragbias.evaluation.measures.per_question import (
     repeats,
     verdict,
 )
+from support.bench_records import record
 
 
 def test_flips_are_counted_by_question_over_orders_of_the_same_documents_and_seed():

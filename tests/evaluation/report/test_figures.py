@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 import pytest
-from bench_records import records_with, u_shape
 from matplotlib import rc_context
 from matplotlib.text import Text
 
@@ -15,6 +14,7 @@ from ragbias.evaluation.report.figures.flip_rates import flip_rates
 from ragbias.evaluation.report.figures.panels import panel_title
 from ragbias.evaluation.report.figures.position_curves import multiples, overlaid, u_curves
 from ragbias.evaluation.report.looks import looks_of
+from support.bench_records import records_with, u_shape
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 

@@ -8,10 +8,10 @@ from urllib.parse import unquote
 from xml.etree.ElementTree import fromstring
 
 import pytest
-from bench_records import records_with, u_shape
 
 from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of
+from support.bench_records import records_with, u_shape
 
 EVIL = "<script>alert('x')</script>"
 POSITIONS = [0, 4, 9]

@@ -5,11 +5,11 @@ import re
 from functools import partial
 
 import pytest
-from bench_records import records_with, u_shape
 
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import as_lines
 from ragbias.evaluation.report.read_runs import read_run, summary_of
+from support.bench_records import records_with, u_shape
 
 POSITIONS = [0, 4, 9]
 PLAIN = {"none": u_shape(POSITIONS, 0.9, 0.3)}

@@ -4,11 +4,11 @@ import csv
 import io
 from dataclasses import replace
 
-from bench_records import record, records_with, u_shape
 from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import tables
+from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
 ACCURACIES = {

@@ -15,7 +15,7 @@ from ragbias.evaluation.report.looks import Look, literal, looks_of
 from ragbias.evaluation.report.tables import ranked
 
 OVERLAID = 3  # bands that one panel can hold
-REFERENCE_LINES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
+LINE_STYLES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 
 # by method and position (counted from 0): estimate, low, high; any of them may be None
 Curves = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -85,7 +85,7 @@ def _panel(
         _curve(axis, points, looks[label], names.get(label), over, band)
     for name, figure in lines.items():
         if figure and figure[0] is not None:
-            text, dashes = REFERENCE_LINES[name]
+            text, dashes = LINE_STYLES[name]
             axis.axhline(figure[0], color="black", linestyle=dashes, linewidth=0.9, label=text, zorder=2)
 
 

@@ -21,6 +21,8 @@ from llama_index.core.prompts import (
     PromptTemplate,
 )
 from llama_index.llms.ragbias.base import RagBiasLLM
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ragbias.errors import RagBiasError
 
@@ -182,12 +184,12 @@ def _check_template(template: BasePromptTemplate) -> None:
             )
 
 
-def one_of(texts: Sequence[str], tokenizer: Any) -> Callable[[int, Any], list[int]]:
+def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
     """A `prefix_allowed_tokens_fn` that lets a model write one of the texts and nothing else."""
     options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(len(option) for option in options)
 
-    def allowed(_index: int, ids: Any) -> list[int]:
+    def allowed(_index: int, ids: Tensor) -> list[int]:
         for written in range(min(longest, len(ids)) - 1, -1, -1):
             tail = ids[len(ids) - written :].tolist()
             if following := {option[written] for option in options if option[:written] == tail}:

@@ -24,7 +24,7 @@ _ROLES = {
     MessageRole.MODEL: "assistant",
     MessageRole.FUNCTION: "tool",
 }
-_OF_RESULTS = ("tool_call_id", "name")
+_RESULT_KEYS = ("tool_call_id", "name")
 _NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # which templates get in other ways, or not at all
 
 
@@ -57,7 +57,7 @@ def _turn(message: ChatMessage) -> dict[str, Any]:
     if calls:
         turn["tool_calls"] = calls
     if turn["role"] == "tool":
-        turn.update({key: message.additional_kwargs[key] for key in _OF_RESULTS if key in message.additional_kwargs})
+        turn.update({key: message.additional_kwargs[key] for key in _RESULT_KEYS if key in message.additional_kwargs})
     return turn
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-FOLDER = Path(os.environ.get("RAGBIAS_GOLDEN") or Path(__file__).parent / "golden")
+FOLDER = Path(os.environ.get("RAGBIAS_GOLDEN") or Path(__file__).parents[1] / "golden")
 
 
 @dataclass
