@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.errors import MethodError
+from ragbias.errors import MethodError, MissingExtraError
 
 try:
     from scipy.signal import savgol_filter
 except ImportError as error:
-    raise ImportError("calibration needs scipy, which is not installed: pip install 'ragbias[calibrate]'") from error
+    raise MissingExtraError("scipy is not installed; install it with: pip install 'ragbias[calibrate]'") from error
 
 Array = NDArray[np.float64]
 

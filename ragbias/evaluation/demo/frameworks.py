@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 
+from ragbias.errors import MissingExtraError
 from ragbias.evaluation.demo.demo_run import Demo
 from ragbias.models.tiny.world import WorldQuestion
 
@@ -17,11 +18,11 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
     """``(framework, method, answer as retrieved, answer reversed)`` for ``none`` and ``pine``.
 
     Raises:
-        ImportError: no integration is installed.
+        MissingExtraError: no integration is installed.
     """
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
-        raise ImportError("no integration is installed; pip install langchain-ragbias llama-index-llms-ragbias")
+        raise MissingExtraError("no integration is installed; pip install langchain-ragbias llama-index-llms-ragbias")
     for integration in integrations:
         answer = integration.load()
         for method in ("none", "pine"):
