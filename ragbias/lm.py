@@ -24,6 +24,7 @@ from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
+from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
@@ -35,6 +36,7 @@ from ragbias.generation.scoring import document_attention, logprobs_of, more_con
 from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.methods.base import checked_order
 from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
 
@@ -193,6 +195,7 @@ class DebiasedLM:
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
+        check_event(cancelled)
         requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
         return self._answers(requests, batch_size, cancelled=cancelled, **arguments)
 
@@ -216,7 +219,9 @@ class DebiasedLM:
 
         Raises:
             CancelledError: ``cancelled`` was set while the model ran.
+            WrongTypeError: ``cancelled`` is no event.
         """
+        check_event(cancelled)
         parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
@@ -250,7 +255,7 @@ class DebiasedLM:
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
-            order = tuple(ran.order(tokens.documents, attention))
+            order = checked_order(ran, tokens.documents, attention)
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
