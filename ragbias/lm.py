@@ -25,10 +25,10 @@ from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
 from ragbias.checks import check_event
-from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import GenerationArguments, check_arguments
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
@@ -39,6 +39,8 @@ from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.base import checked_order
 from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
+
+MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
 
 
 class DebiasedLM:
@@ -157,9 +159,10 @@ class DebiasedLM:
 
         The request is prepared before this returns, see ``prepare``.
         """
+        check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
-        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special", ())
+        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
@@ -189,8 +192,13 @@ class DebiasedLM:
         Args:
             batch_size: the most prompts that run together, >= 1.
         """
+        for given in (prompts, documents or [], boundaries or []):
+            if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+                raise WrongTypeError(
+                    f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}"
+                )
         count = len(prompts)
-        if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):
+        if any(len(each) != count for each in (documents, boundaries) if each is not None):
             raise ArgumentError(
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
@@ -289,6 +297,8 @@ class DebiasedLM:
             ArgumentError: the continuation has no tokens.
             MethodError: the method gives no score.
         """
+        if not isinstance(continuation, str):
+            raise WrongTypeError(f"continuation={continuation!r}; expected a string")
         request = self.prepare(prompt, documents, boundaries, method)
         if request.method.acts_on == "answers":
             raise MethodError(f"{request.method.name} elects an answer and gives no score; pass another method")
@@ -336,9 +346,11 @@ class DebiasedLM:
     # from requests to answers
 
     def _answers(
-        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
+        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int | None = None, **settings: Any
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+        check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         candidates = [request.candidates() for request in requests]
