@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from numbers import Real
 
-from ragbias.errors import CancelledError, MethodError, RagBiasError
+from ragbias.errors import CancelledError, MethodError, RagBiasError, WrongTypeError
 
 FLOAT32_MAX = 3.4028234663852886e38
 
@@ -30,6 +30,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_event(cancelled: threading.Event | None) -> None:
+    """Raise ``WrongTypeError`` for what cannot tell whether a request was cancelled."""
+    if cancelled is not None and not callable(getattr(cancelled, "is_set", None)):
+        raise WrongTypeError(f"cancelled={cancelled!r}; expected a threading.Event, or None")
 
 
 def check_not_cancelled(cancelled: threading.Event | None) -> None:

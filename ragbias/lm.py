@@ -19,10 +19,11 @@ from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
-from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.checks import check_event
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import GenerationArguments, check_arguments
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
@@ -30,8 +31,11 @@ from ragbias.generation.scoring import document_attention, logprobs_of, more_con
 from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.methods.base import checked_order
 from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
+
+MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
 
 
 class DebiasedLM:
@@ -158,9 +162,10 @@ class DebiasedLM:
 
         The request is prepared before this returns, see ``prepare``.
         """
+        check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
-        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special", ())
+        stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             def show(ids: list[int]) -> None:
@@ -190,12 +195,18 @@ class DebiasedLM:
         Args:
             batch_size: the most prompts that run together, >= 1.
         """
+        for given in (prompts, documents or [], boundaries or []):
+            if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+                raise WrongTypeError(
+                    f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}"
+                )
         count = len(prompts)
-        if isinstance(prompts, str) or any(len(each) != count for each in (documents, boundaries) if each is not None):
+        if any(len(each) != count for each in (documents, boundaries) if each is not None):
             raise ArgumentError(
                 "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
             )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
+        check_event(cancelled)
         requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
         return self._answers(requests, batch_size, cancelled=cancelled, **arguments)
 
@@ -219,7 +230,9 @@ class DebiasedLM:
 
         Raises:
             CancelledError: ``cancelled`` was set while the model ran.
+            WrongTypeError: ``cancelled`` is no event.
         """
+        check_event(cancelled)
         parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
@@ -253,7 +266,7 @@ class DebiasedLM:
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
-            order = tuple(ran.order(tokens.documents, attention))
+            order = checked_order(ran, tokens.documents, attention)
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
@@ -287,6 +300,8 @@ class DebiasedLM:
             ArgumentError: the continuation has no tokens.
             MethodError: the method gives no score.
         """
+        if not isinstance(continuation, str):
+            raise WrongTypeError(f"continuation={continuation!r}; expected a string")
         request = self.prepare(prompt, documents, boundaries, method)
         if request.method.acts_on == "answers":
             raise MethodError(f"{request.method.name} elects an answer and gives no score; pass another method")
@@ -334,9 +349,11 @@ class DebiasedLM:
     # from requests to answers
 
     def _answers(
-        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int = 256, **settings: Any
+        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int | None = None, **settings: Any
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
+        max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+        check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         candidates = [request.candidates() for request in requests]

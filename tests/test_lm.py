@@ -9,8 +9,8 @@ import torch
 
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.errors import CancelledError, DocumentNotFoundError
-from ragbias.methods import AttentionSorting, ChannelScaling, RoToR
+from ragbias.errors import CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
+from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, RoToR
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
 
@@ -177,6 +177,27 @@ def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
             lm.batch([PROMPT], method=method, cancelled=cancelled)
     finally:
         handle.remove()
+
+
+@pytest.mark.parametrize("cancelled", [True, "now", object()])
+@pytest.mark.parametrize("method", ["none", "attention-sorting"])
+def test_what_cannot_tell_of_a_cancellation_is_refused(lm, method, cancelled):
+    with pytest.raises(WrongTypeError, match="expected a threading.Event"):
+        lm.prepare(PROMPT, method=method, cancelled=cancelled)
+    with pytest.raises(WrongTypeError, match="expected a threading.Event"):
+        lm.batch([lm.prepare(PROMPT, method=method)], cancelled=cancelled)
+
+
+@pytest.mark.parametrize("given", [[0, 0, 1], [0], range(5), None], ids=repr)
+def test_an_order_that_leaves_documents_out_or_repeats_them_is_refused(lm, given):
+    class Given(ReorderingMethod):
+        name, cost, source = "given", "none", "a test"
+
+        def order(self, documents, attention):
+            return given
+
+    with pytest.raises(MethodError, match=f"given gave the order .*; expected each index below {len(DOCUMENTS)} once"):
+        lm.prepare(PROMPT, method=Given())
 
 
 def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none(lm):

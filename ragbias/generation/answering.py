@@ -25,14 +25,14 @@ def answer(
     *,
     backend: str,
     stop: Sequence[str] | None = None,
-    stop_token_ids: Sequence[int] = (),
+    stop_token_ids: Sequence[int] | None = (),
     temperature: float | None = None,
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | None = None,
     do_sample: bool | None = None,
     logprobs: bool = False,
-    keep_special: Sequence[str] = (),
+    keep_special: Sequence[str] | None = (),
     cancelled: threading.Event | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
     **generate_kwargs: Any,
@@ -49,10 +49,10 @@ def answer(
     prompts = [request.tokens for request in requests]
     width = max(len(prompt.ids) for prompt in prompts)
     ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
-    config, eos = generation_config(model, tokenizer, max_new_tokens, stop_token_ids)
+    config, eos = generation_config(model, tokenizer, max_new_tokens, stop_token_ids or ())
     unknown = config.update(**generate_kwargs)
     stops = stop_strings(stop)
-    decode = partial(decoded, tokenizer, keep_special=keep_special)
+    decode = partial(decoded, tokenizer, keep_special=keep_special or ())
     watch = StoppingWatch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
     chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
     recorder = TokenLogprobs() if logprobs else None

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
 from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
-    from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 class SamplingArguments(TypedDict, total=False):
@@ -47,7 +49,7 @@ class DecodingArguments(SamplingArguments, total=False):
     max_time: float | None
     """Seconds after which an answer ends where it is, > 0."""
     no_repeat_ngram_size: int | None
-    """No sequence of so many tokens occurs twice in prompt and answer, >= 1."""
+    """No sequence of so many tokens occurs twice in prompt and answer, >= 1; 0 allows all."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -75,6 +77,7 @@ class GenerationArguments(DecodingArguments, total=False):
     """Special tokens to leave in the text, e.g. ``["[TOOL_CALLS]"]``; all others are removed."""
 
 
+KNOWN = frozenset(GenerationArguments.__annotations__)
 SETTLED = {  # arguments of ``model.generate`` that are settled here, or would fail or be ignored
     "assistant_model", "attention_mask", "cache_implementation", "constraints", "dola_layers", "eos_token_id",
     "epsilon_cutoff", "eta_cutoff", "force_words_ids", "generation_config", "guidance_scale", "input_ids",
@@ -92,10 +95,38 @@ NUMBERS: dict[str, tuple[type, str, Callable[[Any], bool]]] = {
     "top_k": (Integral, "a whole number >= 1", lambda value: value >= 1),
     "top_p": (Real, "a number > 0 and <= 1", lambda value: 0 < value <= 1),
     "repetition_penalty": (Real, "a number > 0", lambda value: 0 < value < math.inf),
+    "max_time": (Real, "a number of seconds > 0", lambda value: value > 0),
+    "no_repeat_ngram_size": (Integral, "a whole number >= 0", lambda value: value >= 0),
     "seed": (Integral, "a whole number of 64 bits", lambda value: -(2**63) <= value < 2**64),
 }
+_DEFAULTS = GenerationConfig()  # its fields are arguments of ``model.generate`` as well
 SWITCHES = ("do_sample", "logprobs")
+
+
+def _are_ids(value: Any) -> bool:
+    ids = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+    return ids and all(isinstance(each, Integral) and not isinstance(each, bool) for each in value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+
+
 OBJECTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("stop_token_ids", "suppress_tokens", "begin_suppress_tokens"), ("a list of token ids", _are_ids)),
+    "bad_words_ids": (
+        "a list of lists of token ids",
+        lambda value: isinstance(value, Collection) and len(value) > 0 and all(map(_are_ids, value)),
+    ),
+    "sequence_bias": (
+        "a dict from tuples of token ids to numbers, or a list of such pairs",
+        lambda value: (
+            isinstance(value, (Mapping, list, tuple))
+            and len(value) > 0
+            and all(isinstance(each, (list, tuple)) for each in value)
+        ),
+    ),
+    "keep_special": ("a list of special tokens, as text", _are_texts),
     "prefix_allowed_tokens_fn": ("a function of a sequence's index in the batch and its token ids", callable),
     "watermarking_config": (
         "a dict or a transformers.WatermarkingConfig",
@@ -111,6 +142,21 @@ OBJECTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
         ),
     ),
 }
+
+
+_INTERNAL = ("cancelled", "on_tokens")  # of the callers here
+
+
+def check_names(arguments: Mapping[str, Any]) -> None:
+    """Raise ``ArgumentError`` for a name that neither this module nor ``model.generate`` knows."""
+    if unknown := [
+        name
+        for name in arguments
+        if not (name in KNOWN or name in _INTERNAL or name in vars(_DEFAULTS) or name in SETTLED)
+    ]:
+        close = difflib.get_close_matches(unknown[0], KNOWN, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
 
 
 def check_arguments(arguments: Mapping[str, Any]) -> None:

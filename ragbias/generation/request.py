@@ -107,7 +107,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
     check_whole("batch_size", size, 1, ArgumentError)
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []
-    for key in dict.fromkeys(keys):
+    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # a method need not be hashable
         indices = [index for index, other in enumerate(keys) if other == key]
         together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     return together

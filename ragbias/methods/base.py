@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ragbias.checks import check_whole
@@ -197,3 +197,18 @@ class ReorderingMethod(Method):
             indices into ``documents``.
         """
         raise NotImplementedError
+
+
+def checked_order(
+    method: ReorderingMethod, documents: Sequence[Sequence[int]], attention: DocumentScorer
+) -> tuple[int, ...]:
+    """The order that a method gives.
+
+    Raises:
+        MethodError: it leaves documents out or repeats some, which nothing later would notice.
+    """
+    given = method.order(documents, attention)
+    order = tuple(given) if isinstance(given, Iterable) else ()
+    if len(order) != len(documents) or set(order) != set(range(len(documents))):
+        raise MethodError(f"{method.name} gave the order {given!r}; expected each index below {len(documents)} once")
+    return order

@@ -89,7 +89,7 @@ class ChannelScaling(AttentionMethod):
             if profile is not None:
                 raise MethodError("a profile has channel, factor and layers already; give it alone, or with last")
             return super().from_parameters(parameters, model_name)
-        return cls.from_profile(profile or model_name or "(unnamed model)", **given)
+        return cls.from_profile((model_name or "(unnamed model)") if profile is None else profile, **given)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):

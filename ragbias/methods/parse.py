@@ -14,7 +14,10 @@ from ragbias.methods.registry import method_class
 
 _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
-_BLANKS = re.compile(r"""("[^"]*"|'[^']*')|\s+""")
+_QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+_TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a string in quotes, or one character outside of them
+# blanks inside a word are part of it: without them it would be another word, or the path of another file
+_BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
 ByName = Callable[[str, "str | None"], Method]
 
 
@@ -61,20 +64,20 @@ def parse_methods(text: str, model_name: str | None = None, by_name: ByName | No
 
 
 def _without_blanks(text: str) -> str:
-    return _BLANKS.sub(lambda match: match.group(1) or "", text)
+    return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
 
 
 def _split(text: str, at: str, whole: str) -> list[str]:
-    """Parts between the separators that are outside of brackets."""
+    """Parts between the separators that are outside of brackets and quotes."""
     parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{") - (character in ")]}")
+    for token in _TOKEN.findall(text):
+        depth += (token in "([{") - (token in ")]}")
         if depth < 0:
             break
-        if character == at and depth == 0:
+        if token == at and depth == 0:
             parts.append("")
         else:
-            parts[-1] += character
+            parts[-1] += token
     if depth != 0:
         raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
     if not all(parts):
@@ -118,7 +121,7 @@ def _by_name(name: str, model_name: str | None) -> Method:
 def _value(text: str, label: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
         if _WORD.fullmatch(text):
             return text
         raise MethodError(f"method {label!r}: {text!r} is neither a Python literal nor a word") from None

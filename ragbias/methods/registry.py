@@ -32,6 +32,7 @@ from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
 
 GROUP = "ragbias.methods"
+DECLARED = ("acts_on", "cost", "source")  # what every method says of itself, beside its name
 METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
@@ -92,10 +93,12 @@ def _loaded(name: str) -> type[Method]:
     of = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
     try:
         found = entry.load()
-    except Exception as error:  # whatever somebody's module raises when it is imported
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is imported
         raise MethodError(f"{of} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise MethodError(f"{of} is {found!r}; expected a class derived from ragbias.methods.Method")
     if getattr(found, "name", None) != name:
         raise MethodError(f"{of} names itself {getattr(found, 'name', None)!r}; expected the entry point's name")
+    if undeclared := [each for each in DECLARED if not isinstance(getattr(found, each, None), str)]:
+        raise MethodError(f"{of} declares no {', '.join(undeclared)}; see ragbias.methods.Method")
     return found

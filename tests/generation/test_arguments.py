@@ -49,11 +49,24 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
         {"constraints": [1]},
         {"force_words_ids": [[1]]},
         {"token_healing": True},
+        {"temprature": 0.5},
+        {"stop_sequences": ["x"]},
+        {"max_time": "x"},
+        {"max_time": 0},
+        {"no_repeat_ngram_size": 1.5},
+        {"bad_words_ids": []},
+        {"bad_words_ids": [5]},
+        {"suppress_tokens": 5},
+        {"begin_suppress_tokens": ["x"]},
+        {"sequence_bias": {"x": 1.0}},
+        {"stop_token_ids": "x"},
+        {"keep_special": 5},
     ],
     ids=str,
 )
 def test_settings_out_of_range_are_refused_at_once(lm, settings):
-    with pytest.raises(ArgumentError, match=next(iter(settings)).replace("stop", "stop string")):
+    (name, *_) = settings
+    with pytest.raises(ArgumentError, match="stop string" if name == "stop" else name):
         lm.generate(PROMPT, **settings)
     with pytest.raises(ArgumentError):
         lm.stream(PROMPT, **settings)
@@ -90,3 +103,22 @@ def test_what_is_declared_is_taken_and_what_is_checked_is_declared():
 def test_what_transformers_takes_reaches_it(lm, name, value):
     assert name in DecodingArguments.__annotations__
     assert len(lm.generate(PROMPT, max_new_tokens=4, **{name: value}).token_ids) <= 4
+
+
+def test_none_counts_as_not_given(lm):
+    expected = lm.generate(PROMPT, max_new_tokens=4)
+    given = dict.fromkeys(("stop_token_ids", "keep_special", "stop", "temperature", "seed", "do_sample"))
+    assert lm.generate(PROMPT, max_new_tokens=4, **given) == expected
+    assert "".join(lm.stream(PROMPT, max_new_tokens=4, **given)) == expected.text
+    assert lm.generate(PROMPT, max_new_tokens=None).token_ids[:4] == expected.token_ids
+
+
+def test_an_unknown_name_is_told_with_the_nearest_one(lm):
+    with pytest.raises(ArgumentError, match="unknown argument 'temprature'; did you mean 'temperature'?"):
+        lm.generate(PROMPT, temprature=0.5)
+
+
+@pytest.mark.parametrize("wrong", [5, None, b"x", [1]])
+def test_a_continuation_is_text(lm, wrong):
+    with pytest.raises(ArgumentError, match="expected a string"):
+        lm.score(PROMPT, wrong)

@@ -85,3 +85,17 @@ def test_unsupported_architecture_is_refused_by_name_but_runs_plain(byte_tokeniz
     assert (
         DebiasedLM(model, byte_tokenizer, method="none").generate(PROMPT, max_new_tokens=2).usage.completion_tokens == 2
     )
+
+
+def test_a_parameter_that_cannot_be_hashed_is_refused_as_any_other(lm):
+    with pytest.raises(MethodError, match="expected a tuple"):
+        lm.generate(PROMPT, method="pine(layers=[1,2])", max_new_tokens=1)
+
+
+@pytest.mark.parametrize("wrong", [5, object(), PROMPT, b"x"], ids=str)
+def test_a_batch_of_no_list_is_refused(lm, wrong):
+    for prompts in (wrong, None):
+        with pytest.raises(ArgumentError, match="batch takes"):
+            lm.batch(prompts)
+    with pytest.raises(ArgumentError, match="batch takes"):
+        lm.batch(["a question"], documents=wrong)

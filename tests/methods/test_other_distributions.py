@@ -24,6 +24,17 @@ with ragbias.documents(documents):
     print(llm.complete(text).additional_kwargs["ragbias"]["order"])
 """
 
+BROKEN = """
+import sys
+from ragbias.methods import Method
+
+class Undeclared(Method):
+    name, source = "broken-method", "a test"
+
+def __getattr__(name):
+    sys.exit(3)
+"""
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
@@ -71,9 +82,12 @@ def test_both_integrations_take_its_name(environment):
         ("ragbias_reverse_order:Missing", "cannot be imported: AttributeError"),
         ("json:dumps", "expected a class derived from ragbias.methods.Method"),
         ("ragbias.methods:Pine", "names itself 'pine'; expected the entry point's name"),
+        ("broken_module:Exits", "cannot be imported: SystemExit: 3"),
+        ("broken_module:Undeclared", "declares no acts_on, cost; see ragbias.methods.Method"),
     ],
 )
 def test_one_that_cannot_be_used_says_why(environment, tmp_path, value, complaint):
+    (tmp_path / "broken_module.py").write_text(BROKEN)
     about = tmp_path / "broken-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
@@ -82,3 +96,4 @@ def test_one_that_cannot_be_used_says_why(environment, tmp_path, value, complain
     ask = "from ragbias import methods; methods.get('pine'); methods.get('broken-method')"
     told = run({**environment, "PYTHONPATH": path}, "-c", ask, code=1)
     assert "method 'broken-method' of broken" in told and complaint in told
+    assert complaint in run({**environment, "PYTHONPATH": path}, "-m", "ragbias", "methods")

@@ -61,6 +61,13 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
         ("siw+pine", "defined are SIW with ChannelScaling"),
         ("channel-scaling(profile=p.json,factor=2)", "a profile has channel, factor and layers already"),
         ("channel-scaling(profile=no/such.json)", "cannot be read"),
+        ("channel-scaling(profile='')", "no channel-scaling profile for ''"),
+        ("channel-scaling(profile=/a b.json)", "'/a b.json' is neither a Python literal nor a word"),
+        ("pine(order=re verse)", "'re verse' is neither a Python literal nor a word"),
+        ("pine(order=')')", "order='\\)'; expected one of"),
+        ("pine(order=')", "brackets do not match|neither a Python literal"),
+        ("siw(sigma={[]:1})", "neither a Python literal nor a word"),
+        (f"siw(sigma={'-' * 100_000}1)", "neither a Python literal nor a word"),
     ],
 )
 def test_what_is_no_such_list_is_refused(text, complaint):
@@ -83,6 +90,19 @@ def test_a_profile_is_a_file_or_a_models_name(tmp_path):
         found.validate(hidden_size=16, n_layers=4)
     assert get("channel-scaling(profile=tiny)") == ChannelScaling.from_profile("tiny")
     assert get("channel-scaling(last=2)", "tiny") == ChannelScaling.from_profile("tiny", last=2)
+
+
+@pytest.mark.parametrize("name", ["a,b.json", "a+b.json", "a(b.json", "a]=b.json", "a  b.json", "it's.json", "ä.json"])
+def test_a_string_in_quotes_may_hold_any_character(tmp_path, name):
+    Profile("mine", hidden_size=8, n_layers=4, channel=3, factor=0.5, layers=(1, 2)).save(tmp_path / name)
+    typed = f"channel-scaling(profile={str(tmp_path / name)!r})"
+    assert get(typed) == ChannelScaling(3, 0.5, (1, 2))
+    assert list(parse_methods(f" none , {typed} ,siw + {typed}")) == ["none", typed, f"siw+{typed}"]
+
+
+def test_blanks_inside_a_name_are_no_other_name():
+    with pytest.raises(UnknownMethodError, match="unknown method 'pi ne'"):
+        get("pi ne")
 
 
 def test_two_methods_that_a_paper_combines_are_joined_by_a_plus():
