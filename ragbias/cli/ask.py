@@ -34,5 +34,7 @@ def ask(
     console.print(generation.text.strip() or "(the model gave no answer)")
     report = generation.report
     about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
-    console.print(" ".join(filter(None, (f"{about}.", report.reason))), style="dim")
+    console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
+    if model == "tiny":
+        console.print("(tiny reads only texts of its own made-up world; for others, name a --model.)", style="dim")
     write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)
