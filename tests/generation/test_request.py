@@ -92,7 +92,7 @@ def test_a_parameter_that_cannot_be_hashed_is_refused_as_any_other(lm):
         lm.generate(PROMPT, method="pine(layers=[1,2])", max_new_tokens=1)
 
 
-@pytest.mark.parametrize("wrong", [5, object(), PROMPT, b"x"], ids=str)
+@pytest.mark.parametrize("wrong", [5, object(), PROMPT, b"x"], ids=lambda each: type(each).__name__)
 def test_a_batch_of_no_list_is_refused(lm, wrong):
     for prompts in (wrong, None):
         with pytest.raises(ArgumentError, match="batch takes"):
