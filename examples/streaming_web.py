@@ -10,6 +10,7 @@ that goes away cancels its handler, which closes the stream, which stops the com
 
 import argparse
 import json
+from contextlib import aclosing
 from pathlib import Path
 
 import faiss
@@ -35,8 +36,9 @@ async def ask(request: web.Request) -> web.StreamResponse:
     out = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     answer = await request.app[ENGINE].aquery(question)
     await out.prepare(request)
-    async for token in answer.async_response_gen():
-        await out.write(token.encode())
+    async with aclosing(answer.async_response_gen()) as tokens:  # a client that goes away ends the generation at once
+        async for token in tokens:
+            await out.write(token.encode())
     await out.write(f"\n{json.dumps(request.app[LLM].last_report)}\n".encode())
     return out
 
