@@ -280,6 +280,7 @@ class DebiasedLM:
             reason=reason,
             backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
             order=order,
+            n_left_plain=boundaries.n_left_plain,
         )
         reordered = ran.acts_on == "order"  # done already, above
         return Request(tokens, NoMethod() if reordered else ran, report, origin)

@@ -44,12 +44,15 @@ class Boundaries:
             segmenter, the number found in one message, or more where another source knows of more in the prompt; where
             nothing was found, the number that the first source named.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
+        n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
+            other retrievals, or quoted.
     """
 
     spans: tuple[Span, ...]
     source: str
     n_expected: int
     reason: str
+    n_left_plain: int = 0
 
     @property
     def n_found(self) -> int:

@@ -28,6 +28,12 @@ class Report:
             ``ragbias.attention.backends``; empty where the method that ran computes none inside the model.
         order: where the method that ran puts the documents into an order of its own: ``order[i]`` is the index, as the
             documents came, of the ``i``-th that the model saw; else empty.
+        numbering: ``"kept"`` where the text around the documents numbers them, which tells the model their order
+            whatever the method; ``"stripped"`` where the numbers were taken out; else empty.
+        n_left_plain: number of retrieved documents that are in the prompt but not among those treated: of earlier turns
+            or other retrievals, or quoted.
+        segmentation_changed: whether the tokens are others than those of the same text tokenised in one piece, because
+            no token may reach across the border of a document.
     """
 
     method_requested: str
@@ -39,6 +45,9 @@ class Report:
     reason: str = ""
     backend: str = ""
     order: tuple[int, ...] = ()
+    numbering: Literal["", "kept", "stripped"] = ""
+    n_left_plain: int = 0
+    segmentation_changed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, fit for JSON."""

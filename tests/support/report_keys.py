@@ -10,4 +10,7 @@ REPORT_KEYS = {
     "reason",
     "backend",
     "order",
+    "numbering",
+    "n_left_plain",
+    "segmentation_changed",
 }
