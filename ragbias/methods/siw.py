@@ -26,10 +26,16 @@ HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose positions decide
 class SIW(AttentionMethod):
     """The weight of token ``i`` on token 0 is multiplied by ``alpha_i`` after the softmax, without renormalising.
 
-    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0``. In each layer the weights of the prompt's last token,
-    averaged over heads, are taken; the highest 30% of the prompt's tokens are counted in each document. Documents with
-    more than ``sigma`` times the mean count are dense. ``alpha`` is ``dense`` for their tokens, ``sparse`` for those of
-    the other documents, and 1 outside of documents and for generated tokens.
+    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for all tokens ``(0, n]`` of the prompt. In each layer:
+
+    1. the tokens of the prompt with the highest 30% of the weights from its last token ``n``, averaged over heads, are
+       counted in each document;
+    2. documents with more than ``sigma`` times the mean count are dense;
+    3. ``alpha`` is ``dense`` for their tokens and ``sparse`` for all others: of the other documents, and of what stands
+       before and after the documents, the last token too.
+
+    Token 0 is exempt, and generated tokens attend as the plain model's. The paper gives no values of ``alpha`` and
+    ``sigma``; the defaults are ours, and so are the mean over heads and the rounding of 30%.
 
     Args:
         dense, sparse: ``alpha``, greater than 0; usually below and above 1.
@@ -86,9 +92,10 @@ class SIW(AttentionMethod):
         highest = weights.new_zeros(count)
         highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
         held = torch.stack([highest[begin:end].sum() for begin, end in seq.spans])
-        alpha = weights.new_ones(count)
+        alpha = weights.new_full((count,), self.sparse)
         for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
+        alpha[0] = 1
         return alpha
 
 

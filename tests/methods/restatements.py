@@ -295,27 +295,29 @@ def siw(
     layers: tuple[int, int] | None = None,
     view: View = vanilla,
 ) -> Rule:
-    prompt = sequence.prompt_length
+    """The paper's three steps in each middle layer, for the tokens 1 to n of the prompt, n the last one."""
+    n = sequence.prompt_length - 1
 
-    def is_dense(last_row: list[float]) -> tuple[bool, ...]:
-        best_first, kept = sorted(range(prompt), key=lambda token: -last_row[token]), max(1, int(0.3 * prompt))
+    def dense_tokens(last_row: list[float]) -> set[int]:
+        # 1. the 30% of the prompt's tokens with the highest weight from token n, counted in each document
+        best_first, kept = sorted(range(n + 1), key=lambda token: -last_row[token]), max(1, int(0.3 * (n + 1)))
         counts = [sum(1 for t in best_first[:kept] if sequence.document(t) == m) for m in range(len(sequence.spans))]
+        # 2. the documents that hold more of them than sigma times the mean are dense
         mean = sum(counts) / len(counts)
-        result = tuple(count > sigma * mean for count in counts)
+        found = [m for m, count in enumerate(counts) if count > sigma * mean]
         edge, beyond = last_row[best_first[kept - 1]], last_row[best_first[kept]]
-        sequence.decisions.append(Decision(result, (edge - beyond) / edge))
-        return result
+        sequence.decisions.append(Decision(tuple(m in found for m in range(len(counts))), (edge - beyond) / edge))
+        return {i for i in range(1, n + 1) if sequence.document(i) in found}
 
     def rule(attn: AttentionLayer) -> Tensor:
         weights = by_view(view)(attn)
         first, last = layers or (attn.layers // 4, attn.layers - attn.layers // 4 - 1)
         if not first <= attn.layer <= last:
             return weights
-        areas = is_dense(weights[:, prompt - 1, :prompt].mean(0).tolist())
-        for i in range(len(sequence.ids)):
-            document = sequence.document(i)
-            if document is not None:
-                weights[:, i, 0] *= dense if areas[document] else sparse
+        chosen = dense_tokens(weights[:, n, : n + 1].mean(0).tolist())
+        # 3. the weight on token 0 of every token in (0, n]: dense, or else sparse, which is (0, n] without the dense
+        for i in range(1, n + 1):
+            weights[:, i, 0] *= dense if i in chosen else sparse
         return weights
 
     return rule
