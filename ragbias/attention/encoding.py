@@ -78,7 +78,7 @@ class Rotary(Encoding):
 
         Args:
             x: ``[..., d]``.
-            positions: broadcast against ``x.shape[:-1]``; int64 and non-negative, or float.
+            positions: broadcast against ``x.shape[:-1]``; int64 or float.
         """
         if positions.numel() == 0:
             return x
@@ -111,7 +111,10 @@ class Rotary(Encoding):
         return moved.flatten(-4, -3)
 
     def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        cos, sin = self._table(int(positions.max()) + 1, positions.device)
+        low, high = torch.stack(positions.aminmax()).tolist()
+        if low < 0:  # before the start of a segment
+            return self._cos_sin(positions)
+        cos, sin = self._table(high + 1, positions.device)
         return cos[positions], sin[positions]
 
     def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -188,5 +191,5 @@ class Alibi(Encoding):
         self.slopes = slopes
 
     def bias(self, relative: Tensor, keys: int) -> Tensor:
-        distance = relative[..., None] - torch.arange(keys, device=relative.device)
+        distance = (relative[..., None] - torch.arange(keys, device=relative.device)).abs()
         return -self.slopes.to(distance.device)[:, None, None] * distance

@@ -43,7 +43,7 @@ def attend(
         query: ``[H, Q, d]``, without position.
         key: ``[G, K, d]``, each key encoded at its offset inside its segment.
         value: ``[G, K, d]``.
-        positions: int64 ``[Q]``, positions of the queries, none before the start of a segment.
+        positions: int64 ``[Q]``, positions of the queries; they may lie before the start of a segment.
         scoring: positions, scale, softcap and window of the layer.
         segments: the keys that count; None: one segment of all.
         starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.

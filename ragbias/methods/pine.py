@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import check_choice
+from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import importance_pairs
 from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ragbias.methods.call import SequenceCall
 
 
-Order: TypeAlias = Literal["importance", "reverse", "none"]
+Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,10 @@ class Pine(SegmentMethod):
       ends at ``E - 1``. It keeps its true position and sees everything before it.
 
     Args:
-        order: ``"importance"`` as above, ``"reverse"`` puts the most important document farthest, ``"none"`` keeps the
-            canonical order (by token ids); the last two are the paper's ablation.
+        order: ``"importance"`` as above. Of the paper's ablations, ``"reverse"`` puts the most important document
+            farthest, and ``"input"``, without re-assignment, leaves every document at the position at which it came, so
+            that only the mask differs from the plain model's; that is not invariant. ``"canonical"`` is ours: the other
+            documents come in a fixed order, by token ids, and nothing is measured.
         layers: first and last layer, both included; ``None``: all.
     """
 
@@ -54,10 +57,17 @@ class Pine(SegmentMethod):
 
     @property
     def follows_query(self) -> bool:
-        return self.order != "none"
+        return self.order in ("importance", "reverse")
 
     def __post_init__(self) -> None:
+        if self.order == "none":
+            raise MethodError(
+                "pine: order='none' has become two; expected 'canonical' (a fixed order by token ids, which order='none' "
+                "was) or 'input' (the paper's ablation without re-assignment, which is not invariant)"
+            )
         check_choice("pine: order", self.order, get_args(Order))
+        if self.order == "input":
+            object.__setattr__(self, "invariant", False)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         importances = shape.width * importance_pairs(lengths) if self.follows_query else 0
@@ -68,7 +78,10 @@ class Pine(SegmentMethod):
         return shape.key_width * lengths.in_documents if self.follows_query else 0
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        if self.order == "none":
+        if self.order == "input":
+            begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
+            return begins.expand(1, len(begins), -1)
+        if self.order == "canonical":
             nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:
             nearness = self._nearness(attention.document_mass(seq.query, seq.key, seq.spans, seq.scoring), seq)
@@ -76,7 +89,9 @@ class Pine(SegmentMethod):
         return self._laid_out(nearness, seq)
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        if self.order == "none":
+        if self.order == "input":
+            return super().tail_starts(seq, query)
+        if self.order == "canonical":
             return self._laid_out(self._canonical(seq), seq)
         mass = attention.segment_mass(query, seq.key, seq.spans, seq.scoring)
         return self._laid_out(self._nearness(mass, seq), seq)

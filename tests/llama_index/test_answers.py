@@ -138,7 +138,7 @@ def test_stop_string_ends_the_answer_before_it(make_llm: Callable[..., RagBiasLL
 
 def test_method_of_a_call_is_honoured(llm: RagBiasLLM) -> None:
     assert llm.complete(PROMPT, documents=DOCUMENTS, debias="none").additional_kwargs["ragbias"]["method_ran"] == "none"
-    report = llm.complete(PROMPT, documents=DOCUMENTS, debias=Pine(order="none")).additional_kwargs["ragbias"]
+    report = llm.complete(PROMPT, documents=DOCUMENTS, debias=Pine(order="canonical")).additional_kwargs["ragbias"]
     assert report["method_ran"] == "pine"
 
 
@@ -215,7 +215,7 @@ def test_metadata_comes_from_the_model(llm: RagBiasLLM, make_llm: Callable[..., 
 
 def test_method_is_part_of_what_observers_see(make_llm: Callable[..., RagBiasLLM]) -> None:
     assert make_llm(debias="none").to_payload()["debias"] == "none"
-    assert make_llm(debias=Pine()).to_payload() != make_llm(debias=Pine(order="none")).to_payload()
+    assert make_llm(debias=Pine()).to_payload() != make_llm(debias=Pine(order="canonical")).to_payload()
 
 
 def test_model_and_tokenizer_objects_are_taken(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -182,6 +182,37 @@ def self_extend(group: int, window: int) -> View:
     return lambda i: {j: pair(i, j) for j in range(i + 1)}
 
 
+def pine_at_input_positions(sequence: Sequence) -> View:
+    """Documents see each other whole, and nothing is moved."""
+
+    def visible(i: int, j: int) -> bool:
+        if sequence.document(i) is None:
+            return j <= i
+        return j < sequence.end and (sequence.document(j) != sequence.document(i) or j <= i)
+
+    return lambda i: {j: (i, j, 0.0) for j in range(len(sequence.ids)) if visible(i, j)}
+
+
+def pine_in_canonical_order(sequence: Sequence) -> View:
+    texts = [tuple(sequence.ids[begin:end]) for begin, end in sequence.spans]
+    canonical = sorted(range(len(texts)), key=texts.__getitem__)
+
+    def position(token: int, nearest_last: list[int]) -> int:
+        document = sequence.document(token)
+        if document is None:
+            return token
+        before = nearest_last[: nearest_last.index(document)]
+        return sequence.begin + sum(sequence.lengths[m] for m in before) + token - sequence.spans[document][0]
+
+    def view(i: int) -> Seen:
+        own = sequence.document(i)
+        order = canonical if own is None else [m for m in canonical if m != own] + [own]
+        visible = pine_at_input_positions(sequence)(i)
+        return {j: (position(i, order), position(j, order), 0.0) for j in visible}
+
+    return view
+
+
 def alone(sequence: Sequence, i: int, j: int) -> bool:
     """Whether i sees j where documents do not see each other."""
     if j > i:

@@ -31,6 +31,7 @@ Entry = namedtuple("Entry", "method neutral cached")
 
 ENTRIES = {
     "pine": Entry(Pine(), None, True),
+    "pine, input order": Entry(Pine(order="input"), None, True),
     "rotor": Entry(RoToR(), None, True),
     "pcw": Entry(ParallelContextWindows(), None, True),
     "nia": Entry(NoInterDocumentAttention(), None, True),

@@ -23,6 +23,7 @@ MODELS = {
 }
 SLIDING = {
     "vanilla": (lambda: "none", lambda s: slow.vanilla),
+    "pine-input": (lambda: methods.Pine(order="input"), slow.pine_at_input_positions),
     "rotor": (lambda: methods.RoToR(), slow.rotor),
     "pcw": (lambda: methods.ParallelContextWindows(), slow.parallel_windows),
     "nia": (lambda: methods.NoInterDocumentAttention(), slow.no_inter_document_attention),
@@ -40,6 +41,8 @@ def tied(ids):
 
 
 CASES = {
+    "pine-input": (lambda: methods.Pine(order="input"), lambda s: by_view(slow.pine_at_input_positions(s))),
+    "pine-canonical": (lambda: methods.Pine(order="canonical"), lambda s: by_view(slow.pine_in_canonical_order(s))),
     "rotor": (lambda: methods.RoToR(), lambda s: by_view(slow.rotor(s))),
     "rotor-key": (lambda: methods.RoToR(key=tied), lambda s: by_view(slow.rotor(s, tied))),
     "pcw": (lambda: methods.ParallelContextWindows(), lambda s: by_view(slow.parallel_windows(s))),

@@ -61,7 +61,7 @@ def test_methods_add_what_they_let_be_seen_more():
     assert rotor == 2 * 12 * (visible(LENGTHS, True) - 78) == 2 * 12 * 19
     importances = 3 * 5 + 1 * 7 + 4 * 4 + 2 * 8
     assert Pine().added_multiply_adds(SHAPE, LENGTHS) == rotor + 12 * importances
-    assert Pine(order="none").added_multiply_adds(SHAPE, LENGTHS) == rotor  # nothing is measured
+    assert Pine(order="canonical").added_multiply_adds(SHAPE, LENGTHS) == rotor  # nothing is measured
 
 
 def test_methods_that_score_one_query_add_one_row():
@@ -89,7 +89,7 @@ def test_a_method_counts_in_its_layers_only_and_in_each_prompt():
 def test_decoding_reads_the_raw_keys_where_importances_are_measured():
     reads = plain_reads(SHAPE, [LENGTHS, LENGTHS])
     assert decode_limit(SHAPE, [LENGTHS, LENGTHS], Pine()) == pytest.approx(1 + 3 * 2 * 6 * 8 / reads)
-    for method in (Pine(order="none"), RoToR(), ParallelContextWindows(), MsPoE(), ChannelScaling(0, 0.0, None)):
+    for method in (Pine(order="canonical"), RoToR(), ParallelContextWindows(), MsPoE(), ChannelScaling(0, 0.0, None)):
         assert decode_limit(SHAPE, [LENGTHS], method) == 1
 
 
