@@ -8,12 +8,13 @@ from ragbias.prompt import Prompt
 
 if TYPE_CHECKING:
     from ragbias.binding import debias
+    from ragbias.generation.ranking import rank
     from ragbias.lm import DebiasedLM
 
-__all__ = ["DebiasedLM", "Prompt", "debias", "documents"]
+__all__ = ["DebiasedLM", "Prompt", "debias", "documents", "rank"]
 __version__ = "0.1.0"
 
-_MODULES = {"DebiasedLM": "ragbias.lm", "debias": "ragbias.binding"}
+_MODULES = {"DebiasedLM": "ragbias.lm", "debias": "ragbias.binding", "rank": "ragbias.generation.ranking"}
 _SUBMODULES = ("attention", "binding", "generation", "lm", "methods")
 
 

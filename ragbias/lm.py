@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,13 +24,13 @@ from ragbias.generation import recording
 from ragbias.generation.answering import answer
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
+from ragbias.generation.ranking import ModelAttention, without_query
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
-from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
+from ragbias.generation.scoring import logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
-from ragbias.methods.base import checked_order
 from ragbias.models import local_path
 from ragbias.prompt import Prompt, tokenise
 
@@ -221,7 +220,7 @@ class DebiasedLM:
         """Tokenise a prompt and settle which method runs, without answering: ``batch`` and ``stream`` take the
         result as a prompt.
 
-        This may run the model: attention sorting takes one prefill for each round, selective RoToR two prefills.
+        This may run the model: attention sorting takes one prefill for each round, icr one, selective RoToR two.
 
         Args:
             cancelled: set by another thread, it ends those runs at the next layer or prefill.
@@ -239,7 +238,7 @@ class DebiasedLM:
             self._warn_of_numbering(prompt, boundaries)
         tokens = tokenise(parts, self.tokenizer)
         self._check_length(len(tokens.ids))
-        return self._settled(Origin(tokens, wanted, boundaries, reason), cancelled)
+        return self._settled(Origin(tokens, wanted, boundaries, reason, parts.suffix), cancelled)
 
     def again(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -265,8 +264,7 @@ class DebiasedLM:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
-            attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
-            order = checked_order(ran, tokens.documents, attention)
+            order = ran.ranking(tokens.documents, self._attention(origin, cancelled)).order
             tokens = tokens.reordered(order)
         if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
@@ -284,6 +282,16 @@ class DebiasedLM:
         )
         reordered = ran.acts_on == "order"  # done already, above
         return Request(tokens, NoMethod() if reordered else ran, report, origin)
+
+    def _attention(self, origin: Origin, cancelled: threading.Event | None) -> ModelAttention:
+        """What the model attends to in a prompt."""
+        tokens = origin.tokens
+        special = [each.content for each in self.tokenizer.added_tokens_decoder.values() if each.special]
+        text = without_query(origin.suffix, special)
+        ids = None
+        if text is not None:
+            ids = [*replace(tokens, suffix=[]).ids, *self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        return ModelAttention(self.model, tokens.ids, tokens.spans, ids, cancelled)
 
     @torch.no_grad()
     def score(

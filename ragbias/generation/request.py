@@ -25,12 +25,14 @@ class Origin:
         wanted: the method that was asked for.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
+        suffix: the text after the documents.
     """
 
     tokens: TokenisedPrompt
     wanted: Method
     boundaries: Boundaries
     reason: str
+    suffix: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Probabilities of a continuation, and attention to the documents, without generating an answer."""
+"""Probabilities of a continuation, without generating an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
 from ragbias.methods import AttentionMethod, Method, NoMethod
-from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
 
 
@@ -33,21 +32,6 @@ def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int],
     chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
     values: list[float] = chosen.tolist()
     return values
-
-
-@torch.no_grad()
-def document_attention(
-    model: PreTrainedModel,
-    tokens: TokenisedPrompt,
-    order: Sequence[int],
-    cancelled: threading.Event | None,
-) -> list[float]:
-    """Attention of the prompt's last token to each document, per token of it, when they come in this order."""
-    arranged, observer = tokens.reordered(order), DocumentAttention(cancelled)
-    with attach(model, observer, [arranged.spans], private=True):
-        model(torch.tensor([arranged.ids], device=model.device), use_cache=False, logits_to_keep=1)
-    scores = dict(zip(order, observer.scores[0], strict=True))
-    return [scores[index] for index in range(len(order))]
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
 from ragbias.methods.canonical_order import CanonicalOrder
 from ragbias.methods.channel_scaling import ChannelScaling
 from ragbias.methods.compose import Compose
+from ragbias.methods.in_context_reranking import InContextReranking
 from ragbias.methods.long_context_reorder import LongContextReorder
 from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
@@ -28,6 +29,7 @@ __all__ = [
     "CanonicalOrder",
     "ChannelScaling",
     "Compose",
+    "InContextReranking",
     "LongContextReorder",
     "Method",
     "MsPoE",

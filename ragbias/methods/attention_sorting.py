@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
-from ragbias.checks import check_not_cancelled, check_whole
-from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
+from ragbias.checks import check_choice, check_not_cancelled, check_whole
+from ragbias.methods.base import AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,11 +25,16 @@ if TYPE_CHECKING:
 class AttentionSorting(ReorderingMethod):
     """Sort the documents by the attention that the prompt's last token pays them, highest last; repeat; then generate.
 
+    Rounds need not settle: a later one may return to an earlier order.
+
     Args:
         rounds: how often; each round costs one prefill.
+        score: of a document, the ``"sum"`` of the attention to its tokens, as in the authors' code, so that long
+            documents gain; or the ``"mean"``, per token.
     """
 
     rounds: int = 1
+    score: Literal["sum", "mean"] = "sum"
 
     name = "attention-sorting"
     cost = "one more prefill for each round"
@@ -37,20 +42,26 @@ class AttentionSorting(ReorderingMethod):
 
     def __post_init__(self) -> None:
         check_whole("attention-sorting: rounds", self.rounds, 1)
+        check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        order = list(range(len(documents)))
+        return list(self.ranking(documents, attention).order)
+
+    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
+        """As of ``ReorderingMethod``; the scores are those of the last round."""
+        order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
             scores = attention(order)
+            if self.score == "mean":
+                scores = [score / len(document) for score, document in zip(scores, documents, strict=True)]
             order.sort(key=scores.__getitem__)
-        return order
+        return Ranking(tuple(order), tuple(scores))
 
 
 class DocumentAttention(AttentionMethod):
     """Runs the model as it is and measures the attention of the prompt's last token to each document.
 
-    By sequence of the batch, ``mass[b]`` ``[n_layers, n]`` is the attention to each document, averaged over heads, and
-    ``scores[b][j]`` that to document ``j`` per token of the document, averaged over layers and heads.
+    By sequence of the batch, ``mass[b]`` ``[n_layers, n]`` is the attention to each document, averaged over heads.
     """
 
     name = "document-attention"
@@ -62,17 +73,12 @@ class DocumentAttention(AttentionMethod):
     def __init__(self, cancelled: threading.Event | None = None) -> None:
         self._cancelled = cancelled
         self._mass: dict[int, list[Tensor]] = {}
-        self._lengths: dict[int, Tensor] = {}
 
     @property
     def mass(self) -> list[Tensor]:
         import torch
 
         return [torch.stack(by_layer) for _, by_layer in sorted(self._mass.items())]
-
-    @property
-    def scores(self) -> list[list[float]]:
-        return [(mass.mean(0) / self._lengths[index]).tolist() for index, mass in enumerate(self.mass)]
 
     def attention(self, call: AttentionCall) -> Tensor:
         import torch
@@ -89,5 +95,4 @@ class DocumentAttention(AttentionMethod):
             weights = scores.softmax(-1).mean((0, 1))
             mass = torch.stack([weights[begin:end].sum() for begin, end in seq.spans])
             self._mass.setdefault(seq.index, []).append(mass.cpu())
-            self._lengths[seq.index] = seq.lengths.cpu()
         return call.plain(call.query, call.key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from ragbias.checks import check_whole
@@ -16,10 +17,42 @@ if TYPE_CHECKING:
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 LayerRange = tuple[int, int | None]
-DocumentScorer = Callable[[Sequence[int]], list[float]]
 # (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 Self = TypeVar("Self", bound="Method")
+
+
+class DocumentScorer(Protocol):
+    """What a reordering method may ask the model about the documents of a prompt."""
+
+    def __call__(self, order: Sequence[int]) -> list[float]:
+        """For an order, the attention that the prompt's last token pays to each document.
+
+        The sum over the document's tokens, averaged over layers and heads, by document as they came. Costs a prefill.
+        """
+
+    def contrast(self) -> list[list[float]]:
+        """How much more each token of each document is attended to with the query than with "N/A" in its place.
+
+        The attention is that of the tokens after the documents, averaged over them and summed over layers and heads.
+        Costs a prefill.
+
+        Raises:
+            MethodError: it is not known what the prompt without the query is.
+        """
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What a reordering method makes of the documents of a prompt.
+
+    Attributes:
+        order: indices of the documents as they came, in the order in which the method puts them.
+        scores: what it sorted them by, for each document as they came; None if it measures nothing.
+    """
+
+    order: tuple[int, ...]
+    scores: tuple[float, ...] | None
 
 
 class Reweighting(Protocol):
@@ -190,25 +223,21 @@ class ReorderingMethod(Method):
 
         Args:
             documents: token ids of each document, in the retriever's order.
-            attention: for an order, the attention that the prompt's last token pays to each document, per token of the
-                document and averaged over layers and heads, indexed as ``documents``. Each call costs a prefill.
+            attention: what the model attends to.
 
         Returns:
             indices into ``documents``.
         """
         raise NotImplementedError
 
+    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
+        """The new order, and the scores that it was made by where the method has some; arguments as of ``order``.
 
-def checked_order(
-    method: ReorderingMethod, documents: Sequence[Sequence[int]], attention: DocumentScorer
-) -> tuple[int, ...]:
-    """The order that a method gives.
-
-    Raises:
-        MethodError: it leaves documents out or repeats some, which nothing later would notice.
-    """
-    given = method.order(documents, attention)
-    order = tuple(given) if isinstance(given, Iterable) else ()
-    if len(order) != len(documents) or set(order) != set(range(len(documents))):
-        raise MethodError(f"{method.name} gave the order {given!r}; expected each index below {len(documents)} once")
-    return order
+        Raises:
+            MethodError: the order leaves documents out or repeats some, which nothing later would notice.
+        """
+        given = self.order(documents, attention)
+        order = tuple(given) if isinstance(given, Iterable) else ()
+        if len(order) != len(documents) or set(order) != set(range(len(documents))):
+            raise MethodError(f"{self.name} gave the order {given!r}; expected each index below {len(documents)} once")
+        return Ranking(order, None)

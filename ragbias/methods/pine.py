@@ -62,8 +62,8 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         if self.order == "none":
             raise MethodError(
-                "pine: order='none' has become two; expected 'canonical' (a fixed order by token ids, which order='none' "
-                "was) or 'input' (the paper's ablation without re-assignment, which is not invariant)"
+                "pine: order='none' has become two; expected 'canonical' (as 'none' was: a fixed order by token ids) "
+                "or 'input' (the paper's ablation without re-assignment, which is not invariant)"
             )
         check_choice("pine: order", self.order, get_args(Order))
         if self.order == "input":

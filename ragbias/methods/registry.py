@@ -18,6 +18,7 @@ from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import Method
 from ragbias.methods.canonical_order import CanonicalOrder
 from ragbias.methods.channel_scaling import ChannelScaling
+from ragbias.methods.in_context_reranking import InContextReranking
 from ragbias.methods.long_context_reorder import LongContextReorder
 from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
@@ -48,6 +49,7 @@ METHODS: dict[str, type[Method]] = {
         NoInterDocumentAttention,
         StructuredPrompting,
         AttentionSorting,
+        InContextReranking,
         LongContextReorder,
         CanonicalOrder,
         PermutationVote,

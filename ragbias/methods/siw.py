@@ -26,7 +26,7 @@ HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose positions decide
 class SIW(AttentionMethod):
     """The weight of token ``i`` on token 0 is multiplied by ``alpha_i`` after the softmax, without renormalising.
 
-    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for the tokens ``(0, n]`` of the prompt. In each layer:
+    ``out_i += (alpha_i - 1) exp(q_i k_0 / sqrt(d) - lse_i) v_0`` for tokens ``(0, n]`` of the prompt. In each layer:
 
     1. the tokens of the prompt with the highest 30% of the weights from its last token ``n``, averaged over heads, are
        counted in each document;

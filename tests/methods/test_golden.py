@@ -6,10 +6,20 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.methods import ChannelScaling, MsPoE, ParallelContextWindows, Pine, SelfExtend
+from ragbias.methods import (
+    AttentionSorting,
+    ChannelScaling,
+    InContextReranking,
+    MsPoE,
+    NoInterDocumentAttention,
+    ParallelContextWindows,
+    Pine,
+    SelfExtend,
+)
 from support.golden_cases import case_names, load_case, run
 
 ATOL = 2e-4
+SCORE_ATOL = 2e-6
 STEPS = 8
 
 
@@ -86,3 +96,29 @@ def test_parallel_context_windows(name):
     ends = itertools.accumulate(case.tensors["window_lens"].tolist(), initial=1)
     ids = torch.cat([begin, case.tensors["window_ids"], case.tensors["suffix_ids"]])
     assert_equal_to_reference(case, ParallelContextWindows(), list(itertools.pairwise(ends)), ids)
+
+
+@pytest.mark.parametrize("name", case_names("attention_sorting"))
+def test_attention_sorting(name):
+    case = load_case("attention_sorting", name)
+    ids = case.tensors["input_ids"]
+    for rounds, (order, scores) in enumerate(zip(case.tensors["orders"], case.tensors["doc_scores"], strict=True), 1):
+        found = ragbias.rank(case.model, AttentionSorting(rounds), ids, case.spans)
+        assert list(found.order) == order.tolist()
+        torch.testing.assert_close(torch.tensor(found.scores), scores, atol=SCORE_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("name", case_names("icr"))
+def test_in_context_reranking(name):
+    case = load_case("icr", name)
+    without_query = case.tensors["calibration_input_ids"]
+    found = ragbias.rank(case.model, InContextReranking(), case.tensors["input_ids"], case.spans, without_query)
+    assert list(found.order) == case.tensors["order"].tolist()
+    torch.testing.assert_close(torch.tensor(found.scores), case.tensors["doc_scores"], atol=SCORE_ATOL, rtol=0)
+
+
+@pytest.mark.parametrize("name", case_names("set_based"))
+def test_parallel_context_windows_are_set_based_prompting(name):
+    case = load_case("set_based", name)
+    positions = case.info["method_params"]["edit_position"]
+    assert_equal_to_reference(case, ParallelContextWindows() if positions else NoInterDocumentAttention(), case.spans)

@@ -71,18 +71,25 @@ def test_attention_sorting_sorts_ascending_and_repeats():
     assert calls == [[0, 1, 2], [1, 2, 0]]
 
 
+def test_attention_sorting_by_the_mean_divides_by_the_length():
+    documents = [[1, 2, 3, 4], [5], [6, 7]]
+    assert AttentionSorting().ranking(documents, lambda order: [0.4, 0.2, 0.3]).order == (1, 2, 0)
+    by_mean = AttentionSorting(score="mean").ranking(documents, lambda order: [0.4, 0.2, 0.3])
+    assert by_mean.order == (0, 2, 1) and by_mean.scores == (0.1, 0.2, 0.15)
+
+
 @torch.no_grad()
 def test_document_attention_equals_the_models_own_attention_weights():
     eager = random_model("llama", attn_implementation="eager")
     ids, spans = Segments([5, 9, 3], seed=8).plain
     weights = eager(ids, output_attentions=True).attentions
     last = torch.stack([layer[0, :, -1] for layer in weights]).mean((0, 1))
-    expected = [float(last[begin:end].sum() / (end - begin)) for begin, end in spans]
+    expected = [float(last[begin:end].sum()) for begin, end in spans]
     model, observer = random_model("llama"), DocumentAttention()
     plain = model(ids).logits
     with ragbias.debias(model, observer, spans):
         assert torch.equal(model(ids).logits, plain)
-    assert observer.scores[0] == pytest.approx(expected, rel=1e-4)
+    assert observer.mass[0].mean(0).tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +97,7 @@ def test_document_attention_equals_the_models_own_attention_weights():
     [
         lambda: AttentionSorting(rounds=0),
         lambda: AttentionSorting(rounds=True),
+        lambda: AttentionSorting(score="max"),
         lambda: LongContextReorder(style="other"),
         lambda: PositionInterpolation(0),
         lambda: PositionInterpolation(-1.5),

@@ -1,0 +1,171 @@
+"""Documents ranked by what the model attends to: what reordering methods ask it, and ``rank`` for prompts of tokens."""
+
+from __future__ import annotations
+
+import operator
+import re
+import threading
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from ragbias import methods
+from ragbias.binding import attach
+from ragbias.checks import check_not_cancelled
+from ragbias.errors import ArgumentError, MethodError, SpanError
+from ragbias.methods import Method, ReorderingMethod
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.base import Ranking
+from ragbias.methods.in_context_reranking import QueryContrast
+from ragbias.prompt import Span, check_spans
+
+WITHOUT_QUERY = "N/A"  # in place of the query, as in the paper
+_LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class ModelAttention:
+    """What a model attends to in a prompt, as ``ragbias.methods.base.DocumentScorer`` describes it.
+
+    Attributes:
+        ids, spans: the prompt, and its documents in the order in which they came; tokens between two documents stay
+            where they are when the documents move.
+        without_query: the prompt with "N/A" in place of the query; None: not known.
+    """
+
+    model: PreTrainedModel
+    ids: Sequence[int]
+    spans: Sequence[Span]
+    without_query: Sequence[int] | None = None
+    cancelled: threading.Event | None = None
+
+    @property
+    def _gaps(self) -> list[list[int]]:
+        """The tokens between each two neighbouring documents."""
+        return [list(self.ids[left[1] : right[0]]) for left, right in pairwise(self.spans)]
+
+    def __call__(self, order: Sequence[int]) -> list[float]:
+        ids, pieces = list(self.ids[: self.spans[0][0]]), []
+        for index, gap in zip(order, [*self._gaps, []], strict=True):
+            for part in (self.ids[slice(*self.spans[index])], gap):
+                pieces.append((len(ids), len(ids) + len(part)))
+                ids += part
+        ids += self.ids[self.spans[-1][1] :]
+        observer = DocumentAttention(self.cancelled)
+        self._run(observer, ids, [piece for piece in pieces if piece[0] < piece[1]])
+        found = iter(observer.mass[0].mean(0).tolist())
+        mass = [next(found) if begin < end else 0.0 for begin, end in pieces]
+        scores = dict(zip(order, mass[::2], strict=True))
+        return [scores[index] for index in range(len(order))]
+
+    def contrast(self) -> list[list[float]]:
+        if self.without_query is None:
+            raise MethodError(
+                "icr found no query after the documents, and compares the prompt with one that has 'N/A' in its place; "
+                "give a prompt that asks something, or calibration_ids to ragbias.rank"
+            )
+        begin = self.spans[-1][1]
+        gaps = self._gaps
+        if gaps and all(gap == gaps[0] for gap in gaps) and list(self.ids[begin : begin + len(gaps[0])]) == gaps[0]:
+            begin += len(gaps[0])  # a separator follows the last document as well
+        if list(self.ids[:begin]) != list(self.without_query[:begin]):
+            raise ArgumentError(
+                f"calibration_ids differ from ids among the first {begin} tokens; they shall differ in the query only, "
+                "after the documents"
+            )
+        if begin >= min(len(self.ids), len(self.without_query)):
+            raise ArgumentError(
+                f"calibration_ids has {len(self.without_query)} tokens and ids {len(self.ids)}; expected both to go on "
+                f"after the documents, which end at {begin}"
+            )
+        observer = QueryContrast((begin, len(self.ids)), self.cancelled)
+        self._run(observer, [*self.ids, *self.without_query[begin:]], [])
+        assert observer.found is not None
+        return [observer.found[first:end].tolist() for first, end in self.spans]
+
+    @torch.no_grad()
+    def _run(self, observer: methods.AttentionMethod, ids: Sequence[int], spans: list[Span]) -> None:
+        check_not_cancelled(self.cancelled)
+        with attach(self.model, observer, [spans], private=True):
+            self.model(torch.tensor([list(ids)], device=self.model.device), use_cache=False, logits_to_keep=1)
+
+
+def rank(
+    model: PreTrainedModel,
+    method: str | Method,
+    ids: Sequence[int] | Tensor,
+    spans: Sequence[Span],
+    calibration_ids: Sequence[int] | Tensor | None = None,
+) -> Ranking:
+    """The order that a reordering method gives the documents of a prompt; ``debias``' twin for these methods.
+
+    Args:
+        model: a causal language model of a supported family.
+        method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
+        ids: the prompt, ``[T]`` or ``[1, T]``.
+        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document; where
+            the same tokens stand between all documents and after the last one, they are separators, and no part of the
+            query.
+        calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
+
+    Raises:
+        UnknownMethodError: no method has this name.
+        MethodError: the method does not reorder documents, or needs ``calibration_ids``.
+        ArgumentError: ids or ``calibration_ids`` are no such prompt.
+        SpanError: spans overlap, are not ascending, lie outside the prompt or leave no token after them.
+        EmptyDocumentError: a span is empty.
+        UnsupportedModelError: the architecture is not known to be right.
+    """
+    resolved = methods.get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    if not isinstance(resolved, ReorderingMethod):
+        names = ", ".join(name for name, each in methods.METHODS.items() if issubclass(each, ReorderingMethod))
+        raise MethodError(f"{resolved.name} does not reorder documents; rank takes {names}")
+    prompt = _listed("ids", ids)
+    given = check_spans(spans, len(prompt))
+    if given != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
+        raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
+    if not given or given[-1][1] == len(prompt):
+        raise SpanError(
+            f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
+        )
+    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids)
+    attention = ModelAttention(model, prompt, given, without)
+    return resolved.ranking([prompt[begin:end] for begin, end in given], attention)
+
+
+def _listed(name: str, ids: Sequence[int] | Tensor) -> list[int]:
+    tensor = torch.as_tensor(ids)
+    if tensor.dim() == 2 and len(tensor) == 1:
+        tensor = tensor[0]
+    if tensor.dim() != 1 or tensor.is_floating_point() or not len(tensor):
+        raise ArgumentError(
+            f"{name} of shape {list(tensor.shape)}, {tensor.dtype}; expected whole numbers [T] or [1, T]"
+        )
+    listed: list[int] = tensor.tolist()
+    return listed
+
+
+def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
+    """The text after the documents with "N/A" in place of the query; None if there is nothing that could be one.
+
+    The query is what follows the last ``Question:`` or ``Query:`` in its line; without such a label, the longest line.
+
+    Args:
+        special_tokens: of the tokenizer, e.g. those of its chat template, which are no part of a query.
+    """
+    border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
+    masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix
+    labelled = list(_LABELLED.finditer(masked))
+    if labelled:
+        begin, end = labelled[-1].span(1)
+    else:
+        lines = [match.span() for match in re.finditer(r"[^\s][^\n]*", masked)]
+        if not lines:
+            return None
+        begin, end = max(lines, key=lambda span: span[1] - span[0])
+    end -= len(masked[begin:end]) - len(masked[begin:end].rstrip())
+    return suffix[:begin] + WITHOUT_QUERY + suffix[end:]

@@ -1,0 +1,115 @@
+"""In-context re-ranking.
+
+Source: Chen et al., Attention in Large Language Models Yields Efficient Zero-Shot Re-Rankers, arXiv 2410.02642.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any
+
+from ragbias import attention
+from ragbias.checks import check_not_cancelled
+from ragbias.methods.base import AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ragbias.methods.call import SequenceCall
+
+OUTLIER = 2  # standard deviations below the mean at which a token counts no more
+ROWS = 64  # queries whose weights exist at one time
+
+
+@dataclass(frozen=True)
+class InContextReranking(ReorderingMethod):
+    """Sort the documents by the attention that the tokens after them pay them for the query's sake, highest first.
+
+    ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
+    heads; ``x(t)`` is ``a(t)`` with the query less ``a(t)`` with "N/A" in its place. A document's score is the sum of
+    those of its ``x`` that exceed their mean less two standard deviations (``n - 1`` in the denominator).
+
+    Both come from one pass: the tokens with "N/A" follow those with the query and do not see them.
+    """
+
+    name = "icr"
+    cost = "one more prefill"
+    source = "Chen et al., arXiv 2410.02642"
+
+    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
+        return list(self.ranking(documents, attention).order)
+
+    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
+        """As of ``ReorderingMethod``."""
+        scores = [_score(contrast) for contrast in attention.contrast()]
+        best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
+        return Ranking(tuple(best_first), tuple(scores))
+
+
+def _score(contrast: Sequence[float]) -> float:
+    """The sum without unusually low tokens; of a single token, which has no deviation, itself."""
+    if len(contrast) == 1:
+        return contrast[0]
+    least = mean(contrast) - OUTLIER * stdev(contrast)
+    return sum(value for value in contrast if value > least)
+
+
+class QueryContrast(AttentionMethod):
+    """Measures ``x(t)`` for one prompt, after which the tokens with "N/A" follow, from the first query row on.
+
+    The prompt's tokens attend as the model's do. Those that follow it have the positions of the tokens with the query,
+    and see what comes before these, and themselves.
+
+    Args:
+        rows: ``(begin, end)`` of the tokens whose attention counts: from behind the documents to the prompt's end.
+
+    Attributes:
+        found: ``x``, float64 ``[begin]``, for each token before the rows.
+    """
+
+    name = "query-contrast"
+    cost = "rows of scores"
+    source = "Chen et al., arXiv 2410.02642"
+
+    def __init__(self, rows: tuple[int, int], cancelled: threading.Event | None = None) -> None:
+        self._begin, self._end = rows
+        self._cancelled = cancelled
+        self.found: Tensor | None = None
+
+    def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
+        import torch
+
+        check_not_cancelled(self._cancelled)
+        begin, end, total = self._begin, self._end, seq.key.shape[1]
+        first, second = seq.arange(end), seq.arange(begin, begin + total - end)
+        keys = seq.scoring.encoding(seq.key, torch.cat((first, second - begin)))
+        parts = []
+        for queries, positions, segments, starts, sign in (
+            (slice(0, end), first, [(0, end)], [0], 1),
+            (slice(end, total), second, [(0, begin), (end, total)], [0, begin], -1),
+        ):
+            seen = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
+            query = seq.query[:, queries]
+            parts.append(attention.attend(query, keys, seq.value, positions=positions, causal=True, **seen))
+            rows = positions[positions >= begin]
+            found = sign * _attention(query[:, -len(rows) :], keys, rows, seen, begin)
+            self.found = found if self.found is None else self.found + found
+        return attention.concatenated(parts)
+
+
+def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, Any], count: int) -> Tensor:
+    """Attention of the last queries ``[H, Q, d]`` of a segment to the first ``count`` keys, float64 ``[count]``."""
+    import torch
+
+    begin, end = seen["segments"][-1]
+    first_not_seen = torch.arange(end - begin - len(positions) + 1, end - begin + 1, device=positions.device)
+    total = torch.zeros(count, dtype=torch.float64)
+    for at in range(0, len(positions), ROWS):
+        block = slice(at, at + ROWS)
+        bounds = torch.zeros_like(first_not_seen[block]), first_not_seen[block]
+        scores = attention.segment_scores(query[:, block], keys, positions=positions[block], bounds=bounds, **seen)
+        total += scores.softmax(-1)[..., :count].sum((0, 1)).double().cpu()
+    return total / len(positions)
