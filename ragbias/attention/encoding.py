@@ -47,6 +47,10 @@ class Encoding:
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
+    def divided(self, by: float) -> Encoding:
+        """The encoding for scores that are divided by a number."""
+        return self
+
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
         """What is added to the scores ``[H, Q, K]`` of a segment's keys.
 
@@ -189,6 +193,9 @@ class Alibi(Encoding):
 
     def __init__(self, slopes: Tensor) -> None:
         self.slopes = slopes
+
+    def divided(self, by: float) -> Alibi:
+        return Alibi(self.slopes / by)
 
     def bias(self, relative: Tensor, keys: int) -> Tensor:
         distance = (relative[..., None] - torch.arange(keys, device=relative.device)).abs()

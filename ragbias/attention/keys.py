@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ class Scoring:
     softcap: float | None = None
     window: int | None = None
     backend: str = "auto"
+
+    def divided(self, by: float) -> Scoring:
+        """Scores divided by a number greater than 0."""
+        cap = None if self.softcap is None else self.softcap / by
+        return replace(self, encoding=self.encoding.divided(by), scale=self.scale / by, softcap=cap)
 
     @property
     def position_in_keys(self) -> bool:

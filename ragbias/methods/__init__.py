@@ -1,5 +1,6 @@
 """The methods: one small file each, what they are given (``call``), and names and parameters from text (``parse``)."""
 
+from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
 from ragbias.methods.canonical_order import CanonicalOrder
@@ -24,6 +25,7 @@ from ragbias.methods.structured_prompting import StructuredPrompting
 __all__ = [
     "METHODS",
     "SIW",
+    "AdaptiveParallelEncoding",
     "AttentionMethod",
     "AttentionSorting",
     "CanonicalOrder",

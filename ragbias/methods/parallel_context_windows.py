@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class ParallelContextWindows(SegmentMethod):
     """Documents do not see each other and all start at position ``P``, right after the prefix.
 
-    The tokens after them start at ``P + max L_j`` and see everything. Positions and visibility are also those of Set-Based
-    Prompting (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
+    The tokens after them start at ``P + max L_j`` and see everything. Positions and visibility are also those of
+    Set-Based Prompting (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
     """
 
     name = "pcw"

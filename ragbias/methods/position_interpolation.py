@@ -1,14 +1,16 @@
-"""Position interpolation.
+"""Position interpolation, in all layers alike or layer by layer.
 
 Source: Chen et al., Extending Context Window of Large Language Models via Positional Interpolation, arXiv 2306.15595.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.checks import check_finite
+from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
 
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
-    """Position ``t`` becomes ``t / ratio``, in all layers and heads.
+    """Position ``t`` becomes ``t / r``, in all heads; ``r`` is one for all layers, or ``r_l`` of layer ``l``.
+
+    One for each layer is layer-wise position scaling (LPES, Findings of ACL 2026): Ms-PoE by layer instead of by head.
 
     Args:
-        ratio: greater than 0; 1 changes nothing.
+        ratio: greater than 0; 1 changes nothing. A list has one ratio for each layer of the model.
     """
 
-    ratio: float = 1.5
+    ratio: float | Sequence[float] = 1.5
 
     name = "position-interpolation"
     needs_documents = False
@@ -36,7 +40,20 @@ class PositionInterpolation(AttentionMethod):
     source = "Chen et al., arXiv 2306.15595"
 
     def __post_init__(self) -> None:
-        check_finite("position-interpolation: ratio", self.ratio, above=0)
+        if not isinstance(self.ratio, (list, tuple)):
+            check_finite("position-interpolation: ratio", self.ratio, above=0)
+            return
+        for layer, ratio in enumerate(self.ratio):
+            check_finite(f"position-interpolation: ratio of layer {layer}", ratio, above=0)
+        object.__setattr__(self, "ratio", tuple(self.ratio))
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        super().validate(hidden_size, n_layers)
+        if isinstance(self.ratio, tuple) and len(self.ratio) != n_layers:
+            raise MethodError(
+                f"position-interpolation: {len(self.ratio)} ratios for a model of {n_layers} layers; "
+                "expected one for each, or a single number"
+            )
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         return 0  # each visible pair is scored once, at whatever distance
@@ -44,5 +61,6 @@ class PositionInterpolation(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         import torch
 
-        ratio = torch.tensor([self.ratio], device=call.query.device)
+        of_layer = self.ratio[call.layer] if isinstance(self.ratio, tuple) else self.ratio
+        ratio = torch.tensor([of_layer], device=call.query.device)
         return rescaled(call, lambda _: (ratio, ratio))

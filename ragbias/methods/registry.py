@@ -14,6 +14,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from ragbias.errors import MethodError, UnknownMethodError
+from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import Method
 from ragbias.methods.canonical_order import CanonicalOrder
@@ -48,6 +49,7 @@ METHODS: dict[str, type[Method]] = {
         ParallelContextWindows,
         NoInterDocumentAttention,
         StructuredPrompting,
+        AdaptiveParallelEncoding,
         AttentionSorting,
         InContextReranking,
         LongContextReorder,

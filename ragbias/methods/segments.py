@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from ragbias import attention
@@ -105,19 +104,7 @@ class SegmentMethod(AttentionMethod):
 
     def _tail(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Attention of the suffix, or of newly generated tokens, to ``keys`` at their offsets in their segments."""
-        bias = self.document_bias(seq)
-        query = seq.query[:, -seq.new_tail :]
-        return attention.attend(
-            query,
-            keys,
-            seq.value,
-            positions=self._tail_positions(seq),
-            scoring=seq.scoring,
-            segments=[(0, seq.prefix), *seq.spans, (seq.documents_end, seq.key.shape[1])],
-            starts=self._starts(seq, query),
-            bias=[0.0, *[bias] * len(seq.spans), 0.0] if bias else None,
-            causal=True,
-        )
+        return self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """As ``_tail``, where no position depends on the query: every key is encoded at its position, once."""
@@ -128,16 +115,31 @@ class SegmentMethod(AttentionMethod):
             segment, offset = _segment_and_offset(seq, first, new.shape[1])
             return seq.scoring.encoding(new, seq.memory["starts"][segment] + offset)
 
-        total, bias = seq.key.shape[1], self.document_bias(seq)
-        edges = [0, seq.prefix, seq.documents_end, total] if bias else [0, total]
+        return self.attend_tail(seq, seq.encoded("positions", at_positions), [(seq.prefix, seq.documents_end)], None)
+
+    def attend_tail(
+        self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of the suffix, or of newly generated tokens.
+
+        Args:
+            keys: ``[G, K, d]``, encoded at their positions; with ``starts``, at their offsets in their segments.
+            documents: spans that the documents make up.
+            starts: of the prefix, ``documents`` and what follows, int64 ``[H or 1, Q or 1, n + 2]``.
+        """
+        bias = self.document_bias(seq)
+        segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
+        if starts is None and not bias:
+            segments = [(0, seq.key.shape[1])]
         return attention.attend(
             seq.query[:, -seq.new_tail :],
-            seq.encoded("positions", at_positions),
+            keys,
             seq.value,
-            positions=self._tail_positions(seq),
+            positions=self.tail_positions(seq),
             scoring=seq.scoring,
-            segments=list(pairwise(edges)),
-            bias=[0.0, bias, 0.0] if bias else None,
+            segments=segments,
+            starts=starts,
+            bias=[0.0, *[bias] * len(documents), 0.0] if bias else None,
             causal=True,
         )
 
@@ -147,7 +149,8 @@ class SegmentMethod(AttentionMethod):
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
 
-    def _tail_positions(self, seq: SequenceCall) -> Tensor:
+    def tail_positions(self, seq: SequenceCall) -> Tensor:
+        """Positions of the suffix, or of newly generated tokens, int64 ``[Q]``."""
         last = self.tail_begin(seq) + seq.key.shape[1] - seq.documents_end
         return seq.arange(last - seq.new_tail, last)
 

@@ -136,14 +136,19 @@ def attention(
     for head in range(attn.heads):
         for i in range(tokens) if rows is None else rows:
             seen = views[head](i)
-            keys = list(seen)
-            at_query, at_key, bias = torch.tensor([seen[j] for j in keys], dtype=torch.float64).T
-            q = rotate(query[head, i].expand(len(keys), -1), at_query, attn.frequencies)
-            k = rotate(key[head, keys], at_key, attn.frequencies)
-            scores = (q * k).sum(1) / math.sqrt(q.shape[1]) + bias
+            scores = scores_of(attn, query[head, i], key[head], seen)
             exponentials = torch.exp(scores - scores.max())
-            weights[head, i, keys] = exponentials / exponentials.sum()
+            weights[head, i, list(seen)] = exponentials / exponentials.sum()
     return weights
+
+
+def scores_of(attn: AttentionLayer, query: Tensor, key: Tensor, seen: Seen) -> Tensor:
+    """Of one query ``[d]`` with the keys ``[T, d]`` that it sees."""
+    keys = list(seen)
+    at_query, at_key, bias = torch.tensor([seen[j] for j in keys], dtype=torch.float64).T
+    q = rotate(query.expand(len(keys), -1), at_query, attn.frequencies)
+    k = rotate(key[keys], at_key, attn.frequencies)
+    return (q * k).sum(1) / math.sqrt(q.shape[1]) + bias
 
 
 def by_view(view: View) -> Rule:
@@ -173,6 +178,10 @@ def vanilla(i: int) -> Seen:
 
 def position_interpolation(ratio: float) -> View:
     return lambda i: {j: (i / ratio, j / ratio, 0.0) for j in range(i + 1)}
+
+
+def layerwise_interpolation(ratios: list[float]) -> Rule:
+    return lambda attn: by_view(position_interpolation(ratios[attn.layer]))(attn)
 
 
 def self_extend(group: int, window: int) -> View:
@@ -314,6 +323,26 @@ def ms_poe(
             ratio = min_ratio + (max_ratio - min_ratio) * rank / (attn.key_heads - 1)
             views.append(position_interpolation(ratio))
         return attention(attn, query, key, views)
+
+    return rule
+
+
+def adaptive_parallel_encoding(sequence: Sequence, temperature: float = 0.9, scale: float = 0.9) -> Rule:
+    """A document's key weighs ``exp(s / T) Z^(S T - 1)``, Z the sum over all of them, any other key ``exp(s)``."""
+    view = cache(parallel_windows(sequence))
+
+    def rule(attn: AttentionLayer) -> Tensor:
+        query, key = attn.query_key(attn.hidden)
+        weights = attention(attn, query, key, [view] * attn.heads, list(range(sequence.end)))
+        for head in range(attn.heads):
+            for i in range(sequence.end, len(sequence.ids)):
+                keys, scores = list(view(i)), scores_of(attn, query[head, i], key[head], view(i))
+                in_documents = torch.tensor([sequence.document(j) is not None for j in keys])
+                z = torch.exp(scores[in_documents] / temperature).sum()
+                own = torch.exp(scores)
+                own[in_documents] = torch.exp(scores[in_documents] / temperature) * z ** (scale * temperature - 1)
+                weights[head, i, keys] = own / own.sum()
+        return weights
 
     return rule
 

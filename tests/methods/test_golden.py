@@ -7,6 +7,7 @@ import torch
 
 import ragbias
 from ragbias.methods import (
+    AdaptiveParallelEncoding,
     AttentionSorting,
     ChannelScaling,
     InContextReranking,
@@ -122,3 +123,10 @@ def test_parallel_context_windows_are_set_based_prompting(name):
     case = load_case("set_based", name)
     positions = case.info["method_params"]["edit_position"]
     assert_equal_to_reference(case, ParallelContextWindows() if positions else NoInterDocumentAttention(), case.spans)
+
+
+@pytest.mark.parametrize("name", case_names("ape"))
+def test_adaptive_parallel_encoding(name):
+    case = load_case("ape", name)
+    settings = case.info["method_params"]
+    assert_equal_to_reference(case, AdaptiveParallelEncoding(settings["temperature"], settings["scale"]), case.spans)

@@ -10,6 +10,7 @@ from ragbias.errors import UnsupportedModelError
 from ragbias.methods import (
     METHODS,
     SIW,
+    AdaptiveParallelEncoding,
     AttentionMethod,
     ChannelScaling,
     Compose,
@@ -22,10 +23,12 @@ from ragbias.methods import (
     SelfExtend,
     StructuredPrompting,
 )
+from ragbias.methods.segments import SegmentMethod
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments, padded
 
-# method: as it acts; neutral: with parameters that change nothing, None where one document alone is the neutral case;
+# method: as it acts; neutral: with parameters that change nothing, None where all do; of the methods that lay documents
+# out anew, one document alone is the neutral case;
 # cached: whether generation without a cache gives the same, which it does unless the definition looks at the last token
 Entry = namedtuple("Entry", "method neutral cached")
 
@@ -36,6 +39,7 @@ ENTRIES = {
     "pcw": Entry(ParallelContextWindows(), None, True),
     "nia": Entry(NoInterDocumentAttention(), None, True),
     "structured-prompting": Entry(StructuredPrompting(), None, True),
+    "ape": Entry(AdaptiveParallelEncoding(0.6, 0.7), AdaptiveParallelEncoding(1, 1), True),
     "channel-scaling": Entry(ChannelScaling(5, -0.5, (1, 2)), ChannelScaling(5, 1.0, (1, 2)), False),
     "channel-scaling, 3 queries": Entry(ChannelScaling(5, 0.0, (0, 2), 3), ChannelScaling(5, 1.0, None, 3), False),
     "channel-scaling, all queries": Entry(ChannelScaling(5, 0, (1, 2), "all"), ChannelScaling(5, 1, None, "all"), True),
@@ -44,6 +48,9 @@ ENTRIES = {
     "ms-poe, released": Entry(MsPoE(variant="released"), MsPoE(1.0, 1.0, variant="released"), False),
     "ms-poe, reversed": Entry(MsPoE(heads="reversed"), MsPoE(1.0, 1.0, heads="reversed"), True),
     "position-interpolation": Entry(PositionInterpolation(2.5), PositionInterpolation(1.0), True),
+    "position-interpolation, by layer": Entry(
+        PositionInterpolation([1.0, 2.5, 1.8, 0.7]), PositionInterpolation([1.0] * 4), True
+    ),
     "self-extend": Entry(SelfExtend(3, 8), SelfExtend(1, 8), True),
     "siw with channel scaling": Entry(
         Compose(SIW(0.3, 3.0), ChannelScaling(5, 0.0, (2, 3))), Compose(SIW(1, 1), ChannelScaling(5, 1, (2, 3))), False
@@ -87,8 +94,9 @@ def test_neutral_parameters_give_the_plain_model_and_others_do_not(models, famil
     ids, spans = Segments([9, 6, 12], seed=1).plain
     plain, changed = generated(model, "none", ids, None), generated(model, method, ids, spans)
     assert (plain[1][0] - changed[1][0]).abs().max() > 1e-3
-    if neutral is None:
-        neutral, spans = method, [(spans[0][0], spans[-1][1])]
+    neutral = neutral or method
+    if isinstance(neutral, SegmentMethod):
+        spans = [(spans[0][0], spans[-1][1])]
     with torch.no_grad(), ragbias.debias(model, neutral, spans):
         prefill = model(ids, use_cache=True).logits
     with torch.no_grad():
@@ -125,6 +133,17 @@ def test_a_row_of_a_batch_equals_its_single_run(models, family, name):
         alone = generated(models[family], ENTRIES[name].method, row, own)
         assert torch.equal(together[0][index], alone[0][0])
         assert_close(together[1][:, index], alone[1][:, 0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ape_with_temperature_and_scale_one_is_pcw_to_the_bit(models, family):
+    prompt = Segments([9, 6, 12], seed=6).plain
+    ones, pcw = (
+        generated(models[family], method, *prompt)
+        for method in (AdaptiveParallelEncoding(1.0, 1), ParallelContextWindows())
+    )
+    assert torch.equal(ones[0], pcw[0])
+    assert torch.equal(ones[1], pcw[1])
 
 
 @pytest.mark.parametrize("name", sorted(ROPE_ONLY))

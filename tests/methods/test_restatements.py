@@ -48,6 +48,11 @@ CASES = {
     "pcw": (lambda: methods.ParallelContextWindows(), lambda s: by_view(slow.parallel_windows(s))),
     "nia": (lambda: methods.NoInterDocumentAttention(), lambda s: by_view(slow.no_inter_document_attention(s))),
     "structured-prompting": (lambda: methods.StructuredPrompting(), lambda s: by_view(slow.structured_prompting(s))),
+    "ape": (lambda: methods.AdaptiveParallelEncoding(), slow.adaptive_parallel_encoding),
+    "ape-strong": (
+        lambda: methods.AdaptiveParallelEncoding(0.3, 1.4),
+        partial(slow.adaptive_parallel_encoding, temperature=0.3, scale=1.4),
+    ),
     "siw": (lambda: methods.SIW(), slow.siw),
     "siw-strong": (
         lambda: methods.SIW(dense=0.2, sparse=2.5, sigma=1.2, layers=(0, 3)),
@@ -56,6 +61,10 @@ CASES = {
     "position-interpolation": (
         lambda: methods.PositionInterpolation(ratio=1.5),
         lambda s: by_view(slow.position_interpolation(1.5)),
+    ),
+    "position-interpolation-by-layer": (
+        lambda: methods.PositionInterpolation(ratio=[1.0, 2.0, 1.5, 0.8]),
+        lambda s: slow.layerwise_interpolation([1.0, 2.0, 1.5, 0.8]),
     ),
     "self-extend": (lambda: methods.SelfExtend(group=4, window=16), lambda s: by_view(slow.self_extend(4, 16))),
     "self-extend-3": (lambda: methods.SelfExtend(group=3, window=10), lambda s: by_view(slow.self_extend(3, 10))),

@@ -82,7 +82,7 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
             scores = segment_scores(
                 last,
                 keys,
-                positions=self._tail_positions(sequence)[-1:],
+                positions=self.tail_positions(sequence)[-1:],
                 scoring=sequence.scoring,
                 segments=[(0, sequence.prefix), *sequence.spans, (sequence.documents_end, sequence.key.shape[1])],
                 starts=self._starts(sequence, last),
