@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
-from ragbias.boundaries.sources.registry import Registry
+from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
 from ragbias.boundaries.spans import Span
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
@@ -72,8 +72,8 @@ def locate(
     text: str,
     *,
     documents: Sequence[str] | None = None,
-    artifacts: Iterable[str] | None = None,
-    run: Iterable[str] | None = None,
+    artifacts: Sequence[Sequence[str]] = (),
+    run: Sequence[Sequence[str]] = (),
     registry: Registry | None = None,
     segmenter: Segmenter | None = None,
     include_headers: bool = False,
@@ -89,8 +89,9 @@ def locate(
         text: the prompt as the model gets it, chat template applied.
         documents: the documents, if they are known; default: those of the ``ragbias.documents`` block around this code.
             An empty list says that there are none.
-        artifacts: texts of the documents in the artifacts of tool messages.
-        run: texts retrieved in the run that this request belongs to.
+        artifacts: the documents in the artifacts of tool messages, a list of texts for each message, the latest first.
+        run: what was retrieved in the run that this request belongs to, a list of texts for each retrieval, the latest
+            first.
         registry: what was retrieved lately, by anyone.
         segmenter: how to find documents that no source above knows. A string is a separator before, between and after
             the documents; what is before the first and after the last one is left as plain text. A compiled pattern
@@ -114,14 +115,25 @@ def locate(
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
     searches: dict[str, Callable[[], _SourceResult]] = {}
-    for source, named in {"documents": documents, "artifact": artifacts, "run": run}.items():
-        if texts := document_texts(named) if named is not None else ():
+    given = () if documents is None else (documents,)
+    for source, named in {"documents": given, "artifact": artifacts, "run": run}.items():
+        if retrievals := _retrievals(named):
+            texts = [each for retrieval in retrievals for each in retrieval]
             searches[source] = partial(_by_texts, text, texts, source)
     if registry is not None:
         searches["registry"] = partial(_by_registry, text, registry)
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     return _first_found(text, searches, len(documents or ()), include_headers)
+
+
+def _retrievals(named: Sequence[Sequence[object]]) -> list[Retrieval]:
+    """The texts of each retrieval that has any.
+
+    Raises:
+        WrongTypeError: a retrieval is no list of texts or documents.
+    """
+    return [texts for texts in map(document_texts, named) if texts]
 
 
 def _first_found(

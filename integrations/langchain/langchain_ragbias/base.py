@@ -226,7 +226,9 @@ class RagBiasModel(BaseModel):
         fields = {name: getattr(self, name) for name in ("debias", "stop", "logprobs", *SAMPLING)}
         return merge(fields, stop, given, self.model_id)
 
-    def _request(self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()) -> Request:
+    def _request(
+        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[Sequence[str]] = ()
+    ) -> Request:
         """Find the documents of a templated prompt and make it ready to run.
 
         Raises:

@@ -44,7 +44,7 @@ def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]
     return ((item, depth - 1) for item in first if not isinstance(item, (Document, *LEAVES)))
 
 
-def artifact_texts(messages: Sequence[BaseMessage]) -> list[str]:
-    """The texts of all documents that the tool messages of a conversation carry as artifacts."""
-    tools = (message for message in messages if isinstance(message, ToolMessage))
-    return [text for tool in tools for documents in document_lists(tool) for text in document_texts(documents)]
+def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
+    """The texts of the documents that each tool message of a conversation carries as its artifact, the latest first."""
+    tools = (message for message in reversed(messages) if isinstance(message, ToolMessage))
+    return [[text for documents in document_lists(tool) for text in document_texts(documents)] for tool in tools]

@@ -30,9 +30,9 @@ def find(
     synthesis = listener.open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
     settings: dict[str, Any] = dict(segmenter=segmenter, include_headers=include_headers)
-    found = locate(text, documents=given, run=texts, registry=listener.registry(), **settings)
+    found = locate(text, documents=given, run=[texts], registry=listener.registry(), **settings)
     if given is None and synthesis is None and (closed := listener.closed_synthesis()):
-        again = locate(text, run=closed.texts, include_headers=include_headers)
+        again = locate(text, run=[closed.texts], include_headers=include_headers)
         if again.source == "run" and again.n_found >= max(1, found.n_found):
             found, synthesis, unread = again, closed, closed.failures
     expected = found.n_expected
