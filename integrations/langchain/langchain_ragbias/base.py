@@ -19,6 +19,7 @@ from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from langchain_ragbias.reports import reports
 from ragbias import methods
+from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
 from ragbias.boundaries import current_documents
@@ -74,7 +75,7 @@ class RagBiasModel(BaseModel):
     """A transformers model that is loaded already; goes with ``tokenizer``."""
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
-    _owner: object = PrivateAttr(default_factory=object)
+    _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
 
     @field_validator("stop", mode="before")

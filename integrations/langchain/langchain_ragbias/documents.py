@@ -33,8 +33,8 @@ def find(
         text,
         documents=documents,
         artifacts=artifacts,
-        run=[list(tree.texts.elements())],
-        registry=listener.registry,
+        run=tree.latest_first(),
+        registry=listener.retrievals.registry(),
         segmenter=segmenter,
         include_headers=include_headers,
     )
