@@ -18,7 +18,8 @@ from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
-from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
+from ragbias.boundaries import Boundaries, NumberedHeadersWarning
+from ragbias.call_site import Site, call_site
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
@@ -67,7 +68,7 @@ class DebiasedLM:
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
-        self._warned_of_numbering = False
+        self._warned_of_numbering: set[Site | None] = set()  # the places of use
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -236,7 +237,7 @@ class DebiasedLM:
         parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
-            self._warn_of_numbering(prompt, boundaries)
+            self._warn_of_numbering(boundaries)
         tokens = tokenise(parts, self.tokenizer)
         text, spans = stock_text(prompt, parts, boundaries, self.strip_numbering)
         return self._settled(Origin(parts, tokens, text, spans, wanted, boundaries, reason), cancelled)
@@ -283,6 +284,7 @@ class DebiasedLM:
             reason=reason,
             backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
             order=order,
+            numbering=boundaries.numbering,
             n_left_plain=boundaries.n_left_plain,
             segmentation_changed=tokens.ids != plain.ids,
         )
@@ -337,15 +339,22 @@ class DebiasedLM:
             return prompt
         return self.prepare(prompt, documents, boundaries, method, cancelled)
 
-    def _warn_of_numbering(self, text: str, boundaries: Boundaries) -> None:
-        if self._warned_of_numbering or self.strip_numbering or not has_numbering(text, boundaries.spans):
+    def _warn_of_numbering(self, boundaries: Boundaries) -> None:
+        """Once for each place of use."""
+        level, site = call_site()
+        if boundaries.numbering != "kept" or site in self._warned_of_numbering:
             return
-        self._warned_of_numbering = True
+        self._warned_of_numbering.add(site)
+        remedy = (
+            "take the numbers out of the template"
+            if self.strip_numbering  # which left them, as the reason says
+            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take "
+            "the numbers out"
+        )
         warnings.warn(
-            "the documents' headers number them, which tells the model their order; make the model with "
-            "strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take the numbers out",
+            f"the documents are numbered, which tells the model their order; {remedy}",
             NumberedHeadersWarning,
-            stacklevel=2,
+            stacklevel=level,
         )
 
     def _check_length(self, length: int) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.splitting import numbering
 from ragbias.boundaries.splitting.headers_and_separators import split
-from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
+from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
+from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,7 +71,9 @@ class Prompt:
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
-    def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
+    def from_text(
+        cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False, numbering: Numbering | None = None
+    ) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         The text between two documents is their separator, and words in it are a header of the document after it
@@ -87,8 +89,9 @@ class Prompt:
         Args:
             text: the prompt, with chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: take the documents' numbers out of their headers (``Document [3]``), since they tell the
-                order, which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
+            strip_numbering: take the documents' numbers out (``Document [3]``, ``<doc3>``), since they tell the order,
+                which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
+            numbering: what numbers the documents, if that is known already.
 
         Raises:
             WrongTypeError: the text is not a string.
@@ -99,19 +102,44 @@ class Prompt:
         if not isinstance(text, str):
             raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
         ordered = check_spans(spans, len(text))
-        if strip_numbering:
-            text, ordered = numbering.strip_numbering(text, ordered)
         if not ordered:
             return cls(text, (), "")
-        gaps = split(text, ordered)
-        bodies = [
-            header + text[begin:end] + gaps.footer for header, (begin, end) in zip(gaps.headers, ordered, strict=True)
-        ]
-        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] + len(gaps.footer) :]
+        numbering = numbering or find_numbering(text, ordered)
+        if not strip_numbering:
+            try:
+                return cls._split(text, ordered)
+            except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
+                if not numbering.cuts:
+                    raise
+        stripped, moved = numbering.stripped(text, ordered)
+        return cls._split(stripped, moved, () if strip_numbering else numbering.parts(text))
+
+    @classmethod
+    def _split(cls, text: str, spans: Sequence[Span], numbers: Sequence[tuple[int, int, str]] = ()) -> Prompt:
+        """The parts of a prompt.
+
+        Args:
+            numbers: to be put back into its segments: the document's index, the position in the text, the number.
+        """
+        gaps = split(text, spans)
+        bodies = []
+        for index, (header, (begin, end)) in enumerate(zip(gaps.headers, spans, strict=True)):
+            own = [(position, number) for document, position, number in numbers if document == index]
+            bodies.append(_with_numbers(text, begin - len(header), end + len(gaps.footer), own))
+        prefix, suffix = text[: spans[0][0] - len(gaps.headers[0])], text[spans[-1][1] + len(gaps.footer) :]
         separator = gaps.separator
         if gaps.closed:
             return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
         return cls(prefix.removesuffix(separator), [separator + body for body in bodies], suffix)
+
+
+def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
+    """``text[begin:end]`` with each number at its position."""
+    if any(not begin <= position <= end for position, _ in numbers):
+        raise AmbiguousSegmentsError("the documents' numbers are apart from them, so they cannot go with them")
+    edges = [begin, *(position for position, _ in numbers), end]
+    pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
+    return "".join(piece + number for piece, number in zip(pieces, [*(number for _, number in numbers), ""], strict=True))
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:

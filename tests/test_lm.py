@@ -159,19 +159,26 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
     assert len(texts) == 1
 
 
-def test_numbered_headers_are_warned_of_once_and_can_be_stripped(llama, byte_tokenizer):
+def test_numbers_are_warned_of_once_for_each_place_of_use_and_can_be_stripped(llama, byte_tokenizer):
     flat = (
         "Context:\n"
         + "\n".join(f"[{number}] {text.strip()}" for number, text in enumerate(DOCUMENTS, 1))
         + "\n\nQ: who?"
     )
     lm = DebiasedLM(llama, byte_tokenizer)
-    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
-        assert lm.prepare(flat).report.source == "headers"
+    places = [
+        lambda: lm.prepare(flat).report,
+        lambda: lm.prepare(flat).report,
+    ]
+    for place in places:
+        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
+            assert (place().source, place().numbering) == ("headers", "kept")
+        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lm.prepare(flat)
-        DebiasedLM(llama, byte_tokenizer, strip_numbering=True).prepare(flat)
+        assert [place().numbering for place in places] == ["kept", "kept"]
+        stripping = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)
+        assert stripping.prepare(flat).report.numbering == "stripped"
 
 
 @pytest.mark.parametrize("method", [AttentionSorting(rounds=50), RoToR(selective=True)], ids=name)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from itertools import chain
+from typing import Literal, NamedTuple
 
 from ragbias.boundaries.matching.assignment import assign
-from ragbias.boundaries.matching.occurrences import occurrences_by_document
+from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
 from ragbias.boundaries.matching.truncated import truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
@@ -46,6 +47,9 @@ class Boundaries:
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
+        texts: the documents' texts alone, where the spans hold more and it is known; else empty.
+        metadata: of each document, how its known metadata are printed; empty if none are known.
+        numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
     spans: tuple[Span, ...]
@@ -53,6 +57,9 @@ class Boundaries:
     n_expected: int
     reason: str
     n_left_plain: int = 0
+    texts: tuple[Span, ...] = field(default=(), repr=False)
+    metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    numbering: Literal["", "kept", "stripped"] = ""
 
     @property
     def n_found(self) -> int:
@@ -190,7 +197,8 @@ def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    return _SourceResult(Boundaries(tuple(spans), source, len(documents), "; ".join(reasons)))
+    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons))
+    return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
 
 
 def _by_registry(text: str, registry: Registry) -> _SourceResult:
@@ -198,7 +206,15 @@ def _by_registry(text: str, registry: Registry) -> _SourceResult:
     if context.n_ambiguous:
         return _ambiguous(context, "registry", context.n_in_message)
     count = len(context.spans)
-    return _SourceResult(Boundaries(tuple(context.spans), "registry" if count else "none", count, ""))
+    found = Boundaries(tuple(context.spans), "registry" if count else "none", count, "")
+    return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
+
+
+def _with_texts(found: Boundaries, occurrences: Iterable[Occurrence], documents: Iterable[str]) -> Boundaries:
+    """What was found, with the documents' texts alone and their metadata."""
+    fields, ordered = fields_of(documents), sorted(occurrences)
+    metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
+    return replace(found, texts=tuple(each.span for each in ordered), metadata=metadata if any(metadata) else ())
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
@@ -219,7 +235,8 @@ def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, incl
     documents, doubt = numbered_headers.find(text)
     if documents:
         spans = tuple((each.header_begin if include_headers else each.begin, each.end) for each in documents)
-        return Boundaries(spans, "headers", len(spans), "; ".join(misses))
+        texts = tuple(each.span for each in documents)
+        return Boundaries(spans, "headers", len(spans), "; ".join(misses), texts=texts)
     reason = "; ".join(filter(None, [*misses, doubt]))
     return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
 
@@ -247,7 +264,7 @@ def _finished(text: str, found: Boundaries, misses: Sequence[str], include_heade
     spans, reasons = found.spans, [*misses, found.reason]
     if include_headers:
         try:
-            spans = with_headers(text, spans)
+            found = replace(found, spans=with_headers(text, spans), texts=found.texts or spans)
         except AmbiguousSegmentsError:
             reasons.append("headers were left out, since the first one cannot be told from the text before it")
-    return replace(found, spans=spans, reason="; ".join(filter(None, reasons)))
+    return replace(found, reason="; ".join(filter(None, reasons)))

@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt, Span, TokenisedPrompt
+
+PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
+OWN_NUMBERS_ARE_LEFT = (
+    "what counts with the documents' position was left, as it may be the documents' own; take it out of the template"
+)
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,9 @@ def in_parts(
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
-        return prompt, Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), ""), ""
+        boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
+        seen = find_numbering(prompt.text, prompt.spans).seen
+        return prompt, _with_numbering(boundaries, seen, strip_numbering, PARTS_ARE_LEFT), ""
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
@@ -102,10 +110,24 @@ def in_parts(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as the prompt has it"
         )
+    numbering = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
     try:
-        return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
+        parts = Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering, numbering=numbering)
     except AmbiguousSegmentsError as error:
-        return Prompt(prompt, (), ""), boundaries, str(error)
+        return Prompt(prompt, (), ""), _with_numbering(boundaries, numbering.seen), str(error)
+    left = numbering.doubtful if strip_numbering else numbering.seen
+    boundaries = _with_numbering(boundaries, left, strip_numbering, OWN_NUMBERS_ARE_LEFT)
+    if strip_numbering and numbering.cuts and not left:
+        boundaries = replace(boundaries, numbering="stripped")
+    return parts, boundaries, ""
+
+
+def _with_numbering(boundaries: Boundaries, seen: bool, stripping: bool = False, reason: str = "") -> Boundaries:
+    """The boundaries with the numbers that are left, and, if these were to be stripped, why they are."""
+    if not seen:
+        return boundaries
+    reasons = (boundaries.reason, reason if stripping else "")
+    return replace(boundaries, numbering="kept", reason="; ".join(filter(None, reasons)))
 
 
 def stock_text(prompt: str | Prompt, parts: Prompt, boundaries: Boundaries, stripped: bool) -> tuple[str, list[Span]]:
