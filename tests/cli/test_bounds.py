@@ -54,8 +54,7 @@ def refused(read: Whole, text: str) -> bool:
     try:
         read(text)
     except typer.BadParameter as error:
-        assert f"from {read.bounds}" in error.message and error.message.endswith(("...", "'"))
-        return True
+        return f"from {read.bounds}" in error.message and error.message.endswith(("...", "'"))
     return False
 
 
@@ -80,7 +79,7 @@ def test_a_list_is_refused_for_one_number_beyond(read: Wholes) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["speed", "--rounds", "1e26"], "Invalid value for '--rounds': must be a whole number from 1 to 1,000, got '1e26'"),
+        (["speed", "--rounds", "1e26"], "'--rounds': must be a whole number from 1 to 1,000, got '1e26'"),
         (["speed", "--documents", "2,99999"], "must be whole numbers from 1 to 10,000 with commas between them"),
         (["bench", "--positions", "x"], "Invalid value for '--positions': must be whole numbers from 0 to 9,999"),
         (["audit", "--questions", "x", "--orders", "1"], "'--orders': must be a whole number from 2 to 1,000, got '1'"),
