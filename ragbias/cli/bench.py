@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from ragbias.cli.failures import naming
-from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, quiet_libraries, write_json
+from ragbias.cli.numeric import numbers, whole, wholes
+from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
+from ragbias.evaluation import bounds
 
 
 def bench(
@@ -24,17 +26,19 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[str | None, typer.Option(help="Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[str | None, typer.Option(help="Of the gold document, from 0, e.g. 0,4,9.")] = None,
-    orders: Annotated[int | None, typer.Option(help="Of the other documents, at each position. Default: 1.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions of each file. Default: all; of tiny 100.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the cases. Default: 0.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several of them, e.g. 1,2,3.")] = None,
+    documents: Annotated[str | None, wholes(bounds.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[str | None, wholes(bounds.POSITIONS, "Of the gold document, from 0, e.g. 0,4,9.")] = None,
+    orders: Annotated[int | None, whole(bounds.ORDERS, "Of the other documents, at each position. Default: 1.")] = None,
+    limit: Annotated[int | None, whole(bounds.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
+    seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
+    seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Cases that run together. Default: 8.")] = None,
+    batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Of the engine ray; each loads the model. Default: 2.")] = None,
+    workers: Annotated[
+        int | None, whole(bounds.WORKERS, "Of the engine ray; each loads the model. Default: 2.")
+    ] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
         Path | None,
@@ -64,8 +68,8 @@ def bench(
     changes = {key: value for key, value in given.items() if value is not None}
     options = {
         "data": data,
-        "documents": numbers("--documents", documents),
-        "positions": numbers("--positions", positions),
+        "documents": numbers(documents),
+        "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
     }
@@ -96,4 +100,4 @@ def bench(
 def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     if seed is not None and seeds is not None:
         raise RunError("--seed and --seeds are both given; give one of them")
-    return numbers("--seeds", seeds) if seed is None else [seed]
+    return numbers(seeds) if seed is None else [seed]

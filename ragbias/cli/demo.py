@@ -10,7 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ragbias.cli.failures import naming
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
     from ragbias.evaluation.demo.demo_run import Demo
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
 def demo(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
-    questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
-    seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
+    questions: Annotated[int, whole(bounds.DEMO_QUESTIONS, "Held-out questions, each asked at every position.")] = 40,
+    seed: Annotated[int, whole(bounds.SEED, "Draws corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
         "demo-output"
     ),

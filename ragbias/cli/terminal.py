@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ragbias.cli.failures import naming
-from ragbias.errors import ArgumentError
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -50,14 +49,6 @@ def folder(path: Path | None) -> Path | None:
 JsonPath = Annotated[
     Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=writable)
 ]
-
-
-def numbers(option: str, text: str | None) -> list[int] | None:
-    """The whole numbers of a list like ``2,20,100``."""
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ArgumentError(f"{option} {text!r}: expected whole numbers with commas between them") from None
 
 
 class _Lines(Progress):

@@ -79,7 +79,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
         (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
         (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'lm-eval' has none"),
-        ((*QUICK, "--methods", "none", "--positions", "0,x"), "--positions '0,x': expected whole numbers"),
+        ((*QUICK, "--methods", "none", "--positions", "0,x"), "'--positions': must be whole numbers from 0 to 9,999"),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),
         ((*QUICK, "--methods", "none", "--engine", "dask"), "engine:"),
