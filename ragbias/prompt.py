@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
+from ragbias.boundaries.spans import looseness, loosened
 from ragbias.boundaries.splitting import numbering
-from ragbias.boundaries.splitting.headers_and_separators import split
+from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
@@ -100,17 +101,7 @@ class Prompt:
         ordered = check_spans(spans, len(text))
         if strip_numbering:
             text, ordered = numbering.strip_numbering(text, ordered)
-        if not ordered:
-            return cls(text, (), "")
-        gaps = split(text, ordered)
-        bodies = [
-            header + text[begin:end] + gaps.footer for header, (begin, end) in zip(gaps.headers, ordered, strict=True)
-        ]
-        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] + len(gaps.footer) :]
-        separator = gaps.separator
-        if gaps.closed:
-            return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
-        return cls(prefix.removesuffix(separator), [separator + body for body in bodies], suffix)
+        return cls(*segments(text, loosened(ordered, looseness(spans))))
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
