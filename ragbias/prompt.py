@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.splitting.headers_and_separators import split
+from ragbias.boundaries.spans import looseness, loosened
 from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
+from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
@@ -104,42 +105,16 @@ class Prompt:
         ordered = check_spans(spans, len(text))
         if not ordered:
             return cls(text, (), "")
+        loose = looseness(spans)
         numbering = numbering or find_numbering(text, ordered)
         if not strip_numbering:
             try:
-                return cls._split(text, ordered)
+                return cls(*segments(text, loosened(ordered, loose)))
             except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
                 if not numbering.cuts:
                     raise
         stripped, moved = numbering.stripped(text, ordered)
-        return cls._split(stripped, moved, () if strip_numbering else numbering.parts(text))
-
-    @classmethod
-    def _split(cls, text: str, spans: Sequence[Span], numbers: Sequence[tuple[int, int, str]] = ()) -> Prompt:
-        """The parts of a prompt.
-
-        Args:
-            numbers: to be put back into its segments: the document's index, the position in the text, the number.
-        """
-        gaps = split(text, spans)
-        bodies = []
-        for index, (header, (begin, end)) in enumerate(zip(gaps.headers, spans, strict=True)):
-            own = [(position, number) for document, position, number in numbers if document == index]
-            bodies.append(_with_numbers(text, begin - len(header), end + len(gaps.footer), own))
-        prefix, suffix = text[: spans[0][0] - len(gaps.headers[0])], text[spans[-1][1] + len(gaps.footer) :]
-        separator = gaps.separator
-        if gaps.closed:
-            return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
-        return cls(prefix.removesuffix(separator), [separator + body for body in bodies], suffix)
-
-
-def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
-    """``text[begin:end]`` with each number at its position."""
-    if any(not begin <= position <= end for position, _ in numbers):
-        raise AmbiguousSegmentsError("the documents' numbers are apart from them, so they cannot go with them")
-    edges = [begin, *(position for position, _ in numbers), end]
-    pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
-    return "".join(piece + number for piece, number in zip(pieces, [*(number for _, number in numbers), ""], strict=True))
+        return cls(*segments(stripped, loosened(moved, loose), () if strip_numbering else numbering.parts(text)))
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
