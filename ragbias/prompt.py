@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.spans import looseness, loosened
+from ragbias.boundaries.spans import loosened, looseness
 from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
 from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError, WrongTypeError

@@ -28,9 +28,13 @@ class LastReports:
     def __init__(self, name: str) -> None:
         self._reports: ContextScoped[Reports] = ContextScoped(name, _of_the_living)
 
-    def begin(self) -> Callable[[], None]:
-        """Begin a run, without reports, and give what ends it."""
-        return self._reports.begin(anew=True)
+    def begin(self, anew: bool = True) -> Callable[[], None]:
+        """Begin a run, and give what ends it.
+
+        Args:
+            anew: begin it without reports.
+        """
+        return self._reports.begin(anew)
 
     def clear(self) -> None:
         """Have no reports in this context."""

@@ -45,15 +45,15 @@ class SearchWatch:
         self._before = self._base.__dict__.get("__getattribute__")
         lookup, names = self._base.__getattribute__, self._names
 
-        def __getattribute__(store: Any, name: str) -> Any:
+        def look_up(store: Any, name: str) -> Any:
             found = lookup(store, name)
             if not name.startswith(names) or self._installed is None or self._is_retrieving():
                 return found
             method = isinstance(found, MethodType) and isinstance(found.__func__, FunctionType)
             return MethodType(self._watched(found.__func__), store) if method and found.__self__ is store else found
 
-        self._installed = __getattribute__
-        self._base.__getattribute__ = __getattribute__  # type: ignore[method-assign,assignment]
+        self._installed = look_up
+        self._base.__getattribute__ = look_up  # type: ignore[method-assign,assignment]
 
     def uninstall(self) -> None:
         """Watch no longer, and leave the base class as it was."""

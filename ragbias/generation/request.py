@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries.sources.named import document_texts
 from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
@@ -101,7 +102,7 @@ def in_parts(
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
-        documents = list(documents)
+        documents = document_texts(documents)
     if boundaries is None:
         boundaries = locate(prompt, documents=documents)
     found = 0 if boundaries.source == "headers" else boundaries.n_found

@@ -43,9 +43,9 @@ def texts(found) -> list[str]:
 
 def test_the_documents_of_langchains_own_rag_tutorial_are_found(lm, index):
     """https://docs.langchain.com/oss/python/langchain/rag, "RAG chains"."""
-    reports, orders = [], []
-    for order in (1, -1):
+    orders = []
 
+    def report(order: int) -> dict:
         @dynamic_prompt
         def prompt_with_context(request: ModelRequest) -> str:
             found = index.similarity_search(request.state["messages"][-1].text, k=4)[::order]
@@ -55,11 +55,13 @@ def test_the_documents_of_langchains_own_rag_tutorial_are_found(lm, index):
 
         agent = create_agent(ChatRagBias(lm=lm, max_tokens=8), tools=[], middleware=[prompt_with_context])
         answer = agent.invoke({"messages": [HumanMessage(QUESTION)]})["messages"][-1]
-        reports.append({**answer.response_metadata["ragbias"], "answer": answer.text})
+        return {**answer.response_metadata["ragbias"], "answer": answer.text}
+
+    reports = [report(1), report(-1)]
     assert orders[0] == orders[1][::-1]
     assert reports[0]["answer"] == reports[1]["answer"]
-    for report in reports:
-        assert (report["method_ran"], report["source"], report["n_found"], report["reason"]) == ("pine", "run", 4, "")
+    for each in reports:
+        assert (each["method_ran"], each["source"], each["n_found"], each["reason"]) == ("pine", "run", 4, "")
 
 
 @pytest.mark.parametrize("name", SEARCHES)
