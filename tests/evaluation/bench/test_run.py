@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import combinations, groupby
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -154,17 +155,20 @@ def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     ("changes", "complaint"),
     [
         ({"methods": "none,pine(layers=(0,99))"}, r"pine\(layers=\(0,99\)\), model tiny: .*4 layers"),
-        ({"tasks": [{"name": "tiny", "documents": [2, 400]}], "limit": 1}, "window"),
+        ({"tasks": [TASK, {"name": "kv-retrieval", "data": "long.jsonl"}]}, "window"),
         ({"methods": "none", "tasks": [TASK, {"name": "lm-eval", "tasks": ["no-such-task"]}]}, "no-such-task"),
     ],
     ids=["layers", "window", "lm-eval"],
 )
 def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_run_is_not(
-    tmp_path, changes, complaint
+    tmp_path, monkeypatch, changes, complaint
 ):
+    monkeypatch.chdir(tmp_path)
+    line = {"key": "a", "value": "b", "ordered_kv_records": [["a", "b"], *[[f"k{n}", "v " * 2000] for n in range(9)]]}
+    Path("long.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises((MethodError, RunError, PromptTooLongError), match=complaint):
         silently(settings(tmp_path / "run", **changes))
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["long.jsonl"]
     silently(settings(tmp_path / "run", limit=1))
 
 
