@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.failures import naming
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation import bounds
+from ragbias.files import naming
 
 
 def bench(
@@ -49,6 +49,7 @@ def bench(
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
     from ragbias.evaluation.bench.run import run
+    from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
     from ragbias.evaluation.report.tables import as_table
 
@@ -89,7 +90,8 @@ def bench(
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")
+        kept = f"What is finished stays in {settings.out}; the same command goes on from here."
+        console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
         console.print(as_table(result))

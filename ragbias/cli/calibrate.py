@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.failures import naming
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, write_json
 from ragbias.evaluation import bounds
+from ragbias.files import naming
 
 
 def calibrate(

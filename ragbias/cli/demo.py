@@ -9,7 +9,6 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias.cli.failures import naming
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
@@ -50,8 +49,7 @@ def demo(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
-    with naming(out):
-        demo_run.save(outcome, out)
+    demo_run.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, demo_run.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)

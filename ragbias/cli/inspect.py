@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ragbias.cli.failures import naming
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
+from ragbias.files import writing
 
 if TYPE_CHECKING:
     from ragbias.evaluation.inspect.layer_attention import View
@@ -44,7 +44,7 @@ def inspect(
     title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
     if known < len(asked):
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
-    with naming(out):
+    with writing(out):
         heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")

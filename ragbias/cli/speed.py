@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.failures import naming
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 from ragbias.evaluation import bounds
+from ragbias.files import writing
 
 MIB = 2**20
 
@@ -92,7 +92,7 @@ def speed(
             console.print(table)
     write_json(outcome, json_path)
     if plot is not None:
-        with naming(plot):
+        with writing(plot):
             scaling(outcome, plot)
         console.print(f"Written: {plot}", markup=False)
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ragbias.cli.failures import naming
+from ragbias.files import irregular, writing
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -27,6 +27,8 @@ def writable(path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path.parent} is no folder; create it first")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
+    if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
+        raise typer.BadParameter(f"{path} is {irregular(path)}; expected the name of a file, or /dev/stdout")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise typer.BadParameter(f"{path} cannot be written; give another file")
     return path
@@ -88,7 +90,7 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    with naming(path):
+    with writing(path):
         path.write_text(text, encoding="utf-8")
 
 

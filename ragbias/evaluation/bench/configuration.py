@@ -17,6 +17,7 @@ from ragbias.evaluation.extras import required
 from ragbias.evaluation.tasks import TASKS, as_paths, make
 from ragbias.evaluation.tasks.task import Task
 from ragbias.evaluation.validation import complaints
+from ragbias.files import irregular
 
 required("pydantic", "bench")
 
@@ -206,6 +207,8 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     Raises:
         RunError: the file is no mapping of the settings' names; names the file and the key.
     """
+    if kind := irregular(file):
+        raise RunError(f"{file} is {kind}; expected a regular file of YAML")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except RecursionError as error:
