@@ -138,7 +138,9 @@ def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, 
         raise AmbiguousSegmentsError("the documents' numbers are apart from them, so they cannot go with them")
     edges = [begin, *(position for position, _ in numbers), end]
     pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
-    return "".join(piece + number for piece, number in zip(pieces, [*(number for _, number in numbers), ""], strict=True))
+    return "".join(
+        piece + number for piece, number in zip(pieces, [*(number for _, number in numbers), ""], strict=True)
+    )
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:

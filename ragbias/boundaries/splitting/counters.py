@@ -11,7 +11,9 @@ UNITS = "zero one two three four five six seven eight nine ten eleven twelve thi
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
 IRREGULAR |= {"twelve": "twelfth"} | {ten: f"{ten[:-1]}ieth" for ten in TENS.split()}
-COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+(?:-[^\W\d_]+)?")
+COUNTER = re.compile(
+    r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+(?:-[^\W\d_]+)?"
+)
 ROMAN = re.compile(r"(?=.)M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})", re.IGNORECASE)
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 LONGEST = 20  # letters of a word that counts
@@ -78,7 +80,9 @@ def _number_words() -> dict[str, int]:
     units = UNITS.split()
     cardinals = dict(zip(units, range(20), strict=True))
     for tens, ten in enumerate(TENS.split(), 2):
-        cardinals |= {ten: 10 * tens} | {f"{ten}-{unit}": 10 * tens + value for value, unit in enumerate(units[1:10], 1)}
+        cardinals |= {ten: 10 * tens} | {
+            f"{ten}-{unit}": 10 * tens + value for value, unit in enumerate(units[1:10], 1)
+        }
     ordinals = {}
     for word, value in cardinals.items():
         head, hyphen, last = word.rpartition("-")

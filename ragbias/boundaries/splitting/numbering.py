@@ -366,7 +366,9 @@ def _is_own(text: str, place: _Place, values: Collection[str]) -> bool:
     """Whether the counter is in a value of the document's metadata."""
     begin, end = place.span
     return any(
-        text.find(value, max(0, end - len(value)), begin + len(value)) >= 0 for value in values if len(value) >= end - begin
+        text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
+        for value in values
+        if len(value) >= end - begin
     )
 
 

@@ -134,13 +134,17 @@ def test_figures_are_taken_out(template, count, n):
 
 
 @pytest.mark.parametrize("n", [2, 4])
-@pytest.mark.parametrize("form", [json.dumps, str, lambda rows: json.dumps(rows, indent=2)], ids=["json", "str", "lines"])
+@pytest.mark.parametrize(
+    "form", [json.dumps, str, lambda rows: json.dumps(rows, indent=2)], ids=["json", "str", "lines"]
+)
 @pytest.mark.parametrize("key", ["id", "rank", "position in the list"])
 @pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
 def test_a_field_of_json_is_taken_out(first, key, form, n):
     stripped = set()
     for order in orders(n):
-        rows = [{key: i, "text": TEXTS[index]} if first else {"text": TEXTS[index], key: i} for i, index in enumerate(order)]
+        rows = [
+            {key: i, "text": TEXTS[index]} if first else {"text": TEXTS[index], key: i} for i, index in enumerate(order)
+        ]
         text = CONTEXTS[0].format(form(rows))
         found = located(text, order)
         assert segments(text, found, False)[1].numbering == "kept"
