@@ -20,7 +20,8 @@ from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
 from ragbias.boundaries.spans import Span
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.headers_and_separators import with_headers
+from ragbias.boundaries.splitting.headers_and_separators import split, with_headers
+from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 SOURCE_IN_WORDS = {
@@ -157,14 +158,22 @@ def _first_found(
     misses: list[str] = []
     n_expected = 0
     ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
+    partial: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
     for source, search in searches.items():
-        if ambiguous and source != "segmenter":
+        if (ambiguous or partial) and source != "segmenter":
             continue
         result = search()
         found = result.found
+        if found.spans and "segmenter" in searches and source != "segmenter" and not _is_whole(text, found):
+            partial = found
+            continue
+        if partial and not _is_better(text, found, partial):
+            return _finished(text, partial, misses, include_headers)
         if found.spans:
             if source == "segmenter":
-                found = _of_at_least(found, max(ambiguous.n_in_message if ambiguous else 0, n_given))
+                n_known = max(ambiguous.n_in_message if ambiguous else 0, partial.n_found if partial else 0, n_given)
+                found = _of_at_least(found, n_known)
+                misses += [partial.reason] if partial else []
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
             ambiguous = result
@@ -174,6 +183,32 @@ def _first_found(
     if ambiguous:
         return replace(ambiguous.found, reason="; ".join(misses))
     return _by_numbered_headers(text, misses, n_expected, include_headers)
+
+
+def _is_whole(text: str, found: Boundaries) -> bool:
+    """Whether a source left nothing for the user's segmenter to do."""
+    return found.n_found == found.n_expected and _are_apart(text, found)
+
+
+def _is_better(text: str, found: Boundaries, partial: Boundaries) -> bool:
+    """Whether a segmenter found more documents than the source before it, or documents that can be told apart."""
+    if _are_apart(text, found) != _are_apart(text, partial):
+        return found.n_found > 0 and _are_apart(text, found)
+    return found.n_found > partial.n_found
+
+
+def _are_apart(text: str, found: Boundaries) -> bool:
+    """Whether the prompt can be split at these documents, their numbers aside."""
+    if not found.spans:
+        return False
+    numbering = find_numbering(text, found.texts or found.spans, found.metadata)
+    for without in {False, bool(numbering.cuts)}:
+        try:
+            split(*(numbering.stripped(text, found.spans) if without else (text, found.spans)))
+        except AmbiguousSegmentsError:
+            continue
+        return True
+    return False
 
 
 def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult:

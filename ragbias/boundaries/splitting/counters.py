@@ -11,7 +11,9 @@ UNITS = "zero one two three four five six seven eight nine ten eleven twelve thi
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
 IRREGULAR |= {"twelve": "twelfth"} | {ten: f"{ten[:-1]}ieth" for ten in TENS.split()}
-COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+(?:-[^\W\d_]+)?")
+COUNTER = re.compile(
+    r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+(?:-[^\W\d_]+)?"
+)
 ROMAN = re.compile(r"(?=.)M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})", re.IGNORECASE)
 ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100, "D": 500, "M": 1000}
 LONGEST = 20  # letters of a word that counts
@@ -27,18 +29,26 @@ class Counter(NamedTuple):
 
 
 def counters(text: str, begin: int, end: int) -> Iterator[Counter]:
-    """All that may count in ``text[begin:end]``, in ascending order; one place may be of several kinds (``I``)."""
-    for match in COUNTER.finditer(text, begin, end):
-        if match[0][-1].isdigit() or any(map(str.isdecimal, match[0])):
-            yield Counter(*match.span(), "figure", int(match[0].rstrip("stndrh")))
+    """All that may count in ``text[begin:end]``, in ascending order; one place may be of several kinds (``I``). What is
+    around it does not matter, so that the number is the same beside any document."""
+    region = text[begin:end]
+    for match in COUNTER.finditer(region):
+        if any(map(str.isdecimal, match[0])):
+            found = [Counter(*match.span(), "figure", int(match[0].rstrip("stndrh")))]
         else:
-            yield from _in_words(text, *match.span())
+            found = list(_in_words(region, *match.span()))
+        yield from (each._replace(begin=begin + each.begin, end=begin + each.end) for each in found)
 
 
 def _in_words(text: str, begin: int, end: int) -> Iterator[Counter]:
     """What a word, or two with a hyphen, may count to."""
     word = text[begin:end]
-    if any(each.isalnum() for each in (text[begin - 1 : begin], text[end : end + 1])):
+    signs = [index for index, each in enumerate(word) if unicodedata.category(each) in ("No", "Nl")]
+    if signs:  # \u2460, \u2161; they are never a part of a word
+        values = [(begin + index, unicodedata.numeric(word[index])) for index in signs]
+        yield from (Counter(at, at + 1, "numeral", int(value)) for at, value in values if value == int(value))
+        return
+    if any(each.isalnum() for each in (text[max(0, begin - 1) : begin], text[end : end + 1])):
         return
     if len(word) <= LONGEST and (value := NUMBER_WORDS.get(word.lower())) is not None:
         yield Counter(begin, end, "word", value)
@@ -47,6 +57,8 @@ def _in_words(text: str, begin: int, end: int) -> Iterator[Counter]:
         yield from _in_words(text, begin, middle)
         yield from _in_words(text, middle + 1, end)
     else:
+        if word[-2:-1].islower() and word[-1].isupper():
+            begin, word = end - 1, word[-1]  # DocA
         yield from (Counter(begin, end, kind, value) for kind, value in _letters(word))
 
 
@@ -55,7 +67,7 @@ def _letters(word: str) -> Iterator[tuple[str, int]]:
     if len(word) == 1:
         value = unicodedata.numeric(word, None)
         if value is not None and value == int(value):
-            yield "numeral", int(value)  # one character: \u2460, \u4e00
+            yield "numeral", int(value)  # \u4e00, \u4e8c
         yield f"{case} letter", ord(word.lower()) - ord("a") + 1  # of other alphabets no first one is known
     if len(word) <= LONGEST and word in (word.upper(), word.lower()) and ROMAN.fullmatch(word):
         values = [ROMAN_VALUES[each] for each in word.upper()]
@@ -68,7 +80,9 @@ def _number_words() -> dict[str, int]:
     units = UNITS.split()
     cardinals = dict(zip(units, range(20), strict=True))
     for tens, ten in enumerate(TENS.split(), 2):
-        cardinals |= {ten: 10 * tens} | {f"{ten}-{unit}": 10 * tens + value for value, unit in enumerate(units[1:10], 1)}
+        cardinals |= {ten: 10 * tens} | {
+            f"{ten}-{unit}": 10 * tens + value for value, unit in enumerate(units[1:10], 1)
+        }
     ordinals = {}
     for word, value in cardinals.items():
         head, hyphen, last = word.rpartition("-")

@@ -24,7 +24,7 @@ SMALL = 100  # two numbers below it may count with any step
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # of metadata
-LAST_WORD = re.compile(r"(\w*)(\W{0,3})\Z")
+LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
 LABELLED = re.compile(
     rf"(?:^|[\W_])(?:{DOCUMENT_LABEL}|(?i:id|index|idx|number|no|nr|num|rank|item|entry|ref|reference|citation|evidence"
     r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
@@ -176,7 +176,7 @@ class _Place(NamedTuple):
         assert word is not None  # it may be empty
         after = _alike(self.after[:1])
         kind = self.counter.kind
-        return (kind, word[1].lower(), word[2].replace("'", '"'), after), (kind, _alike(self.line[-1:]), after)
+        return (kind, word[0].lower().replace("'", '"'), after), (kind, _alike(self.line[-1:]), after)
 
 
 Series = list[_Place]  # one place for each document
@@ -202,9 +202,9 @@ class _Reading:
             for place in _places(self.text, region):
                 keys = place.keys()
                 self._add(keys, index, place)
-                opening = place._replace(line="").keys()
-                if index == self.edge == 0 and opening != keys and not place.is_glued:
-                    self._add(opening, index, place)  # as in ``Context: 1. ...``, where others begin a line
+                opening = place._replace(line=re.split(r"\s", place.line)[-1])
+                if index == self.edge == 0 and opening.keys() != keys and not opening.line[-1:].isalnum():
+                    self._add(opening.keys(), index, place)  # as in ``Context: 1. ...``, where others begin a line
 
     def _add(self, keys: Sequence[tuple[str, ...]], index: int, place: _Place) -> None:
         for group, key in zip(self.groups, keys, strict=True):
@@ -215,10 +215,10 @@ class _Reading:
 
     def certain(self, taken: Collection[Span]) -> Iterator[Series]:
         """What surely numbers the documents: decided by the set of values, so in the same way in every order."""
-        for group in self.groups:
+        for exact, group in zip((True, False), self.groups, strict=True):
             for rows in group.values():
                 for series in self._aligned(rows):
-                    if taken.isdisjoint(place.span for place in series) and self._is_certain(series):
+                    if taken.isdisjoint(place.span for place in series) and self._is_certain(series, exact):
                         yield series
 
     def _aligned(self, rows: Sequence[Series]) -> Iterator[Series]:
@@ -230,16 +230,16 @@ class _Reading:
         cut = [row[:count] if index else row[len(row) - count :] for index, row in enumerate(rows)]
         yield from map(list, zip(*cut, strict=True))
 
-    def _is_certain(self, series: Series) -> bool:
+    def _is_certain(self, series: Series, exact: bool) -> bool:
         values = sorted(place.value for place in series)
         steps = {right - left for left, right in pairwise(values)}
-        if len(steps) > 1 or 0 in steps or (len(values) == 2 and not _may_count(*values)):
+        from_first, kind = steps == {1} and values[0] in (0, 1), series[0].counter.kind
+        if len(steps) > 1 or 0 in steps or (len(values) == 2 and not (_may_count(*values) if exact else from_first)):
             return False
         inner = self.without_edge(series)
         totals = {total[1] if (total := TOTAL.match(place.after)) else "" for place in inner}
         if len(totals) > 1:
             return False
-        from_first, kind = steps == {1} and values[0] in (0, 1), series[0].counter.kind
         if all(place.is_labelled for place in inner):
             return from_first or kind == "figure"
         whole = not any(place.is_glued or place.is_compound for place in inner)
@@ -332,7 +332,8 @@ def _are_counted(left: _Place, right: _Place, exact: bool) -> bool:
         return False
     if left.counter.kind != "figure":
         return (low, high) == (1, 2)
-    return _may_count(low, high) or (exact and -SMALL < low < high < SMALL)
+    alike = exact or (left.is_labelled and right.is_labelled)
+    return _may_count(low, high) or (alike and -SMALL < low < high < SMALL)
 
 
 def _progressions(rows: Sequence[Series]) -> Iterator[Series]:
@@ -365,7 +366,9 @@ def _is_own(text: str, place: _Place, values: Collection[str]) -> bool:
     """Whether the counter is in a value of the document's metadata."""
     begin, end = place.span
     return any(
-        text.find(value, max(0, end - len(value)), begin + len(value)) >= 0 for value in values if len(value) >= end - begin
+        text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
+        for value in values
+        if len(value) >= end - begin
     )
 
 
