@@ -6,17 +6,18 @@ import operator
 import re
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.binding import attach
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import ArgumentError, MethodError, SpanError
+from ragbias.generation.request import Origin
 from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.base import Ranking
@@ -92,6 +93,23 @@ class ModelAttention:
         check_not_cancelled(self.cancelled)
         with attach(self.model, observer, [spans], private=True):
             self.model(torch.tensor([list(ids)], device=self.model.device), use_cache=False, logits_to_keep=1)
+
+
+def model_attention(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    origin: Origin,
+    cancelled: threading.Event | None,
+) -> ModelAttention:
+    """What a model attends to in a prompt that was made ready."""
+    tokens = origin.tokens
+    special = [each.content for each in tokenizer.added_tokens_decoder.values() if each.special]
+    text = without_query(origin.parts.suffix, special)
+    without = None
+    if text is not None:
+        suffix = tokenizer(text, add_special_tokens=False)["input_ids"]
+        without = replace(tokens, suffix=list(suffix)).ids
+    return ModelAttention(model, tokens.ids, tokens.spans, without, cancelled)
 
 
 def rank(

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias import attention
-from ragbias.checks import check_finite
+from ragbias.checks import Bounds, check_between
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from ragbias.methods.call import SequenceCall
+
+FACTOR = Bounds(0.001, 1_000)
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,8 @@ class AdaptiveParallelEncoding(ParallelContextWindows):
     ``softmax([S T lse_C, lse_O])``, in float32. ``T = S = 1`` is parallel context windows, to the bit.
 
     Args:
-        temperature: ``T`` > 0; below 1 it sharpens the attention among the documents.
-        scale: ``S`` > 0; below 1 it lessens that to the documents as a whole.
+        temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among the documents.
+        scale: ``S``, 0.001 to 1,000; below 1 it lessens that to the documents as a whole.
     """
 
     temperature: float = 0.9
@@ -39,8 +41,8 @@ class AdaptiveParallelEncoding(ParallelContextWindows):
     source = "Yang et al., arXiv 2502.05431"
 
     def __post_init__(self) -> None:
-        check_finite("ape: temperature", self.temperature, above=0)
-        check_finite("ape: scale", self.scale, above=0)
+        check_between("ape: temperature", self.temperature, FACTOR)
+        check_between("ape: scale", self.scale, FACTOR)
 
     def attend_tail(
         self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None

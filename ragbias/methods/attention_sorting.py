@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
-from ragbias.checks import check_choice, check_not_cancelled, check_whole
+from ragbias.checks import Bounds, check_choice, check_not_cancelled, check_whole_between
 from ragbias.methods.base import AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class AttentionSorting(ReorderingMethod):
     Rounds need not settle: a later one may return to an earlier order.
 
     Args:
-        rounds: how often; each round costs one prefill.
+        rounds: how often, 1 to 1,000; each round costs one prefill.
         score: of a document, the ``"sum"`` of the attention to its tokens, as in the authors' code, so that long
             documents gain; or the ``"mean"``, per token.
     """
@@ -41,7 +41,7 @@ class AttentionSorting(ReorderingMethod):
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __post_init__(self) -> None:
-        check_whole("attention-sorting: rounds", self.rounds, 1)
+        check_whole_between("attention-sorting: rounds", self.rounds, Bounds(1, 1_000))
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:

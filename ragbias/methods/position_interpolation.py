@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.checks import check_finite
+from ragbias.checks import Bounds, check_between
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall
 
+RATIO = Bounds(0.001, 1_000_000)
+
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
@@ -28,7 +30,7 @@ class PositionInterpolation(AttentionMethod):
     One for each layer is layer-wise position scaling (LPES, Findings of ACL 2026): Ms-PoE by layer instead of by head.
 
     Args:
-        ratio: greater than 0; 1 changes nothing. A list has one ratio for each layer of the model.
+        ratio: 0.001 to 1,000,000; 1 changes nothing. A list has one ratio for each layer of the model.
     """
 
     ratio: float | Sequence[float] = 1.5
@@ -41,10 +43,10 @@ class PositionInterpolation(AttentionMethod):
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, (list, tuple)):
-            check_finite("position-interpolation: ratio", self.ratio, above=0)
+            check_between("position-interpolation: ratio", self.ratio, RATIO)
             return
         for layer, ratio in enumerate(self.ratio):
-            check_finite(f"position-interpolation: ratio of layer {layer}", ratio, above=0)
+            check_between(f"position-interpolation: ratio of layer {layer}", ratio, RATIO)
         object.__setattr__(self, "ratio", tuple(self.ratio))
 
     def validate(self, hidden_size: int, n_layers: int) -> None:

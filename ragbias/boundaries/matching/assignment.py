@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from ragbias.boundaries.matching.occurrences import Occurrence, ends_block, is_bounded
+from ragbias.boundaries.matching.occurrences import READINGS, Occurrence, ends_block, is_bounded, is_quoted
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
+from ragbias.boundaries.spans import Looseness
 
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
@@ -23,20 +25,52 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
     one is not found inside it; if it occurs several times, to the occurrence whose surroundings are most like the
     others'.
 
+    All documents are taken to be printed in one way: in full, without their outer white space, or escaped so. The way
+    that finds most of them counts, of equal ones the fullest. Where the documents differ in their outer white space,
+    their spans say so, unless each is between quotation marks. These are part of their spans where they differ.
+
     Args:
         text: the prompt.
         documents: texts; one that was retrieved twice is named twice.
         known: the occurrences of these documents, and maybe of others, as ``occurrences_by_document`` gives them.
     """
     wanted = Counter(documents)
-    options = {document: occurrences for document, occurrences in known.items() if document in wanted}
-    if not options:
-        return []
+    every = {document: occurrences for document, occurrences in known.items() if document in wanted}
+    best: list[Occurrence] = []
+    tried: list[Mapping[str, list[Occurrence]]] = []
+    for reading in (*range(len(READINGS)), None):  # last of all, each in a way of its own
+        options = {
+            document: printed
+            for document, found in every.items()
+            if (printed := [each for each in found if reading is None or reading in each.readings])
+        }
+        if options and options not in tried:
+            tried.append(options)
+            best = max(best, _assigned(text, options, wanted), key=len)
+        if len(best) == wanted.total():
+            break
+    return _loosened(text, best)
+
+
+def _assigned(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
     contiguous = _ContiguousSearch(text, options, wanted).best()
     if len(contiguous) == sum(min(wanted[document], len(each)) for document, each in options.items()):
         return contiguous
     single = _one_by_one(text, options, wanted)
     return contiguous if len(contiguous) >= len(single) > 0 else single
+
+
+def _loosened(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
+    """The occurrences, which know on which sides the documents differ in their outer white space."""
+    documents = {each.document for each in assigned}
+    left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
+    right = len({document[len(document.rstrip()) :] for document in documents}) > 1
+    quoted = all(is_quoted(text, each.begin, each.end) for each in assigned)
+    if quoted and len({text[each.end] for each in assigned}) > 1:  # as ``repr`` writes them
+        return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
+    if quoted or not (left or right):
+        return list(assigned)
+    return [replace(each, looseness=Looseness(left, right)) for each in assigned]
 
 
 class _ContiguousSearch:

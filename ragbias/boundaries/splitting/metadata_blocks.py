@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ragbias.boundaries.matching.occurrences import is_bounded
 from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Span, looseness, loosened, stripped
 
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps that a template is read off
@@ -59,13 +59,24 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
         fields: what is known of each of them.
 
     Returns:
-        ``None`` if there is no metadata between the documents, or no template or more than one explains all of it.
+        ``None`` if there is no metadata between the documents, or no template or more than one explains all of it. Where
+        the documents differ in their outer white space, those that are printed stripped have to give the same.
     """
+    loose = looseness(spans)
+    found = [_with_metadata(text, spans, fields)]
+    if any(loose):
+        bare = [stripped(text, span) for span in spans]
+        found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
+    several = [each for each in found if each]
+    if len({tuple(stripped(text, span) for span in each) for each in several}) != 1:
+        return None
+    return loosened(several[0], loose)
+
+
+def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
     if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
-    spans = _with_quotes(text, spans)
-    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
     distinct = _distinct(fields)
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
@@ -79,6 +90,13 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
             if found:
                 return found[0] if len(found) == 1 else None
     return None
+
+
+def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
+    """Whether all gaps begin, and end, with the same white space: else no template gives all, which saves trying them."""
+    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
+    before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
+    return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
@@ -95,14 +113,6 @@ def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
         others = [each for each in matches if gap[each.begin : each.end] == value and each != kept]
         if others:
             yield frozenset((each.begin, each.end) for each in others)
-
-
-def _with_quotes(text: str, spans: Sequence[Span]) -> Sequence[Span]:
-    """The spans with the quotation marks around them where these differ, as ``repr`` writes them."""
-    quotes = [(text[begin - 1 : begin], text[end : end + 1]) for begin, end in spans]
-    if all(left == right and left in ("'", '"') for left, right in quotes) and len(set(quotes)) > 1:
-        return [(begin - 1, end + 1) for begin, end in spans]
-    return spans
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
