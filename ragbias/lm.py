@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ragbias.call_site import Site, call_site
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
-from ragbias.generation.answering import answer
+from ragbias.generation.answering import answer, answer_jointly
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.ranking import model_attention
@@ -172,7 +173,7 @@ class DebiasedLM:
                 text, _ = trimmed(decoded(self.tokenizer, ids, keep_special), stops)
                 emit(text[: safe_length(text, stops)])
 
-            on_tokens = show if len(request.candidates()) == 1 else None
+            on_tokens = None if request.method.acts_on == "answers" else show
             return self._answers([request], on_tokens=on_tokens, cancelled=cancelled, **arguments)[0]
 
         return Stream(job)
@@ -258,7 +259,7 @@ class DebiasedLM:
         wanted, boundaries = origin.wanted, origin.boundaries
         missed = wanted.needs_documents or boundaries.n_expected > 0
         ran, reason = wanted, boundaries.reason if missed else ""
-        plain_because = origin.reason or reason_to_run_plain(origin.tokens)
+        plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
         if wanted.needs_documents and plain_because:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
         plain = self._whole(origin)
@@ -309,8 +310,8 @@ class DebiasedLM:
         if not isinstance(continuation, str):
             raise WrongTypeError(f"continuation={continuation!r}; expected a string")
         request = self.prepare(prompt, documents, boundaries, method)
-        if request.method.acts_on == "answers":
-            raise MethodError(f"{request.method.name} elects an answer and gives no score; pass another method")
+        if request.method.asks_several:
+            raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
         target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
         if not target:
             raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
@@ -373,7 +374,7 @@ class DebiasedLM:
         check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
-        candidates = [request.candidates() for request in requests]
+        candidates = [request.candidates() for request in requests if request.method.acts_on != "tokens"]
         flat = [candidate for each in candidates for candidate in each]
         answers: dict[int, Generation] = {}
         for together in groups(flat, batch_size, self.window, max_new_tokens):
@@ -382,7 +383,9 @@ class DebiasedLM:
             results = answer(self.model, self.tokenizer, part, room, backend=self.backend, **settings)
             answers.update(zip(together, results, strict=True))
         given = iter(answers[index] for index in range(len(flat)))
-        return [self._elected(each, [next(given) for _ in each]) for each in candidates]
+        elected = iter([self._elected(each, [next(given) for _ in each]) for each in candidates])
+        jointly = partial(answer_jointly, self.model, self.tokenizer, self.window, max_new_tokens, self.backend, settings)
+        return [jointly(each) if each.method.acts_on == "tokens" else next(elected) for each in requests]
 
     def _elected(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
         if len(answers) == 1:

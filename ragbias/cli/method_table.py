@@ -21,7 +21,7 @@ class MethodRow:
 
     Attributes:
         constructor: the class with its parameters and their defaults.
-        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` or ``"nothing"``.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"``, ``"answers"`` or ``"nothing"``.
         needs_spans: whether it must know which tokens are documents.
         layers: where it acts by default.
         families: the architectures it runs on.

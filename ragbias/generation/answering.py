@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from ragbias.binding import attach
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
+from ragbias.generation.joint import AsTheFirst, Fusion
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request, padded
+from ragbias.methods import NoMethod
+from ragbias.methods.base import JointMethod
 
 
 def answer(
@@ -39,6 +43,8 @@ def answer(
 ) -> list[Generation]:
     """Generate for requests of one method, in one padded batch; the settings are those of ``DebiasedLM.generate``.
 
+    The requests of a method that decodes prompts side by side are those of one such prompt, and get the same tokens.
+
     Args:
         max_new_tokens: no more than the model's window leaves after the longest prompt.
         cancelled: ends the answers where they are.
@@ -58,7 +64,12 @@ def answer(
     recorder = TokenLogprobs() if logprobs else None
     if recorder:
         chain.insert(1, recorder)  # after the check of the logits, before what samples
-    with attach(model, requests[0].method, spans, private=True, backend=backend):
+    method = requests[0].method
+    if isinstance(method, JointMethod):
+        chain.insert(1, Fusion(method))
+        chain.append(AsTheFirst())
+        method = NoMethod()
+    with attach(model, method, spans, private=True, backend=backend):
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=mask,
@@ -84,3 +95,20 @@ def answer(
             )
         )
     return answers
+
+
+def answer_jointly(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    window: int,
+    max_new_tokens: int,
+    backend: str,
+    settings: Mapping[str, Any],
+    request: Request,
+) -> Generation:
+    """The answer to a request whose prompts are decoded side by side; its usage counts the tokens of every prompt."""
+    prompts = request.candidates()
+    room = min(max_new_tokens, window - max(len(each.tokens.ids) for each in prompts))
+    first, *others = answer(model, tokenizer, prompts, room, backend=backend, **settings)
+    counted = sum((Usage(each.usage.prompt_tokens, 0) for each in others), first.usage)
+    return replace(first, usage=counted)

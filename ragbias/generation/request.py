@@ -16,6 +16,7 @@ from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
+from ragbias.methods.base import JointMethod
 from ragbias.prompt import Prompt, Span, TokenisedPrompt
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
@@ -70,7 +71,13 @@ class Request:
     origin: Origin
 
     def candidates(self) -> list[Request]:
-        """The requests that are generated to answer this one: itself, or one for each order that is voted over."""
+        """The requests that are generated to answer this one.
+
+        Itself, one for each order that is voted over, or one for each prompt that the method decodes side by side.
+        """
+        if isinstance(self.method, JointMethod):
+            prompts = self.method.prompts(self.tokens.documents)
+            return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
         orders = self.method.candidate_orders(self.tokens.documents)
         if not orders:
             return [self]
@@ -140,9 +147,9 @@ def stock_text(prompt: str | Prompt, parts: Prompt, boundaries: Boundaries, stri
     return (parts.text, parts.spans) if stripped else (given, list(boundaries.spans))
 
 
-def reason_to_run_plain(tokens: TokenisedPrompt) -> str:
+def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
     """Why a method that needs documents cannot run on these; empty if it can."""
-    if len(tokens.documents) < 2:
+    if len(tokens.documents) < fewest:
         found = "one document" if tokens.documents else "no documents"
         return f"{found} found, so there is no order to debias"
     return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"

@@ -12,6 +12,7 @@ from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
 from ragbias.methods.none import NoMethod
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
+from ragbias.methods.parallel_experts import ParallelExperts
 from ragbias.methods.parse import get
 from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
@@ -39,6 +40,7 @@ __all__ = [
     "NoInterDocumentAttention",
     "NoMethod",
     "ParallelContextWindows",
+    "ParallelExperts",
     "PermutationVote",
     "Pine",
     "PositionInterpolation",

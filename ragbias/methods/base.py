@@ -71,8 +71,10 @@ class Method:
 
     Attributes:
         name: the string that users type.
-        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"answers"`` (a vote over several), or ``"nothing"``.
+        acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (each chosen from several prompts),
+            ``"answers"`` (a vote over several), or ``"nothing"``.
         needs_documents: whether it must know which tokens are documents.
+        fewest_documents: with fewer it runs plain, if it needs documents.
         invariant: whether the answer does not depend on the documents' order at all.
         reusable_documents: whether a document's keys and values depend on the prefix and that document alone.
         selective: whether ``DebiasedLM`` chooses between it and the plain model, request by request.
@@ -83,8 +85,9 @@ class Method:
     """
 
     name: str
-    acts_on: Literal["nothing", "attention", "order", "answers"]
+    acts_on: Literal["nothing", "attention", "order", "tokens", "answers"]
     needs_documents: bool = False
+    fewest_documents: int = 2
     invariant: bool = False
     reusable_documents: bool = False
     selective: bool = False
@@ -92,6 +95,11 @@ class Method:
     default_layers: str = "none"
     cost: str
     source: str
+
+    @property
+    def asks_several(self) -> bool:
+        """Whether several prompts are run for one answer, so that there is no one attention and no one probability."""
+        return self.acts_on in ("tokens", "answers")
 
     @classmethod
     def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
@@ -242,3 +250,23 @@ class ReorderingMethod(Method):
         if len(order) != len(documents) or set(order) != set(range(len(documents))):
             raise MethodError(f"{self.name} gave the order {given!r}; expected each index below {len(documents)} once")
         return Ranking(order, None)
+
+
+class JointMethod(Method):
+    """A method that runs prompts with some of the documents each side by side, and chooses every token from all."""
+
+    acts_on = "tokens"
+    needs_documents = True
+
+    def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Indices of the documents in each prompt; ``documents`` holds their token ids."""
+        raise NotImplementedError
+
+    def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
+        """The scores of the next token, float32 ``[V]``.
+
+        Args:
+            logits: float32 ``[prompts, V]``.
+            memory: what the method keeps from token to token; empty at the first one.
+        """
+        raise NotImplementedError

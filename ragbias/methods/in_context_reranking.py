@@ -91,7 +91,7 @@ class QueryContrast(AttentionMethod):
             (slice(0, end), first, [(0, end)], [0], 1),
             (slice(end, total), second, [(0, begin), (end, total)], [0, begin], -1),
         ):
-            seen = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
+            seen: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
             query = seq.query[:, queries]
             parts.append(attention.attend(query, keys, seq.value, positions=positions, causal=True, **seen))
             rows = positions[positions >= begin]

@@ -60,7 +60,7 @@ class Pine(SegmentMethod):
         return self.order in ("importance", "reverse")
 
     def __post_init__(self) -> None:
-        if self.order == "none":
+        if str(self.order) == "none":
             raise MethodError(
                 "pine: order='none' has become two; expected 'canonical' (as 'none' was: a fixed order by token ids) "
                 "or 'input' (the paper's ablation without re-assignment, which is not invariant)"

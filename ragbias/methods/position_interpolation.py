@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ragbias.checks import Bounds, check_between
 from ragbias.errors import MethodError
@@ -42,12 +42,12 @@ class PositionInterpolation(AttentionMethod):
     source = "Chen et al., arXiv 2306.15595"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.ratio, (list, tuple)):
-            check_between("position-interpolation: ratio", self.ratio, RATIO)
-            return
-        for layer, ratio in enumerate(self.ratio):
-            check_between(f"position-interpolation: ratio of layer {layer}", ratio, RATIO)
-        object.__setattr__(self, "ratio", tuple(self.ratio))
+        if isinstance(self.ratio, (list, tuple)):
+            for layer, ratio in enumerate(self.ratio):
+                check_between(f"position-interpolation: ratio of layer {layer}", ratio, RATIO)
+            object.__setattr__(self, "ratio", tuple(self.ratio))
+        else:
+            check_between("position-interpolation: ratio", cast(float, self.ratio), RATIO)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         super().validate(hidden_size, n_layers)
@@ -64,5 +64,5 @@ class PositionInterpolation(AttentionMethod):
         import torch
 
         of_layer = self.ratio[call.layer] if isinstance(self.ratio, tuple) else self.ratio
-        ratio = torch.tensor([of_layer], device=call.query.device)
+        ratio = torch.tensor([of_layer], dtype=torch.float32, device=call.query.device)
         return rescaled(call, lambda _: (ratio, ratio))

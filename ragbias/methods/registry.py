@@ -25,6 +25,7 @@ from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
 from ragbias.methods.none import NoMethod
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
+from ragbias.methods.parallel_experts import ParallelExperts
 from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
 from ragbias.methods.position_interpolation import PositionInterpolation
@@ -57,6 +58,7 @@ METHODS: dict[str, type[Method]] = {
         LongContextReorder,
         CanonicalOrder,
         PermutationVote,
+        ParallelExperts,
     )
 }
 

@@ -39,7 +39,7 @@ def test_documents_are_reusable_exactly_where_that_is_declared(name):
 def test_every_method_declares_what_it_acts_on_and_costs(name):
     method = METHODS[name]
     assert method.name == name
-    assert method.acts_on in ("nothing", "attention", "order", "answers")
+    assert method.acts_on in ("nothing", "attention", "order", "tokens", "answers")
     assert method.cost and (method.source or method.acts_on == "nothing")
     votes = method.acts_on == "answers"
     if name != "channel-scaling":

@@ -103,7 +103,7 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     Raises:
         MethodError: the method votes over several prompts, so there is no one attention.
     """
-    if request.method.acts_on == "answers":
+    if request.method.asks_several:
         raise MethodError(
             f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
         )
@@ -197,7 +197,7 @@ def inspect(
         MethodError: the attention of a method cannot be read.
     """
     for label, method in methods.items():
-        if method.acts_on == "answers":
+        if method.asks_several:
             raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:

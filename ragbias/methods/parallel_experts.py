@@ -1,0 +1,95 @@
+"""Parallel experts, PCED.
+
+Source: Parallel Context-of-Experts Decoding for Retrieval Augmented Generation, arXiv 2601.08670, and its released
+code, ``langchain-pced``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ragbias.checks import Bounds, check_between, check_choice
+from ragbias.errors import MethodError
+from ragbias.methods.base import JointMethod, canonical_order
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST = 1e-9  # of a probability, in the released code's divergence
+
+
+@dataclass(frozen=True)
+class ParallelExperts(JointMethod):
+    """Each document has an expert, a prompt with it alone; the one whose token stands out most against none chooses.
+
+    With logits ``s_k`` of expert ``k`` and ``s_0`` of the amateur, the prompt without documents,
+    ``s_k' = (1 + b_k) s_k - b_k s_0``; the token with the highest ``s_k' + g log r_k`` of all experts comes next, for
+    all of them. ``b_k`` is the Jensen-Shannon divergence of the two distributions at the first token, and stays.
+    Sampling draws from the softmax of the highest scores, which is ours.
+
+    Args:
+        contrast: ``b`` for all experts, 0 to 100; None: by the divergence.
+        prior: ``r_k`` > 0, a relevance for each document in the order in which they come; None: all equal. With a prior
+            the method is not order-invariant, as the numbers stay where they are when documents move.
+        gamma: ``g``, the weight of the prior, 0 to 100.
+        variant: ``"paper"``: the divergence is one number for each expert. ``"released"``: as in the code, each token
+            has a ``b`` of its own, its term in the sum of the divergence.
+    """
+
+    contrast: float | None = None
+    prior: Sequence[float] | None = None
+    gamma: float = 1.0
+    variant: Literal["paper", "released"] = "paper"
+
+    name = "pced"
+    fewest_documents = 1
+    invariant = True
+    cost = "a prompt for each document and one without; these together are decoded as a batch"
+    source = "arXiv 2601.08670"
+
+    def __post_init__(self) -> None:
+        if self.contrast is not None:
+            check_between("pced: contrast", self.contrast, Bounds(0, 100))
+        check_between("pced: gamma", self.gamma, Bounds(0, 100))
+        check_choice("pced: variant", self.variant, ("paper", "released"))
+        if self.prior is None:
+            return
+        if not isinstance(self.prior, (list, tuple)):
+            raise MethodError(f"pced: prior={self.prior!r}; expected a list with a number for each document, or None")
+        for index, value in enumerate(self.prior):
+            check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 1e12))
+        object.__setattr__(self, "prior", tuple(self.prior))
+        object.__setattr__(self, "invariant", False)
+
+    def prompts(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
+        if self.prior is None:
+            order = canonical_order(documents)
+        elif len(self.prior) == len(documents):
+            order = list(range(len(documents)))
+        else:
+            raise MethodError(
+                f"pced: prior has {len(self.prior)} numbers for {len(documents)} documents; expected one for each"
+            )
+        return [[], *([index] for index in order)]
+
+    def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
+        import torch
+
+        amateur, experts = logits[:1], logits[1:]
+        if "contrast" not in memory:
+            memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast
+        contrast = memory["contrast"]
+        scores = (1 + contrast) * experts - contrast * amateur
+        if self.prior is not None:
+            scores = scores + self.gamma * torch.tensor(self.prior, device=scores.device).log()[:, None]
+        best: Tensor = scores.amax(0)
+        return best
+
+    def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:
+        """``b`` of each expert, ``[n, 1]``, or of each of its tokens, ``[n, V]``."""
+        p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
+        log_mean = ((p + q) / 2).log()
+        terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2
+        return (terms if self.variant == "released" else terms.sum(-1, keepdim=True)).clamp(0, 1)
