@@ -10,6 +10,7 @@ from ragbias.methods.in_context_reranking import InContextReranking
 from ragbias.methods.long_context_reorder import LongContextReorder
 from ragbias.methods.ms_poe import MsPoE
 from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
+from ragbias.methods.no_positions import NoPositions
 from ragbias.methods.none import NoMethod
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 from ragbias.methods.parallel_experts import ParallelExperts
@@ -39,6 +40,7 @@ __all__ = [
     "MsPoE",
     "NoInterDocumentAttention",
     "NoMethod",
+    "NoPositions",
     "ParallelContextWindows",
     "ParallelExperts",
     "PermutationVote",

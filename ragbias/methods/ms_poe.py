@@ -6,11 +6,13 @@ Encoding, arXiv 2403.04797, and its released code.
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
-from ragbias.checks import Bounds, check_between, check_choice
+from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
@@ -22,15 +24,16 @@ if TYPE_CHECKING:
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 RATIO = Bounds(0.001, 1_000_000)
-OUTLIER = 3  # a weight is an outlier above this many times the mean
+HEADS = ("by-awareness", "entropy", "sequential", "reversed", "random")
+MEASURED = ("by-awareness", "entropy")
 
 
 @dataclass(frozen=True)
 class MsPoE(AttentionMethod):
     """Position ``t`` becomes ``t / r_h`` in head ``h``; the ratios are fixed in the prefill, in each layer.
 
-    The score of a head is the share of keys whose weight, for the prompt's last token, exceeds three times the mean.
-    The most position-aware head, with the highest score, gets ``min_ratio``, the others follow linearly.
+    The score of a head is the share of keys whose weight, for the prompt's last token, exceeds ``alpha`` times the
+    mean. The most position-aware head, with the highest score, gets ``min_ratio``, the others follow linearly.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
@@ -40,14 +43,20 @@ class MsPoE(AttentionMethod):
             ``"released"``: what the code does: scores without positions; ratios ``min + (max - min) * i / H``, where
             head ``h`` takes ``i = order[h]`` of the heads sorted by score; keys take the ratio of the first query head
             of their group. ``"ranked"``: the released code with ``i`` the rank of head ``h``.
-        heads: ``"by-awareness"``, or ``"reversed"``: the first head gets the largest ratio and nothing is measured.
+        heads: which head gets the smallest ratio. ``"by-awareness"`` as above; of the paper's other orders,
+            ``"entropy"``: the one with the lowest entropy of these weights, ``"sequential"``: the first, ``"random"``:
+            any, drawn for each layer; ``"reversed"``, of the released script: the last.
+        alpha: above which multiple of the mean a weight is an outlier, 0.001 to 1,000,000.
+        seed: of ``heads="random"``, 0 to 2**31 - 1.
     """
 
     min_ratio: float = 1.2
     max_ratio: float = 1.8
     layers: LayerRange | None = (2, None)
     variant: Literal["paper", "released", "ranked"] = "paper"
-    heads: Literal["by-awareness", "reversed"] = "by-awareness"
+    heads: Literal["by-awareness", "entropy", "sequential", "reversed", "random"] = "by-awareness"
+    alpha: float = 3.0
+    seed: int = 0
 
     name = "ms-poe"
     needs_documents = False
@@ -62,20 +71,22 @@ class MsPoE(AttentionMethod):
         if self.min_ratio > self.max_ratio:
             raise MethodError(f"ms-poe: min_ratio={self.min_ratio} is greater than max_ratio={self.max_ratio}")
         check_choice("ms-poe: variant", self.variant, ("paper", "released", "ranked"))
-        check_choice("ms-poe: heads", self.heads, ("by-awareness", "reversed"))
+        check_choice("ms-poe: heads", self.heads, HEADS)
+        check_between("ms-poe: alpha", self.alpha, RATIO)
+        check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return shape.width * lengths.total if self.heads == "by-awareness" else 0  # one row of scores
+        return shape.width * lengths.total if self.heads in MEASURED else 0  # one row of scores
 
     def attention(self, call: AttentionCall) -> Tensor:
-        return rescaled(call, self._ratios)
+        return rescaled(call, partial(self._ratios, call.layer))
 
-    def _ratios(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
+    def _ratios(self, layer: int, seq: SequenceCall) -> tuple[Tensor, Tensor]:
         """Ratios of the query heads ``[H]`` and of the key heads ``[G]``."""
         group = seq.query.shape[0] // seq.key.shape[0]
         by_key = self.variant == "paper"
         if "ratios" not in seq.memory:
-            seq.memory["ratios"] = self._spread(self._indices(seq, group if by_key else 1))
+            seq.memory["ratios"] = self._spread(self._indices(layer, seq, group if by_key else 1))
         ratios = seq.memory["ratios"]
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
 
@@ -83,16 +94,23 @@ class MsPoE(AttentionMethod):
         steps = len(indices) - 1 if self.variant == "paper" else len(indices)
         return self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / max(steps, 1)
 
-    def _indices(self, seq: SequenceCall, group: int) -> Tensor:
+    def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
         """The step of each head on the way from the smallest to the largest ratio, int64 ``[H / group]``."""
+        import torch
+
         count = seq.query.shape[0] // group
+        if self.heads == "sequential":
+            return seq.arange(count)
         if self.heads == "reversed":
             return seq.arange(count).flip(0)
-        order = self._outliers(seq).view(count, group).sum(-1).argsort(descending=True, stable=True)
+        if self.heads == "random":
+            drawn = random.Random(f"{self.seed} {layer}").sample(range(count), count)
+            return torch.tensor(drawn, device=seq.key.device)
+        order = self._awareness(seq).view(count, group).sum(-1).argsort(descending=True, stable=True)
         return order if self.variant == "released" else order.argsort()
 
-    def _outliers(self, seq: SequenceCall) -> Tensor:
-        """Number of outliers among the last query's weights, int64 ``[H]``."""
+    def _awareness(self, seq: SequenceCall) -> Tensor:
+        """The last query's weights in each head, ``[H]``: number of outliers, or the entropy in nats, less than 0."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)
@@ -101,4 +119,6 @@ class MsPoE(AttentionMethod):
         else:
             scores = attention.grouped_scores(last, seq.key, seq.scoring)
         weights = scores.softmax(-1)
-        return (weights > OUTLIER / count).sum(-1)[:, 0]
+        if self.heads == "entropy":
+            return weights.xlogy(weights).sum(-1)[:, 0]
+        return (weights > self.alpha / count).sum(-1)[:, 0]

@@ -4,6 +4,7 @@ A full sequence (a prompt and the tokens generated after it) runs through a Llam
 gets its weights from a *rule*; most rules come from a *view*: for a query, which keys it sees and at which positions.
 """
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -298,13 +299,14 @@ def ms_poe(
     max_ratio: float = 1.8,
     layers: tuple[int, int | None] = (2, None),
     heads: str = "by-awareness",
+    alpha: float = 3.0,
 ) -> Rule:
     prompt, last = sequence.prompt_length, sequence.prompt_length - 1
 
     def by_awareness(attn: AttentionLayer) -> list[int]:
         """Key heads, the most position-aware first."""
         weights = attention(attn, *attn.query_key(attn.hidden), [vanilla] * attn.heads, [last])[:, last, :prompt]
-        threshold = 3 * (1 / prompt)
+        threshold = alpha * (1 / prompt)
         scores = []
         for key_head in range(attn.key_heads):
             rows = [weights[head] for head in range(attn.heads) if attn.key_head(head) == key_head]
@@ -312,11 +314,33 @@ def ms_poe(
         sequence.decisions.append(Decision(tuple(scores), float(((weights - threshold).abs() / threshold).min())))
         return sorted(range(attn.key_heads), key=lambda key_head: (-scores[key_head], key_head))
 
+    def by_entropy(attn: AttentionLayer) -> list[int]:
+        """Key heads, the one whose query heads look at the fewest keys first."""
+        weights = attention(attn, *attn.query_key(attn.hidden), [vanilla] * attn.heads, [last])[:, last, :prompt]
+        entropy = [-float((row * row.log()).sum()) for row in weights]
+        of_key_head = [
+            sum(entropy[head] for head in range(attn.heads) if attn.key_head(head) == key_head)
+            for key_head in range(attn.key_heads)
+        ]
+        ascending = sorted(of_key_head)
+        margin = min(b - a for a, b in itertools.pairwise(ascending)) / ascending[-1]
+        sequence.decisions.append(Decision(tuple(of_key_head), margin))
+        return sorted(range(attn.key_heads), key=of_key_head.__getitem__)
+
     def rule(attn: AttentionLayer) -> Tensor:
         query, key = attn.query_key(attn.hidden)
         if not layers[0] <= attn.layer <= (attn.layers - 1 if layers[1] is None else layers[1]):
             return attention(attn, query, key, [vanilla] * attn.heads)
-        smallest_first = by_awareness(attn) if heads == "by-awareness" else list(reversed(range(attn.key_heads)))
+        in_order = list(range(attn.key_heads))
+        smallest_first = (
+            by_awareness(attn)
+            if heads == "by-awareness"
+            else by_entropy(attn)
+            if heads == "entropy"
+            else in_order
+            if heads == "sequential"
+            else in_order[::-1]
+        )
         views = []
         for head in range(attn.heads):
             rank = smallest_first.index(attn.key_head(head))

@@ -115,6 +115,8 @@ def test_document_attention_equals_the_models_own_attention_weights():
         lambda: MsPoE(min_ratio=1.8, max_ratio=1.2),
         lambda: MsPoE(variant="draft"),
         lambda: MsPoE(heads="normal"),
+        lambda: MsPoE(alpha=0),
+        lambda: MsPoE(heads="random", seed=-1),
         lambda: SelfExtend(group=0),
         lambda: SelfExtend(window=0),
         lambda: SelfExtend(group=2.0),
@@ -205,6 +207,28 @@ def test_profiles_are_found_by_the_models_name():
     assert methods.get("channel-scaling", "/models/mistral-7b-instruct-v0.2/") == expected
     with pytest.raises(MethodError, match="ragbias calibrate"):
         ChannelScaling.from_profile("unknown/model")
+
+
+def test_ms_poes_random_order_is_drawn_by_its_seed_for_each_layer(llama):
+    ids, spans = Segments([8, 5], seed=2).plain
+
+    def ratios(seed):
+        drawn = {}
+
+        class Watched(MsPoE):
+            def _ratios(self, layer, seq):
+                found = super()._ratios(layer, seq)
+                drawn[layer] = found[1].tolist()
+                return found
+
+        with torch.no_grad(), ragbias.debias(llama, Watched(heads="random", layers=(0, None), seed=seed), spans):
+            llama(ids)
+        return drawn
+
+    assert ratios(3) == ratios(3)
+    by_seed = [ratios(seed) for seed in range(12)]
+    assert len({str(each) for each in by_seed}) > 1
+    assert any(len({str(each) for each in layers.values()}) > 1 for layers in by_seed)
 
 
 def test_every_method_is_found_by_its_name():

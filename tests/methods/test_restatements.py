@@ -58,6 +58,10 @@ CASES = {
         lambda: methods.SIW(dense=0.2, sparse=2.5, sigma=1.2, layers=(0, 3)),
         partial(slow.siw, dense=0.2, sparse=2.5, sigma=1.2, layers=(0, 3)),
     ),
+    "nope": (
+        lambda: methods.NoPositions(),
+        lambda s: by_view(lambda i: dict.fromkeys(range(i + 1), (0.0, 0.0, 0.0))),
+    ),
     "position-interpolation": (
         lambda: methods.PositionInterpolation(ratio=1.5),
         lambda s: by_view(slow.position_interpolation(1.5)),
@@ -73,6 +77,9 @@ CASES = {
         lambda: methods.MsPoE(min_ratio=1.0, max_ratio=3.0, layers=(1, 2), variant="paper"),
         partial(slow.ms_poe, min_ratio=1.0, max_ratio=3.0, layers=(1, 2)),
     ),
+    "ms-poe-alpha": (lambda: methods.MsPoE(alpha=2.0), partial(slow.ms_poe, alpha=2.0)),
+    "ms-poe-entropy": (lambda: methods.MsPoE(heads="entropy"), partial(slow.ms_poe, heads="entropy")),
+    "ms-poe-sequential": (lambda: methods.MsPoE(heads="sequential"), partial(slow.ms_poe, heads="sequential")),
     "ms-poe-reversed": (lambda: methods.MsPoE(heads="reversed"), partial(slow.ms_poe, heads="reversed")),
     "channel-scaling": (
         lambda: methods.ChannelScaling(5, -1.0, layers=(1, 2)),
@@ -144,7 +151,9 @@ def assert_decided(case, sequence):
     """A near tie would make the comparison depend on rounding, equal outcomes would make it say little."""
     outcomes = [decision.outcome for decision in sequence.decisions]
     assert all(decision.margin > 1e-4 for decision in sequence.decisions)
-    if case.startswith("ms-poe"):
+    if case == "ms-poe-alpha":  # equal scores, where they come up, are broken by index
+        assert any(len(set(scores)) == len(scores) for scores in outcomes)
+    elif case.startswith("ms-poe"):
         assert all(len(set(scores)) == len(scores) for scores in outcomes)
     elif case.startswith("siw"):
         assert any(any(dense) and not all(dense) for dense in outcomes)
