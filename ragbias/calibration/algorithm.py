@@ -17,14 +17,14 @@ from ragbias.calibration.answer_loss import losses
 from ragbias.calibration.calibration_set import CalibrationSet, Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError, search
-from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
+from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges, papers_layers
 from ragbias.calibration.mean_hidden_states import mean_states
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import Found, Measured, profile_record
 from ragbias.errors import MethodError
 from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.lm import DebiasedLM
-from ragbias.methods import SIW, ChannelScaling, NoMethod
+from ragbias.methods import ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 
 CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those that further factors are tried on
@@ -67,7 +67,7 @@ def calibrate(
         raise
     size, n_layers = config.hidden_size, config.num_hidden_layers
     chosen, layers = found.chosen, ends(found.chosen, n_layers)
-    profile = Profile(plan.model, size, n_layers, chosen.channel, chosen.factor, layers, profile_record(plan, found))
+    profile = Profile(plan.model, size, n_layers, found.channel, chosen.factor, layers, profile_record(plan, found))
     profile.save(out)
     partial.remove()
     return profile
@@ -92,9 +92,11 @@ class _Search:
         states = mean_states(
             self._lm, plan, self._partial, lambda done: self._progress("random strings", done, plan.strings)
         )
-        ranking = search(states, CANDIDATES)
+        ranking = search(states, CANDIDATES, variant=plan.variant, without=plan.without)
 
-        removed = [ChannelScaling(channel, 0.0, layers=ends(SIW(), n_layers)) for channel in ranking.ranked]
+        removed = [ChannelScaling(channel, 0.0, layers=papers_layers(n_layers)) for channel in ranking.ranked]
+        if "validation" in plan.without:
+            removed = removed[:1]
         measured = self._losses("channels", data.choose, [NoMethod(), *removed])
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]

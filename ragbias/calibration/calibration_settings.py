@@ -21,6 +21,8 @@ BOUNDS = {
     "batch_size": bounds.BATCH,
 }
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer where one CPU core shall do in minutes
+VARIANTS = ("released", "paper")  # of the search for channels
+ABLATIONS = ("monotonicity", "smoothness", "validation")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class CalibrationSettings:
         questions: of a generated calibration set, each asked at ``depths`` positions of the gold document.
         documents: per question of a generated set; None: what suits task and window.
         batch_size: sequences that run together; changes speed and memory only.
+        variant: of the search for channels, ``"released"`` as in the authors' code or ``"paper"``.
+        without: of the paper's ablations, the criteria that are left out: ``"monotonicity"``, ``"smoothness"``,
+            ``"validation"`` (the first channel of the search is taken, its factor and layers still by loss).
     """
 
     model: str
@@ -49,11 +54,16 @@ class CalibrationSettings:
     depths: int = 5
     seed: int = 0
     batch_size: int = 8
+    variant: str = "released"
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, each in BOUNDS.items():
             if getattr(self, name) is not None:
                 check_whole_between(f"calibrate: {name}", getattr(self, name), each)
+        check_choice("calibrate: variant", self.variant, VARIANTS)
+        for criterion in self.without:
+            check_choice("calibrate: without", criterion, ABLATIONS)
         if self.task is not None:
             check_choice("calibrate: task", self.task, tuple(QUESTIONS))
         if self.task == "data" and self.data is None:

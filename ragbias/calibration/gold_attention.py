@@ -12,7 +12,7 @@ import ragbias
 from ragbias.calibration.calibration_set import Sample
 from ragbias.evaluation.inspect.layer_attention import retrieving
 from ragbias.generation.request import padded
-from ragbias.methods import SIW, AttentionMethod
+from ragbias.methods import AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
 
@@ -73,10 +73,15 @@ def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, i
     while last + 1 in found:
         last += 1
     return {
-        "middle half": ends(SIW(), len(excess)),  # the paper's guess, and where SIW acts
+        "the paper's": papers_layers(len(excess)),
         "around the best": (first, last),
         "all that retrieve": (min(found), max(found)),
     }
+
+
+def papers_layers(n_layers: int) -> tuple[int, int]:
+    """First and last layer that candidates are scaled in: 10 to 25 of 32 in the paper, in proportion elsewhere."""
+    return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
 
 
 def ends(method: AttentionMethod, n_layers: int) -> tuple[int, int]:

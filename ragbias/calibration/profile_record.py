@@ -46,6 +46,12 @@ class Found:
     chosen: ChannelScaling
     check: Measured
 
+    @property
+    def channel(self) -> int:
+        """The one that is scaled."""
+        (channel,) = self.chosen.channels
+        return channel
+
 
 def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
     """The measurements as they stand in a profile."""
@@ -82,7 +88,7 @@ def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
             "ranges": found.ranges,
         },
         "channel_search": search_record(found.ranking, found.states),
-        "curve": curve(found.states, found.chosen.channel),
+        "curve": curve(found.states, found.channel),
         "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(check)},
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }

@@ -33,6 +33,15 @@ def calibrate(
     depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, whole(bounds.SEED, "Draws strings and questions.")] = 0,
     batch_size: Annotated[int, whole(bounds.BATCH, "Sequences that run together.")] = 8,
+    variant: Annotated[
+        str, typer.Option(help="Of the search for channels: released (as in the authors' code) or paper.")
+    ] = "released",
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A criterion to leave out, as in the paper's ablation: monotonicity, smoothness, validation."
+        ),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an interrupted calibration left.")
     ] = False,
@@ -59,6 +68,8 @@ def calibrate(
         depths=depths,
         seed=seed,
         batch_size=batch_size,
+        variant=variant,
+        without=tuple(without or ()),
     )
     try:
         with naming(out), progress() as bar:

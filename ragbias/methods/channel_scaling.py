@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbias import attention
-from ragbias.checks import Bounds, check_between, check_whole_between
+from ragbias.checks import Bounds, check_between, check_whole_between, shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
 from ragbias.methods.base import AttentionMethod, LayerRange, Reweighting
@@ -34,13 +34,14 @@ class ChannelScaling(AttentionMethod):
     as the last one did, at no cost.
 
     Args:
-        channel: index ``c`` into the hidden state.
+        channel: index ``c`` into the hidden state, or a tuple of several that are scaled together, as in the paper's
+            ablation with the best two.
         factor: ``s``; 0 removes the channel, 1 changes nothing.
         layers: first and last layer, both included; ``None`` as last: to the end.
         last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
     """
 
-    channel: int
+    channel: int | tuple[int, ...]
     factor: float
     layers: LayerRange | None
     last: int | Literal["all"] = 1
@@ -56,7 +57,12 @@ class ChannelScaling(AttentionMethod):
     source = "Yu et al., arXiv 2406.02536"
 
     def __post_init__(self) -> None:
-        check_whole_between("channel-scaling: channel", self.channel, Bounds(0, 1_000_000))
+        if isinstance(self.channel, list):
+            object.__setattr__(self, "channel", tuple(self.channel))
+        for channel in self.channels:
+            check_whole_between("channel-scaling: channel", channel, Bounds(0, 1_000_000))
+        if not self.channels or len(set(self.channels)) < len(self.channels):
+            raise MethodError(f"channel-scaling: channel={shown(self.channel)}; expected channels, each of them once")
         check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":
             check_whole_between("channel-scaling: last", self.last, Bounds(1, 10_000_000))
@@ -99,7 +105,7 @@ class ChannelScaling(AttentionMethod):
                 f"has hidden size {hidden_size} and {n_layers} layers; find its own channel with `ragbias calibrate`"
             )
         super().validate(hidden_size, n_layers)
-        if self.channel >= hidden_size:
+        if max(self.channels) >= hidden_size:
             raise MethodError(
                 f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
             )
@@ -146,11 +152,16 @@ class ChannelScaling(AttentionMethod):
     def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
         return self.attention(replace(call, plain=lambda query, key: by.reweighted_plain(call, query, key)))
 
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The channel, or all of them."""
+        return self.channel if isinstance(self.channel, tuple) else (self.channel,)
+
     def _acts_in(self, layer: int) -> bool:
         first, last = self.layers or (0, None)
         return first <= layer and (last is None or layer <= last)
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scaled = hidden.clone()
-        scaled[..., self.channel] *= self.factor
+        scaled[..., list(self.channels)] *= self.factor
         return scaled

@@ -57,8 +57,29 @@ def test_the_profile_is_written_with_everything_measured(whole):
         chosen["factor"],
         chosen["layers"],
     )
-    assert found["layer_search"]["ranges"]["middle half"] == [1, 2]
+    assert found["layer_search"]["ranges"]["the paper's"] == [1, 3]
     assert len(found["curve"]["by_layer"]) == 4
+
+
+def test_without_validation_the_first_channel_of_the_search_is_taken(tmp_path):
+    settings = CalibrationSettings("tiny", **SMALL, variant="paper", without=("validation", "smoothness"))
+    profile = calibrate.calibrate(settings, tmp_path / "p.json")
+    found = profile.measured
+    assert {each["channel"] for each in found["losses"]} == {found["channel_search"]["tried"][0]} == {profile.channel}
+    assert (found["settings"]["variant"], found["settings"]["without"]) == ("paper", ["validation", "smoothness"])
+    assert found["channel_search"]["windows"]["skip_fit"] == 30 * 64 // 1000
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"variant": "draft"}, "variant='draft'; expected one of 'released', 'paper'"),
+        ({"without": ("noise",)}, "without='noise'; expected one of 'monotonicity', 'smoothness', 'validation'"),
+    ],
+)
+def test_an_unknown_variant_or_ablation_is_refused(given, message):
+    with pytest.raises(MethodError, match=message):
+        CalibrationSettings("tiny", **given)
 
 
 def test_every_number_of_the_record_has_six_significant_digits(whole):
@@ -154,7 +175,7 @@ def test_the_command_writes_profile_and_plot(command, tmp_path):
 
 
 def test_the_command_ends_with_code_1_if_no_channel_is_found(command, tmp_path, monkeypatch):
-    def nothing(*arguments):
+    def nothing(*arguments, **settings):
         raise NoPositionalChannelError("none of the 128 channels is monotone")
 
     monkeypatch.setattr(calibrate, "search", nothing)

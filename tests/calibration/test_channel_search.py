@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from scipy.signal import savgol_filter
 
 from ragbias.calibration.channel_search import NoPositionalChannelError, SearchRange, layer_outputs, search
 from ragbias.errors import MethodError
@@ -63,6 +64,43 @@ def test_without_a_candidate_the_channels_with_the_most_monotone_layers_are_rank
     assert found.ranked[0] == 5
 
 
+def noisy(states, channel, layers, by=0.5):
+    """The states with a channel that is rough in some of its layers."""
+    for layer in layers:
+        states[layer + 1, :, channel] += by * np.random.default_rng(layer).standard_normal(states.shape[1])
+    return states
+
+
+def test_the_paper_averages_the_roughness_and_the_released_code_takes_the_smoothest_layer():
+    states = noisy(planted(13, 1000, {2: range(2, 11), 3: range(2, 11)}), 2, range(3, 11))
+    states = noisy(states, 3, range(2, 11), by=0.05)
+    assert search(states).ranked == [2, 3]  # one layer of channel 2 is smooth
+    assert search(states, variant="paper").ranked == [3, 2]
+    found = search(states, variant="paper")
+    assert found.searched == SearchRange(30, 30, 2, 10)
+    by_layer = []
+    for layer in range(2, 11):
+        curve = layer_outputs(states)[layer, 30:, 3]
+        smooth = savgol_filter((curve - curve.min()) / np.ptp(curve), 10, 3)
+        by_layer.append((np.diff(smooth, n=2) ** 2).sum())
+    assert found.roughness[3] == pytest.approx(np.mean(by_layer))
+
+
+def test_without_monotonicity_every_channel_is_ranked_by_smoothness():
+    states = noisy(planted(13, 400, {5: range(2, 11)}), 5, range(2, 11))
+    assert search(states).ranked == [5]
+    for variant in ("released", "paper"):
+        found = search(states, top=16, variant=variant, without=["monotonicity"])
+        assert sorted(found.ranked) == found.passed == list(range(16))
+        assert found.ranked[-1] == 5
+
+
+def test_without_smoothness_the_most_monotone_layers_come_first():
+    states = noisy(planted(13, 400, {4: range(3, 9), 5: range(2, 11)}), 5, range(2, 11), by=0.1)
+    assert search(states).ranked == [4, 5]
+    assert search(states, without=["smoothness"]).ranked == [5, 4]
+
+
 def test_no_monotone_channel_at_all_is_an_error():
     with pytest.raises(NoPositionalChannelError, match="none of the 16 channels"):
         search(planted(13, 400, {}))
@@ -78,6 +116,8 @@ def test_embeddings_are_dropped_where_the_number_of_states_is_odd():
 def test_the_searched_range_is_the_papers_and_shrinks_with_short_strings_and_shallow_models():
     assert SearchRange.for_shape(32, 1000) == SearchRange(300, 200, 2, 30) == SearchRange.for_shape(32, 4000)
     assert SearchRange.for_shape(4, 100) == SearchRange(30, 20, 0, 2)
+    assert SearchRange.for_shape(32, 1000, "paper") == SearchRange(30, 30, 2, 30)
+    assert SearchRange.for_shape(32, 100, "paper") == SearchRange(3, 3, 2, 30)
     with pytest.raises(MethodError, match="19 tokens are too short"):
         SearchRange.for_shape(32, 19)
     found = search(planted(5, 20, {5: range(3)}))

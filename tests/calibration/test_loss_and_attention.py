@@ -10,7 +10,7 @@ from ragbias.calibration import perturbation
 from ragbias.calibration.answer_loss import losses
 from ragbias.calibration.calibration_set import Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
-from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges
+from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges, papers_layers
 from ragbias.calibration.mean_hidden_states import random_strings, summed_states
 from ragbias.calibration.perturbation import (
     ScaledAttention,
@@ -132,8 +132,9 @@ def test_gold_attention_is_split_into_gold_and_the_average_other(lm, samples):
 def test_layer_ranges_follow_the_layers_that_retrieve():
     excess = [0.0, 0.3, 0.1, 0.5, 0.6, 0.2, 0.4, 0.0]
     ranges = layer_ranges([(0.05 + value, 0.05) for value in excess])
-    assert ranges == {"middle half": (2, 5), "around the best": (3, 4), "all that retrieve": (1, 6)}
+    assert ranges == {"the paper's": (2, 6), "around the best": (3, 4), "all that retrieve": (1, 6)}
     assert layer_ranges([(0.1, 0.2), (0.1, 0.1)])["around the best"] == (1, 1)
+    assert [papers_layers(n) for n in (1, 4, 28, 32, 40)] == [(0, 0), (1, 3), (9, 22), (10, 25), (12, 31)]
     assert [ends(SIW(), n) for n in (1, 4, 32, 33)] == [(0, 0), (1, 2), (8, 23), (8, 24)]
 
 

@@ -408,7 +408,12 @@ def siw(
 
 
 def channel_scaling(
-    sequence: Sequence, channel: int, factor: float, layers: tuple[int, int], last: int = 1, plain: Rule | None = None
+    sequence: Sequence,
+    channel: int | list[int],
+    factor: float,
+    layers: tuple[int, int],
+    last: int = 1,
+    plain: Rule | None = None,
 ) -> Rule:
     """``plain`` gives the queries that are not replaced: those of the prompt except its last ones."""
 

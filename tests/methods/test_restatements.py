@@ -89,6 +89,10 @@ CASES = {
         lambda: methods.ChannelScaling(9, 0.0, layers=(0, 2), last=3),
         lambda s: slow.channel_scaling(s, 9, 0.0, (0, 2), last=3),
     ),
+    "channel-scaling-two": (
+        lambda: methods.ChannelScaling((9, 4), -0.5, layers=(1, 3)),
+        lambda s: slow.channel_scaling(s, [9, 4], -0.5, (1, 3)),
+    ),
     "siw+channel-scaling": (
         lambda: methods.Compose(methods.SIW(), methods.ChannelScaling(5, -1.0, layers=(1, 2))),
         lambda s: slow.channel_scaling(s, 5, -1.0, (1, 2), plain=slow.siw(s)),
