@@ -51,11 +51,7 @@ def calibrate(
         RunError: no such model, or a damaged one.
         OSError: ``out`` cannot be written.
     """
-    if out.suffix != ".json":
-        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
-    folder = out.absolute().parent
-    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
+    checked_out(out)
     lm = load_onto_gpu(settings.model)
     plan, config = settings.plan(lm.window), lm.model.config.get_text_config()
     data = calibration_set(lm, plan)  # before anything is written, for it may be refused
@@ -71,6 +67,15 @@ def calibrate(
     profile.save(out)
     partial.remove()
     return profile
+
+
+def checked_out(out: Path) -> None:
+    """Raise ``MethodError`` for a file that no record can be written to."""
+    if out.suffix != ".json":
+        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
+    folder = out.absolute().parent
+    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
 
 
 class _Search:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from numpy.polynomial import Polynomial
 from rich.console import Console
@@ -12,6 +14,7 @@ from rich.progress import Progress, TaskID
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
+from ragbias.calibration.parameter_search import search_parameters
 from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.files import writing
@@ -22,6 +25,19 @@ COLUMNS = 4  # of the plot
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> Profile:
     """Calibrate under a progress bar for each stage, and write the profile to ``out`` and a plot beside it."""
+    profile = calibrate(settings, out, restart, _bars(progress))
+    if find_spec("matplotlib") is not None:
+        plot_channel(profile, out.with_suffix(".png"))
+    return profile
+
+
+def run_parameters(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
+    """Search parameters under a progress bar for each stage, and write the record to ``out``."""
+    return search_parameters(settings, out, restart, _bars(progress))
+
+
+def _bars(progress: Progress) -> Callable[[str, int, int], None]:
+    """Adds a bar for each stage as it begins."""
     tasks: dict[str, TaskID] = {}
 
     def advance(stage: str, done: int, total: int) -> None:
@@ -29,10 +45,20 @@ def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progr
             tasks[stage] = progress.add_task(stage, total=total)
         progress.update(tasks[stage], advance=done)
 
-    profile = calibrate(settings, out, restart, advance)
-    if find_spec("matplotlib") is not None:
-        plot_channel(profile, out.with_suffix(".png"))
-    return profile
+    return advance
+
+
+def tell_parameters(record: dict[str, Any], console: Console) -> None:
+    """The settings that were tried, the best first, and how the best one does on other prompts."""
+    figures = ("divergence", "loss")
+    names = [name for name in record["tried"][0] if name not in figures]
+    table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
+    for tried in record["tried"][:10]:
+        table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
+    console.print(table)
+    for name, found in record["check"].items():
+        console.print(f"Other prompts, {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}")
+    console.print(f"Best: {record['method']}")
 
 
 def tell(profile: Profile, console: Console) -> None:

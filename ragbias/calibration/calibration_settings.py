@@ -21,6 +21,7 @@ BOUNDS = {
     "batch_size": bounds.BATCH,
 }
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer where one CPU core shall do in minutes
+SEARCHED = ("channel-scaling", "ape", "siw", "position-interpolation")
 VARIANTS = ("released", "paper")  # of the search for channels
 ABLATIONS = ("monotonicity", "smoothness", "validation")
 
@@ -31,6 +32,7 @@ class CalibrationSettings:
 
     Attributes:
         model: a hub name, a path or ``"tiny"``.
+        method: whose parameters are searched, of ``SEARCHED``.
         task: where the calibration set comes from; None: ``data`` if there is a file, ``tiny`` for the embedded model,
             else ``kv``.
         data: JSON-lines file of ``{question, documents, answer, gold}``.
@@ -56,11 +58,18 @@ class CalibrationSettings:
     batch_size: int = 8
     variant: str = "released"
     without: tuple[str, ...] = ()
+    method: str = "channel-scaling"
 
     def __post_init__(self) -> None:
         for name, each in BOUNDS.items():
             if getattr(self, name) is not None:
                 check_whole_between(f"calibrate: {name}", getattr(self, name), each)
+        check_choice("calibrate: method", self.method, SEARCHED)
+        if self.method != "channel-scaling" and (self.variant, self.without) != ("released", ()):
+            raise MethodError(
+                f"calibrate: variant={self.variant!r} and without={self.without!r} are of the search for channels; "
+                f"leave them out for method={self.method!r}"
+            )
         check_choice("calibrate: variant", self.variant, VARIANTS)
         for criterion in self.without:
             check_choice("calibrate: without", criterion, ABLATIONS)

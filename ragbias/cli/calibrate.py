@@ -16,6 +16,9 @@ from ragbias.files import naming
 def calibrate(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")],
     out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
+    method: Annotated[
+        str, typer.Option(help="What is searched: channel-scaling, ape, siw or position-interpolation (by layer).")
+    ] = "channel-scaling",
     task: Annotated[
         str | None, typer.Option(help="Calibration set: kv (JSON key-value retrieval) or tiny. Default: by the model.")
     ] = None,
@@ -47,7 +50,8 @@ def calibrate(
     ] = False,
     json_path: JsonPath = None,
 ) -> None:
-    """Find the channel that carries the position in a model, and how to scale it; goes on where it was interrupted.
+    """Find a method's parameters for a model: the channel that carries the position, and how to scale it; or with
+    --method those of another method. Goes on where it was interrupted.
 
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
     """
@@ -70,10 +74,14 @@ def calibrate(
         batch_size=batch_size,
         variant=variant,
         without=tuple(without or ()),
+        method=method,
     )
     try:
         with naming(out), progress() as bar:
-            profile = report.run(settings, out, restart, bar)
+            if method != "channel-scaling":
+                record = report.run_parameters(settings, out, restart, bar)
+            else:
+                profile = report.run(settings, out, restart, bar)
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
@@ -81,6 +89,11 @@ def calibrate(
         if unfinished(out):
             console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
         raise
+    if method != "channel-scaling":
+        report.tell_parameters(record, console)
+        console.print(f"Written: {out}")
+        write_json(record, json_path)
+        return
     report.tell(profile, console)
     console.print(f"Written: {out}")
     write_json(profile.as_dict(), json_path)

@@ -20,8 +20,19 @@ from ragbias.prompt import TokenisedPrompt
 @torch.no_grad()
 def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int], backend: str = "auto") -> list[float]:
     """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
-    with attach(model, request.method, [request.tokens.spans], private=True, backend=backend):
-        ids = torch.tensor([request.tokens.ids], device=model.device)
+    scores = continuation_logits(model, request.tokens, request.method, target, backend)
+    chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
+    values: list[float] = chosen.tolist()
+    return values
+
+
+@torch.no_grad()
+def continuation_logits(
+    model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, target: Sequence[int], backend: str
+) -> Tensor:
+    """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated."""
+    with attach(model, method, [tokens.spans], private=True, backend=backend):
+        ids = torch.tensor([tokens.ids], device=model.device)
         first = model(ids, use_cache=True, logits_to_keep=1)
         logits = [first.logits[0]]
         if len(target) > 1:
@@ -29,9 +40,7 @@ def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int],
             logits.append(model(rest, past_key_values=first.past_key_values, use_cache=True).logits[0])
     scores = torch.cat(logits).float()
     RequireFinite()(ids, scores)
-    chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
-    values: list[float] = chosen.tolist()
-    return values
+    return scores
 
 
 @torch.no_grad()

@@ -1,0 +1,187 @@
+"""Parameters of APE, SIW and layer-wise position interpolation for a model, searched axis by axis.
+
+APE is tuned without labels: by the mean divergence KL(plain || method) of the next token after each prompt. The others
+are tuned by the loss of the right answers, and the loss is measured for all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ragbias.calibration.algorithm import Progress, checked_out
+from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
+from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.profile_record import rounded
+from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.files import write_atomically
+from ragbias.generation.scoring import continuation_logits
+from ragbias.lm import DebiasedLM
+from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation
+
+SWEEPS = 4  # at most; most searches settle in two
+Setting = dict[str, float]
+TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
+RATIOS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What is searched for a method.
+
+    Attributes:
+        axes: by parameter, the values that are tried.
+        start: a value for each.
+        method: the method with such parameters, in a model of so many layers.
+        by: what shall be small.
+    """
+
+    axes: Mapping[str, Sequence[float]]
+    start: Setting
+    method: Callable[[Setting, int], Method]
+    by: Literal["divergence", "loss"]
+
+
+def _on_a_line(setting: Setting, n_layers: int) -> PositionInterpolation:
+    """A ratio for each layer, on a line from the first to the last."""
+    first, last = setting["first"], setting["last"]
+    steps = [layer / max(1, n_layers - 1) for layer in range(n_layers)]
+    return PositionInterpolation([round(first + (last - first) * step, 4) for step in steps])
+
+
+SPACES = {
+    "ape": SearchSpace(
+        {"temperature": TENTHS, "scale": TENTHS},
+        {"temperature": 1.0, "scale": 1.0},
+        lambda setting, n_layers: AdaptiveParallelEncoding(**setting),
+        "divergence",
+    ),
+    "siw": SearchSpace(
+        {"dense": (0.3, 0.5, 0.7, 0.9, 1.0), "sparse": (1.0, 1.1, 1.3, 1.5, 2.0), "sigma": (0.5, 0.75, 1.0, 1.25, 1.5)},
+        {"dense": 0.9, "sparse": 1.1, "sigma": 1.0},
+        lambda setting, n_layers: SIW(**setting),
+        "loss",
+    ),
+    "position-interpolation": SearchSpace(
+        {"first": RATIOS, "last": RATIOS}, {"first": 1.0, "last": 1.0}, _on_a_line, "loss"
+    ),
+}
+
+
+def search_parameters(
+    settings: CalibrationSettings,
+    out: Path,
+    restart: bool = False,
+    progress: Progress = lambda stage, done, total: None,
+) -> dict[str, Any]:
+    """Search the parameters of ``settings.method`` and write the record to ``out``; goes on where it was interrupted.
+
+    Returns:
+        ``method`` (as it is typed), ``by``, ``tried`` (settings with divergence and loss, the best first), ``check``
+        (plain, start and best on prompts that had no part in the choice), ``settings``.
+
+    Raises:
+        MethodError, RunError, OSError: as of ``calibrate``.
+    """
+    checked_out(out)
+    lm = load_onto_gpu(settings.model)
+    plan = settings.plan(lm.window)
+    data = calibration_set(lm, plan)
+    partial_results = PartialResults(out, plan.as_dict(), restart)
+    search = _Search(lm, plan, partial_results, progress)
+    best = search.descend(data.choose)
+    tried = sorted(search.tried.values(), key=lambda found: found[search.space.by])
+    check = {
+        name: search.measured(f"check {name}", data.check, method)
+        for name, method in (("plain", NoMethod()), ("start", search.at(search.space.start)), ("best", search.at(best)))
+    }
+    record = {
+        "version": 1,
+        "model": plan.model,
+        "method": typed(search.at(best)),
+        "by": search.space.by,
+        "tried": tried,
+        "check": check,
+        "settings": {**plan.as_dict(), "samples": len(data.choose), "check_samples": len(data.check)},
+    }
+    record = {name: rounded(value) for name, value in record.items()}
+    write_atomically(out, (json.dumps(record, indent=1) + "\n").encode())
+    partial_results.remove()
+    return record
+
+
+class _Search:
+    """One search; a measurement that the partial results hold is not made again."""
+
+    def __init__(self, lm: DebiasedLM, plan: CalibrationPlan, results: PartialResults, progress: Progress) -> None:
+        self._lm, self._results, self._progress = lm, results, progress
+        self._n_layers = lm.model.config.get_text_config().num_hidden_layers
+        self.space = SPACES[plan.method]
+        self.tried: dict[str, dict[str, Any]] = {}
+
+    def at(self, setting: Setting) -> Method:
+        return self.space.method(setting, self._n_layers)
+
+    def descend(self, samples: Sequence[Sample]) -> Setting:
+        """The best setting, one axis after the other until none of them changes it."""
+        best = dict(self.space.start)
+        for sweep in range(1, SWEEPS + 1):
+            before = dict(best)
+            for axis, values in self.space.axes.items():
+                stage = partial(self._progress, f"sweep {sweep}: {axis}", total=len(values) * len(samples))
+                along = [{**best, axis: value} for value in values]
+                found = [self._objective(setting, samples, stage) for setting in along]
+                if min(found) < self._objective(best, samples, stage):
+                    best = along[found.index(min(found))]
+            if best == before:
+                break
+        return best
+
+    def _objective(self, setting: Setting, samples: Sequence[Sample], stage: Callable[[int], None]) -> float:
+        found = self.measured(f"choice {setting}", samples, self.at(setting), stage)
+        self.tried[str(setting)] = {**setting, **found}
+        value: float = found[self.space.by]
+        return value
+
+    def measured(
+        self, name: str, samples: Sequence[Sample], method: Method, stage: Callable[[int], None] = lambda done: None
+    ) -> dict[str, float]:
+        """Mean divergence of the next token from the plain model's (nats), and mean loss of the answers."""
+        if name in self._results.results:
+            stage(len(samples))
+        else:
+            figures = []
+            for sample in samples:
+                figures.append(figures_of(self._lm, sample, method))
+                stage(1)
+            divergence, loss = (mean(each) for each in zip(*figures, strict=True))
+            self._results.put(name, {"divergence": divergence, "loss": loss})
+        found: dict[str, float] = self._results.results[name]
+        return found
+
+
+def figures_of(lm: DebiasedLM, sample: Sample, method: Method) -> tuple[float, float]:
+    """KL(plain || method) of the token after the prompt, and mean negative log-likelihood per answer token, in nats."""
+
+    def logprobs(each: Method, target: Sequence[int]) -> Tensor:
+        return continuation_logits(lm.model, sample.prompt, each, target, lm.backend).log_softmax(-1)
+
+    own, plain = logprobs(method, sample.answer), logprobs(NoMethod(), sample.answer[:1])[0]
+    divergence = float((plain.exp() * (plain - own[0])).sum())
+    return divergence, -float(own.gather(1, torch.tensor(sample.answer, device=own.device)[:, None]).mean())
+
+
+def typed(method: Method) -> str:
+    """The method with its parameters, as it is typed on a command line."""
+    shown = {name: value for name, value in vars(method).items() if value is not None}
+    values = ",".join(f"{name}={list(value) if isinstance(value, tuple) else value}" for name, value in shown.items())
+    return f"{method.name}({values.replace(' ', '')})"

@@ -1,0 +1,105 @@
+"""Parameters of APE, SIW and layer-wise interpolation, searched on the embedded model at a small size."""
+
+import json
+
+import pytest
+import torch
+
+import ragbias
+from ragbias import methods
+from ragbias.calibration import parameter_search
+from ragbias.calibration.calibration_set import calibration_set
+from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.calibration.parameter_search import SPACES, SearchSpace, figures_of, search_parameters, typed
+from ragbias.errors import MethodError
+from ragbias.methods import SIW, AdaptiveParallelEncoding, ParallelContextWindows, PositionInterpolation
+
+SMALL = dict(questions=1, documents=3, depths=2)
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Two values on each axis of APE."""
+    space = SPACES["ape"]
+    axes = {"temperature": (0.5, 1.0), "scale": (0.4, 1.0)}
+    monkeypatch.setitem(SPACES, "ape", SearchSpace(axes, space.start, space.method, space.by))
+
+
+def test_the_best_of_what_was_tried_is_written(few, tmp_path):
+    out = tmp_path / "ape.json"
+    record = search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), out)
+    assert json.loads(out.read_text()) == record
+    assert [path.name for path in tmp_path.iterdir()] == ["ape.json"]
+    divergences = [each["divergence"] for each in record["tried"]]
+    assert divergences == sorted(divergences) and 3 <= len(divergences) <= 4
+    best = record["tried"][0]
+    assert methods.get(record["method"]) == AdaptiveParallelEncoding(best["temperature"], best["scale"])
+    assert record["check"]["plain"]["divergence"] == pytest.approx(0, abs=1e-6)
+    assert record["settings"]["method"] == "ape" and record["settings"]["check_samples"] == 4
+
+
+@torch.no_grad()
+def test_the_divergence_is_that_of_the_next_tokens_distributions():
+    lm = ragbias.DebiasedLM.from_pretrained("tiny")
+    (sample, *_) = calibration_set(lm, CalibrationSettings("tiny", **SMALL).plan(lm.window)).choose
+    ids = torch.tensor([sample.prompt.ids])
+    plain = lm.model(ids).logits[0, -1].double().softmax(-1)
+    with ragbias.debias(lm.model, ParallelContextWindows(), sample.prompt.spans):
+        own = lm.model(ids).logits[0, -1].double().softmax(-1)
+    divergence, loss = figures_of(lm, sample, AdaptiveParallelEncoding(1.0, 1.0))
+    assert divergence == pytest.approx(float((plain * (plain / own).log()).sum()), rel=1e-2, abs=1e-7)
+    assert loss == pytest.approx(figures_of(lm, sample, ParallelContextWindows())[1])
+
+
+def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
+    settings, measure, calls = CalibrationSettings("tiny", method="ape", **SMALL), parameter_search.figures_of, []
+
+    def stopping(*arguments):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return measure(*arguments)
+
+    monkeypatch.setattr(parameter_search, "figures_of", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        search_parameters(settings, tmp_path / "a.json")
+    monkeypatch.setattr(parameter_search, "figures_of", measure)
+    resumed = search_parameters(settings, tmp_path / "a.json")
+    assert resumed == search_parameters(settings, tmp_path / "b.json")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [SIW(0.5, 1.5, 0.75), PositionInterpolation([1.0, 1.25]), PositionInterpolation(1.5), AdaptiveParallelEncoding()],
+    ids=lambda method: method.name,
+)
+def test_a_method_is_written_as_it_is_typed(method):
+    assert methods.get(typed(method)) == method
+
+
+def test_ratios_lie_on_a_line_over_the_layers():
+    assert SPACES["position-interpolation"].method({"first": 1.0, "last": 2.0}, 5).ratio == (1.0, 1.25, 1.5, 1.75, 2.0)
+    assert SPACES["position-interpolation"].method({"first": 1.2, "last": 2.0}, 1).ratio == (1.2,)
+
+
+def test_the_command_searches_another_method(few, cli, tmp_path):
+    options = [f"--{name}={value}" for name, value in SMALL.items()]
+    code, told, _ = cli("calibrate", "--model", "tiny", "--method", "ape", "--out", tmp_path / "a.json", *options)
+    assert code == 0 and "Best: ape(temperature=" in told
+    assert json.loads((tmp_path / "a.json").read_text())["by"] == "divergence"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"method": "pine"},
+            "method='pine'; expected one of 'channel-scaling', 'ape', 'siw', 'position-interpolation'",
+        ),
+        ({"method": "ape", "variant": "paper"}, "leave them out for method='ape'"),
+        ({"method": "siw", "without": ("smoothness",)}, "leave them out for method='siw'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given, message):
+    with pytest.raises(MethodError, match=message):
+        CalibrationSettings("tiny", **given)
