@@ -18,10 +18,12 @@ from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Span, loosened, looseness
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.headers_and_separators import split, with_headers
+from ragbias.boundaries.splitting.current_turn import current_turn, merged
+from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.boundaries.splitting.numbering import find_numbering
+from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 SOURCE_IN_WORDS = {
@@ -126,8 +128,7 @@ def locate(
     given = () if documents is None else (documents,)
     for source, named in {"documents": given, "artifact": artifacts, "run": run}.items():
         if retrievals := _retrievals(named):
-            texts = [each for retrieval in retrievals for each in retrieval]
-            searches[source] = partial(_by_texts, text, texts, source)
+            searches[source] = partial(_by_texts, text, retrievals, source)
     if registry is not None:
         searches["registry"] = partial(_by_registry, text, registry)
     if segmenter is not None:
@@ -202,18 +203,25 @@ def _are_apart(text: str, found: Boundaries) -> bool:
     if not found.spans:
         return False
     numbering = find_numbering(text, found.texts or found.spans, found.metadata)
+    loose = looseness(found.spans)
     for without in {False, bool(numbering.cuts)}:
+        rest, spans = numbering.stripped(text, found.spans) if without else (text, found.spans)
         try:
-            split(*(numbering.stripped(text, found.spans) if without else (text, found.spans)))
+            segments(rest, loosened(spans, loose))
         except AmbiguousSegmentsError:
             continue
         return True
     return False
 
 
-def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult:
+def _by_texts(text: str, retrievals: Sequence[Sequence[str]], source: str) -> _SourceResult:
     """The documents of which a source names the texts."""
-    occurrences = assign(text, documents, occurrences_by_document(text, documents))
+    known = occurrences_by_document(text, merged(retrievals))
+    turn = current_turn(text, retrievals, known)
+    documents = turn.documents
+    if turn.doubt:
+        return _SourceResult(Boundaries((), source, len(documents), turn.doubt), len(known))
+    occurrences = assign(text, documents, turn.known)
     context = select_context(text, occurrences, fields_of(documents), lenient=source in ("documents", "segmenter"))
     if context.n_ambiguous:
         return _ambiguous(context, source, len(documents))
@@ -226,9 +234,11 @@ def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult
     if not spans:
         return _SourceResult(Boundaries((), "none", len(documents), f"none of {named} appears verbatim in the prompt"))
     reasons = []
-    if lost := missing.total() - len(truncated):
+    missing -= Counter(each.document for each in truncated)
+    elsewhere = sum(count for document, count in missing.items() if document in known)
+    if lost := missing.total() - elsewhere:
         reasons.append(f"{lost} of {named} do not appear verbatim in the prompt")
-    if apart := len(occurrences) + len(truncated) - len(spans):
+    if apart := len(occurrences) + len(truncated) - len(spans) + elsewhere:
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
@@ -255,7 +265,7 @@ def _with_texts(found: Boundaries, occurrences: Iterable[Occurrence], documents:
 def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
     given = user_segmenter.find(text, segmenter)
     if texts := [each for each in given if isinstance(each, str)]:
-        found = _by_texts(text, texts, "segmenter").found
+        found = _by_texts(text, [texts], "segmenter").found
         return _SourceResult(found if found.spans else replace(found, source="none"))
     spans = [each for each in given if not isinstance(each, str)]
     if not spans:
