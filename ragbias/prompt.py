@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.spans import looseness, loosened
+from ragbias.boundaries.spans import loosened, looseness
 from ragbias.boundaries.splitting import numbering
 from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError

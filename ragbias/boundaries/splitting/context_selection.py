@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
+from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
 from ragbias.boundaries.patterns import MESSAGE_BORDER, QUESTION_LABEL, QUESTION_LINE
 from ragbias.boundaries.spans import Span, largest_group
 from ragbias.boundaries.splitting.document_groups import document_groups
@@ -14,7 +14,6 @@ from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.boundaries.splitting.metadata_blocks import Fields, with_metadata
 from ragbias.errors import AmbiguousSegmentsError
 
-MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 QUESTION_BEFORE = re.compile(rf"[^\S\n]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 
 
@@ -64,12 +63,18 @@ def select_context(
         fields: by text, its metadata.
         lenient: as in ``document_groups``.
     """
+    certain = [each for each in occurrences if not each.doubtful]
+    if len(certain) < len(occurrences):
+        return ContextSelection.of_texts(certain, len(occurrences) - len(certain))
     group = largest_group(document_groups(text, occurrences, lenient), lambda each: each.span)
     if fields:
         message = _same_message(text, occurrences, group)
         for several in (message, [each for each in message if not _is_quoted(text, each, message)]):
             texts = [each.span for each in several]
-            spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            try:
+                spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            except AmbiguousSegmentsError:
+                return ContextSelection.of_texts((), len(several))
             if spans:
                 return ContextSelection(several, spans)
     if len(group) == len(occurrences):
