@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
+MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # of one form of a text
 
 
@@ -39,6 +40,7 @@ class Occurrence:
     Attributes:
         readings: indices of ``READINGS``, those that print the document so.
         looseness: whether the document and those with which it was found differ in their outer white space.
+        doubtful: whether the document is so short that it may as well be elsewhere.
     """
 
     begin: int
@@ -46,6 +48,7 @@ class Occurrence:
     document: str
     readings: tuple[int, ...] = field(default=(), compare=False)
     looseness: Looseness = field(default=Looseness(), compare=False)
+    doubtful: bool = field(default=False, compare=False)
 
     @property
     def span(self) -> Span:
@@ -124,10 +127,22 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
     return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
 
 
+def is_alone(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is quoted, or has its lines to itself."""
+    ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
+    return is_quoted(text, begin, end) or (ends_line and (begin == 0 or text[begin - 1] == "\n"))
+
+
 def is_bounded(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+
+
+def is_cut(text: str, begin: int, end: int) -> bool:
+    """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``."""
+    beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
+    return any(outer.isalnum() or (outer == inner and not inner.isspace()) for outer, inner in beside)
 
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from ragbias.boundaries.matching.assignment import assign
-from ragbias.boundaries.matching.occurrences import Occurrence, is_block, occurrences_by_document
+from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_block, occurrences_by_document
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.spans import n_characters
-from ragbias.boundaries.splitting.context_selection import MIN_CHARACTERS, ContextSelection, select_context
+from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
 
 NOTHING = ContextSelection([], [])
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
+from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
 from ragbias.boundaries.patterns import QUESTION_LABEL, QUESTION_LINE
 from ragbias.boundaries.spans import Span, largest_group
-from ragbias.boundaries.splitting.current_turn import MIN_CHARACTERS
 from ragbias.boundaries.splitting.document_groups import document_groups
 from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.boundaries.splitting.metadata_blocks import Fields, with_metadata
@@ -64,11 +63,17 @@ def select_context(
         fields: by text, its metadata.
         lenient: as in ``document_groups``.
     """
+    certain = [each for each in occurrences if not each.doubtful]
+    if len(certain) < len(occurrences):
+        return ContextSelection.of_texts(certain, len(occurrences) - len(certain))
     group = largest_group(document_groups(text, occurrences, lenient), lambda each: each.span)
     if fields:
         for several in (occurrences, [each for each in occurrences if not _is_quoted(text, each, occurrences)]):
             texts = [each.span for each in several]
-            spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            try:
+                spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            except AmbiguousSegmentsError:
+                return ContextSelection.of_texts((), len(several))
             if spans:
                 return ContextSelection(several, spans)
     if len(group) == len(occurrences):

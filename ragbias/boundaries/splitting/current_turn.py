@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
+from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
 from ragbias.boundaries.patterns import LETTER, QUESTION_LABEL, common_prefix, common_suffix, is_separator
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.known_text import merged as with_fields_of_both
@@ -18,7 +18,6 @@ from ragbias.boundaries.splitting.document_groups import PART_OF_WORD, document_
 from ragbias.boundaries.splitting.messages import Message, messages
 from ragbias.boundaries.splitting.metadata_blocks import with_metadata
 
-MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MIN_TEMPLATE = 12  # characters with which two messages begin alike, if both are of one template
 MAX_AROUND = 300  # characters around a block that are looked at
 QUESTION = re.compile(rf"^[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE | re.MULTILINE)
