@@ -14,6 +14,7 @@ from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
 from ragbias.boundaries.patterns import LETTER, QUESTION_LABEL, common_prefix, common_suffix, is_separator
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.known_text import merged as with_fields_of_both
+from ragbias.boundaries.spans import Span
 from ragbias.boundaries.splitting.document_groups import PART_OF_WORD, document_groups
 from ragbias.boundaries.splitting.messages import Message, messages
 from ragbias.boundaries.splitting.metadata_blocks import with_metadata
@@ -109,8 +110,11 @@ def outermost(text: str, known: Mapping[str, list[Occurrence]]) -> list[Occurren
     long = {document: found for document, found in known.items() if is_long(document)}
     short = {document: found for document, found in known.items() if document not in long} if long else {}
     taken = _apart(text, [], long or known)
-    for each in _apart(text, taken, short):
+    near = _apart(text, taken, short)
+    for each in (*near, *reversed(near)):  # from both sides, as short ones may be next to each other
         index = bisect(taken, each)
+        if index and taken[index - 1] == each:
+            continue
         before = taken[index - 1].end if index else -1
         after = taken[index].begin if index < len(taken) else -1
         if (before >= 0 and is_separator(text[before : each.begin])) or (
@@ -118,6 +122,12 @@ def outermost(text: str, known: Mapping[str, list[Occurrence]]) -> list[Occurren
         ):
             taken.insert(index, each)
     return taken
+
+
+def n_outside(text: str, known: Mapping[str, list[Occurrence]], spans: Sequence[Span]) -> int:
+    """The number of times that documents are in the prompt outside of all spans; short ones may be there by chance."""
+    found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
+    return sum(not any(each.begin < end and begin < each.end for begin, end in spans) for each in found)
 
 
 def is_long(document: str) -> bool:
@@ -133,7 +143,8 @@ def _apart(text: str, taken: Sequence[Occurrence], known: Mapping[str, list[Occu
         index = bisect(apart, each)
         if not any(each.overlaps(other) for other in apart[max(0, index - 1) : index + 1]):
             apart.insert(index, each)
-    return [each for each in apart if each not in taken] if taken else apart
+    given = set(taken)
+    return [each for each in apart if each not in given]
 
 
 def _bounded(text: str, found: Sequence[Occurrence]) -> Sequence[Occurrence]:
@@ -230,19 +241,23 @@ class _Turn:
             retrieved: the documents of the latest retrieval.
         """
         ours, theirs = self.documents & retrieved, earlier.documents & retrieved
-        alike = _of_one_template(self.around, earlier.around) and (
-            len(ours) > 1 or any(map(LETTER.search, self.around))
-        )
+        wordless = not any(map(LETTER.search, self.around))
+        alike = _of_one_template(self.around, earlier.around) and not (wordless and len(ours) == 1)
         if self.inside_sentence and not earlier.inside_sentence:
             return None if alike else False
-        if alike or self.labelled or self.message.speaker == "tool":
+        if (
+            alike
+            or self.labelled
+            or self.message.speaker == "tool"
+            or (earlier.inside_sentence and not self.inside_sentence)
+        ):
             return True
-        if not any(map(LETTER.search, self.around)) and any(map(LETTER.search, earlier.around)):
-            return False  # who says nothing but a document asks about it
+        asks = self.around[0].rstrip().endswith("?") and earlier.labelled
+        if asks or (wordless and len(ours) == 1 and any(map(LETTER.search, earlier.around))):
+            return False  # a question about documents, or one that is the same as a document
         if ours.isdisjoint(theirs):
             return len(ours) > 1 or len(theirs) == 1
-        more = ours > theirs or not earlier.documents <= retrieved
-        return True if more or earlier.inside_sentence else None
+        return True if ours > theirs or not earlier.documents <= retrieved else None
 
     def documents_with(self, retrievals: Sequence[Sequence[str]], latest: int) -> list[str] | None:
         """The documents of a retrieval and of all that continue its context here; ``None`` if these cannot be told."""
