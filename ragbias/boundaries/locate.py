@@ -20,8 +20,9 @@ from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
 from ragbias.boundaries.spans import Span
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.current_turn import current_turn, merged, n_outside
+from ragbias.boundaries.splitting.current_turn import current_turn
 from ragbias.boundaries.splitting.headers_and_separators import with_headers
+from ragbias.boundaries.splitting.outermost import n_outside
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
@@ -127,7 +128,7 @@ def locate(
     given = () if documents is None else (documents,)
     sources = {"documents": given, "artifact": artifacts, "run": run}
     named = {source: [texts for texts in map(document_texts, each) if texts] for source, each in sources.items()}
-    known = occurrences_by_document(text, merged([*chain.from_iterable(named.values())]))
+    known = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(named.values())))
     for source, retrievals in named.items():
         if retrievals:
             searches[source] = partial(_by_texts, text, retrievals, known, source)

@@ -9,7 +9,8 @@ from ragbias.boundaries.matching.occurrences import Occurrence, is_block, occurr
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.current_turn import current_turn, is_long
+from ragbias.boundaries.splitting.current_turn import current_turn
+from ragbias.boundaries.splitting.outermost import is_long
 
 NOTHING = ContextSelection([], [])
 Known = dict[str, list[Occurrence]]
@@ -47,7 +48,8 @@ def find(text: str, registry: Registry, known: Mapping[str, list[Occurrence]]) -
         known: as ``known_in`` gives it.
     """
     long = {document: found for document, found in known.items() if is_long(document)}
-    retrievals = [retrieval for retrieval in registry.candidates() if not long.keys().isdisjoint(retrieval)]
+    names = set(long)
+    retrievals = [retrieval for retrieval in registry.candidates() if not names.isdisjoint(retrieval)]
     if not retrievals:
         return NOTHING, ""
     found, doubt = _select(text, retrievals, long)
