@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
+from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
 from ragbias.boundaries.patterns import QUESTION_LABEL, QUESTION_LINE
 from ragbias.boundaries.spans import Span, largest_group
 from ragbias.boundaries.splitting.document_groups import document_groups
 from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.boundaries.splitting.metadata_blocks import Fields, with_metadata
+from ragbias.boundaries.splitting.outermost import is_long
 from ragbias.errors import AmbiguousSegmentsError
 
 QUESTION_BEFORE = re.compile(rf"[^\S\n]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
@@ -90,9 +91,8 @@ def select_context(
 
 def _is_context(text: str, occurrence: Occurrence, group: Sequence[Occurrence]) -> bool:
     """Whether a document apart from the group seems to be one of the context, not one that a question quotes."""
-    long = len(occurrence.document.strip()) >= MIN_CHARACTERS
     bounded = is_bounded(text, occurrence.begin, occurrence.end)
-    return long and bounded and not _is_quoted(text, occurrence, [*group, occurrence])
+    return is_long(occurrence.document) and bounded and not _is_quoted(text, occurrence, [*group, occurrence])
 
 
 def _is_quoted(text: str, occurrence: Occurrence, others: Sequence[Occurrence]) -> bool:
