@@ -246,6 +246,7 @@ class RagBiasModel(BaseModel):
                 documents=call.documents,
                 segmenter=self.segmenter,
                 suspected=bool(tree.failure),
+                at_end=listener.at_end(parent_run_id),
             )
         return request
 

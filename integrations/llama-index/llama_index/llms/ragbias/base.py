@@ -24,7 +24,7 @@ from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
+from llama_index.llms.ragbias import arguments, documents, listener, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
 from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
@@ -305,7 +305,9 @@ class RagBiasLLM(FunctionCallingLLM):
         found = documents.find(text, named, self.segmenter, self.include_headers)
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
-            self._missing.check(request, self.on_missing, documents=named, segmenter=self.segmenter)
+            self._missing.check(
+                request, self.on_missing, documents=named, segmenter=self.segmenter, at_end=listener.at_end()
+            )
         return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
