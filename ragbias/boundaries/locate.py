@@ -134,7 +134,7 @@ def locate(
     if registry is not None:
         remembered = registry_search.known_in(text, registry, not_documents)
         searches["registry"] = partial(_by_registry, text, registry, remembered)
-        known |= {} if registry_search.is_process_wide(registry) else remembered
+        known |= {} if registry.process_wide else remembered
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)

@@ -49,7 +49,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     uninstall_listener()
     assert attached() == [False, False]
     rag(chat).invoke({"input": "Which?"})
-    assert listener.retrievals.registry() is None
+    assert not listener.retrievals.registry()
     uninstall_listener()
     install_listener()
     rag(chat).invoke({"input": "Which?"})

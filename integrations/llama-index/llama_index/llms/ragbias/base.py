@@ -297,12 +297,12 @@ class RagBiasLLM(FunctionCallingLLM):
             return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
-    def _prepare(self, text: str, call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
         named = given.pop("documents", None)
-        found = documents.find(text, named, self.segmenter, self.include_headers)
+        found = documents.find(text, named, self.segmenter, self.include_headers, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
             self._missing.check(
@@ -318,7 +318,8 @@ class RagBiasLLM(FunctionCallingLLM):
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
-        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call)
+        system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
+        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
         return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
