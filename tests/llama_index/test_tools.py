@@ -163,6 +163,7 @@ async def test_agent_retrieves_and_the_documents_are_found_in_the_tool_message(
     first, second = llm.lm.reports
     assert first["n_found"] == 0
     assert (second["source"], second["n_found"], second["method_ran"]) == ("registry", 4, "pine")
+    assert llm.last_report == second
 
 
 @pytest.mark.parametrize("streaming", [True, False])
