@@ -43,7 +43,7 @@ class SearchWatch:
         if self._installed is not None:
             return
         self._before = self._base.__dict__.get("__getattribute__")
-        lookup: Callable[[Any, str], Any] = self._base.__getattribute__
+        lookup: Callable[[Any, str], Any] = self._base.__getattribute__  # type: ignore[assignment]  # a function, not bound
         names = self._names
 
         def look_up(store: Any, name: str) -> Any:

@@ -163,7 +163,6 @@ async def test_agent_retrieves_and_the_documents_are_found_in_the_tool_message(
     first, second = llm.lm.reports
     assert first["n_found"] == 0
     assert (second["source"], second["n_found"], second["method_ran"]) == ("registry", 4, "pine")
-    assert llm.last_report == second
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -172,6 +171,14 @@ async def test_agent_calls_a_function(scripted: Callable[..., RagBiasLLM], strea
     agent = FunctionAgent(tools=[ADD], llm=llm, streaming=streaming)
     assert str(await agent.run("What is 2 + 3?")) == "It is 5."
     assert "<|user|>\n5<|assistant|>\n" in llm.lm.prompts[1]
+
+
+async def test_after_an_agent_no_report_of_an_earlier_answer_is_the_last(scripted: Callable[..., RagBiasLLM]) -> None:
+    llm = scripted("Hello.", call("add", '{"a": 2, "b": 3}'), "It is 5.")
+    llm.complete("Hello!")
+    assert llm.last_report is not None
+    await FunctionAgent(tools=[ADD], llm=llm).run("What is 2 + 3?")
+    assert llm.last_report is None
 
 
 async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[..., RagBiasLLM]) -> None:

@@ -27,6 +27,7 @@ from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
+from llama_index.core.workflow import Workflow
 from llama_index.llms.ragbias.requests import reports
 from pydantic import PrivateAttr
 
@@ -86,6 +87,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     ) -> None:
         """Begin a run, or open a synthesis: its prompt is made of its nodes, which have passed all postprocessors."""
         if parent_id is None:
+            if isinstance(instance, Workflow):  # runs in tasks of its own, whose caller is not known
+                reports.outdate()
             self._begin(id_, anew=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
         if _is_synthesis(id_):
