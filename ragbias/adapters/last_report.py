@@ -37,7 +37,7 @@ class LastReports:
         return self._reports.begin(anew)
 
     def outdate(self) -> None:
-        """Have no reports here, nor where this context was copied from, as what runs cannot leave them to its caller."""
+        """Have no reports here, nor where this context was copied from: what runs cannot leave them to its caller."""
         self._reports.outdate()
 
     def clear(self) -> None:
