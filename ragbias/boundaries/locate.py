@@ -64,7 +64,7 @@ class Boundaries:
     n_left_plain: int = 0
     texts: tuple[Span, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
-    numbering: Literal["", kept, stripped] = ""
+    numbering: Literal["", "kept", "stripped"] = ""
 
     @property
     def n_found(self) -> int:
@@ -143,7 +143,7 @@ def locate(
     if registry is not None:
         remembered = registry_search.known_in(text, registry, not_documents)
         searches["registry"] = partial(_by_registry, text, registry, remembered)
-        known |= {} if registry_search.is_process_wide(registry) else remembered
+        known |= {} if registry.process_wide else remembered
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)

@@ -228,7 +228,12 @@ class RagBiasModel(BaseModel):
         return merge(fields, stop, given, self.model_id)
 
     def _request(
-        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[Sequence[str]] = ()
+        self,
+        text: str,
+        call: Call,
+        parent_run_id: UUID | None,
+        artifacts: Sequence[Sequence[str]] = (),
+        system: Sequence[str] = (),
     ) -> Request:
         """Find the documents of a templated prompt and make it ready to run.
 
@@ -237,7 +242,7 @@ class RagBiasModel(BaseModel):
                 ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
-        found = documents.find(text, call.documents, artifacts, tree, self.segmenter, self.include_headers)
+        found = documents.find(text, call.documents, artifacts, system, tree, self.segmenter, self.include_headers)
         request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
             self._missing.check(
@@ -246,6 +251,7 @@ class RagBiasModel(BaseModel):
                 documents=call.documents,
                 segmenter=self.segmenter,
                 suspected=bool(tree.failure),
+                at_end=listener.at_end(parent_run_id),
             )
         return request
 

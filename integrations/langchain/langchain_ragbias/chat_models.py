@@ -310,8 +310,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
                 raise ValueError("response_format and tools cannot go together; leave one of them out")
             messages = structured.asking_for_json(messages, own["response_format"])
             form = AnswerFormat(beginning=structured.BEGINNING)
-        text = self.lm.chat_text(template_messages(messages), tools=form.tools) + form.beginning
-        request = self._request(text, call, parent, artifact_texts(messages))
+        shown = template_messages(messages)
+        text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
+        system = [message["content"] for message in shown if message["role"] == "system"]
+        request = self._request(text, call, parent, artifact_texts(messages), system)
         return PreparedChat(request, {**call.settings, **form.settings}, form)
 
     # one answer

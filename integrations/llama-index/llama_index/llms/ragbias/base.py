@@ -24,7 +24,7 @@ from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
+from llama_index.llms.ragbias import arguments, documents, listener, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
 from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
@@ -297,15 +297,17 @@ class RagBiasLLM(FunctionCallingLLM):
             return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
-    def _prepare(self, text: str, call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
         named = given.pop("documents", None)
-        found = documents.find(text, named, self.segmenter, self.include_headers)
+        found = documents.find(text, named, self.segmenter, self.include_headers, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
-            self._missing.check(request, self.on_missing, documents=named, segmenter=self.segmenter)
+            self._missing.check(
+                request, self.on_missing, documents=named, segmenter=self.segmenter, at_end=listener.at_end()
+            )
         return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
@@ -316,7 +318,8 @@ class RagBiasLLM(FunctionCallingLLM):
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
-        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call)
+        system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
+        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
         return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
