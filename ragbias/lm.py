@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ragbias import methods
@@ -32,7 +32,7 @@ from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.base import checked_order
-from ragbias.models import local_path
+from ragbias.models.loading import load
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
 
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
@@ -61,6 +61,8 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
     ) -> None:
+        if isinstance(model, str):
+            raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -79,6 +81,7 @@ class DebiasedLM:
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        device: int | str | torch.device | None = None,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -89,12 +92,18 @@ class DebiasedLM:
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
+            device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
+                Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
+                with ``use_safetensors=False`` only.
+
+        Raises:
+            ArgumentError: the model needs one of the two, or the device is unknown or given twice.
+            UnknownMethodError, MethodError: of ``method``, before the weights are read.
         """
-        check_backend(backend)  # before the weights are read
-        path = local_path(name)
-        tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
+        check_backend(backend)
+        method = methods.get(method, name)
+        model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend)
 
     @property
