@@ -23,7 +23,7 @@ from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain, stock_text
@@ -174,6 +174,7 @@ class DebiasedLM:
         check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
+        check_order_free(request.method, len(request.tokens.suffix), arguments)
         stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -373,6 +374,8 @@ class DebiasedLM:
         max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
         check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
+        for request in requests:
+            check_order_free(request.method, len(request.tokens.suffix), settings)
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]
