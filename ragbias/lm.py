@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ragbias import methods
@@ -24,7 +24,7 @@ from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain, stock_text
@@ -33,7 +33,7 @@ from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.base import checked_order
-from ragbias.models import local_path
+from ragbias.models.loading import load
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
 
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
@@ -62,6 +62,8 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
     ) -> None:
+        if isinstance(model, str):
+            raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -80,6 +82,7 @@ class DebiasedLM:
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        device: int | str | torch.device | None = None,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -90,12 +93,18 @@ class DebiasedLM:
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
+            device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
+                Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
+                with ``use_safetensors=False`` only.
+
+        Raises:
+            ArgumentError: the model needs one of the two, or the device is unknown or given twice.
+            UnknownMethodError, MethodError: of ``method``, before the weights are read.
         """
-        check_backend(backend)  # before the weights are read
-        path = local_path(name)
-        tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
+        check_backend(backend)
+        method = methods.get(method, name)
+        model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend)
 
     @property
@@ -166,6 +175,7 @@ class DebiasedLM:
         check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
+        check_order_free(request.method, len(request.tokens.suffix), arguments)
         stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -373,6 +383,8 @@ class DebiasedLM:
         max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
         check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
+        for request in requests:
+            check_order_free(request.method, len(request.tokens.suffix), settings)
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]

@@ -18,7 +18,7 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
@@ -32,6 +32,7 @@ from llama_index.llms.ragbias.responses import AnswerSoFar
 from typing_extensions import Unpack
 
 from ragbias import methods
+from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
@@ -39,6 +40,8 @@ from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+
+OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -109,6 +112,15 @@ class RagBiasLLM(FunctionCallingLLM):
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _other_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        given = renamed(values, OTHER_NAMES, cls.model_fields, ArgumentError)
+        on_device = "device" in (given.get("model_kwargs") or {})
+        return {**given, "device_map": None} if on_device else given
+
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
     def _as_template(cls, value: Any) -> Any:
@@ -171,6 +183,15 @@ class RagBiasLLM(FunctionCallingLLM):
             is_function_calling_model=self.is_chat_model and self._template_knows_tools and self._uses_chat_template,
             model_name=self.model_name,
         )
+
+    def token_ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens by the model's own tokenizer, without special ones.
+
+        LlamaIndex counts by a tokenizer of its own unless it is given one: `Settings.tokenizer = llm.token_ids`,
+        `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
+        """
+        ids: list[int] = self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def to_payload(self) -> dict[str, Any]:
         """What observers may see; the method is part of the LLM's identity."""
