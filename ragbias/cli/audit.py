@@ -24,8 +24,9 @@ def audit(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="module:object, instead of a model: a LangChain runnable, a LlamaIndex query or chat engine, or a "
-            "function of the question, whose LLM is one of ragbias. It retrieves its own documents."
+            help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, workflow "
+            "or agent, a function of the question, or one without arguments that makes one of these; its LLM is one of "
+            "ragbias. It retrieves its own documents."
         ),
     ] = None,
     methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "pine",
