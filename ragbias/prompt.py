@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -136,11 +137,11 @@ def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
 
 @dataclass(frozen=True)
 class TokenisedPrompt:
-    """Token ids of a prompt, tokenised segment by segment.
+    """Token ids of a prompt, part by part.
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document, the same at every position.
+        documents: token ids of each document; the same at every position, if they were tokenised segment by segment.
     """
 
     prefix: list[int]
@@ -178,7 +179,38 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
         if not document:
             raise EmptyDocumentError(f"document {index} of {len(documents)} has no tokens; leave it out")
     bos = tokenizer.bos_token_id
-    adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
-    if adds_bos and prefix[:1] != [bos]:
+    if _adds_bos(tokenizer) and prefix[:1] != [bos]:
         prefix = [bos, *prefix]
     return TokenisedPrompt(prefix, documents, encode(prompt.suffix))
+
+
+def tokenise_whole(text: str, spans: Sequence[Span], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+    """Tokenise a text in one piece, special tokens included, as transformers' pipelines do; of two BOS, one is left.
+
+    Args:
+        text: the flat prompt.
+        spans: ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it.
+        tokenizer: the model's.
+
+    Returns:
+        all tokens; one that reaches across a border belongs to the document there, of two to the later.
+    """
+    offsets = tokenizer.is_fast and bool(spans)
+    encoded = tokenizer(text, return_offsets_mapping=offsets)
+    ids: list[int] = encoded["input_ids"]
+    doubled = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
+    if not spans:
+        return TokenisedPrompt(ids[doubled:], [], [])
+    if offsets:  # (0, 0) of special tokens
+        starts, ends = (list(itertools.accumulate(each, max)) for each in zip(*encoded["offset_mapping"], strict=True))
+        at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
+    else:  # as many tokens as the text before has alone, which is exact unless one straddles the border
+        borders = [*(begin for begin, _ in spans), spans[-1][1]]
+        at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
+    documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]
+    return TokenisedPrompt(ids[doubled : at[0]], documents, ids[at[-1] :])
+
+
+def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    bos = tokenizer.bos_token_id
+    return bos is not None and tokenizer("a")["input_ids"][:1] == [bos]

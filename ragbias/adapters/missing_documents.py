@@ -66,7 +66,7 @@ class MissingDocuments:
         report = request.report
         explicit = bool(current_documents() if documents is None else documents)
         all_found = report.source != "none" and report.n_found == report.n_expected
-        plain = bool(reason_to_run_plain(request.tokens))
+        plain = bool(reason_to_run_plain(request.origin.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
         complete = self.complete | {"documents", "segmenter"}
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)

@@ -24,8 +24,8 @@ def audit(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, workflow "
-            "or agent, a function of the question, or one without arguments that makes one of these; its LLM is one of "
+            help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, "
+            "workflow or agent, a function of the question, or one without arguments that makes one of these; its LLM is one of "
             "ragbias. It retrieves its own documents."
         ),
     ] = None,

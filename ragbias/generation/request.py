@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,19 +19,38 @@ from ragbias.prompt import Prompt, Span, TokenisedPrompt
 
 @dataclass(frozen=True)
 class Origin:
-    """What a request was made from.
+    """What a request was made from, with the documents in the order in which they came.
 
     Attributes:
-        tokens: with the documents in the order in which they came.
+        parts: the prompt, split at the borders of its documents.
+        tokens: of each part.
+        text: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
+        spans: ``(begin, end)`` of each document in characters of ``text``.
         wanted: the method that was asked for.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
     """
 
+    parts: Prompt
     tokens: TokenisedPrompt
+    text: str
+    spans: Sequence[Span]
     wanted: Method
     boundaries: Boundaries
     reason: str
+
+    def reordered(self, order: Sequence[int]) -> Origin:
+        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        parts = self.parts.reordered(order)
+        text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
+        return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
+
+
+def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:
+    """The text without the first ``added`` characters of its documents, and each document in it."""
+    begin = len(parts.prefix)
+    edges = [begin, *(end - added for _, end in parts.spans)]
+    return parts.prefix + parts.text[begin + added :], list(itertools.pairwise(edges))
 
 
 @dataclass(frozen=True)
@@ -86,6 +106,15 @@ def in_parts(
         return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
     except AmbiguousSegmentsError as error:
         return Prompt(prompt, (), ""), boundaries, str(error)
+
+
+def stock_text(prompt: str | Prompt, parts: Prompt, boundaries: Boundaries, stripped: bool) -> tuple[str, list[Span]]:
+    """The text that the plain model gets, and where its documents are: as it came, but without stripped numbers."""
+    given = parts.text if isinstance(prompt, Prompt) else prompt
+    text, spans = _flat(parts, max(0, len(parts.text) - len(given)))
+    if text == given:
+        return text, spans
+    return (parts.text, parts.spans) if stripped else (given, list(boundaries.spans))
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt) -> str:
