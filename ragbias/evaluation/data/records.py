@@ -38,8 +38,8 @@ class Record:
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
         shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
             number is the same document in all records of one question, equally many ``documents`` and the same
-            ``seed``. Only of methods that reorder the documents, and of ``none``, which shows them as given; else
-            empty.
+            ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
+            them as given; else empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
