@@ -158,7 +158,7 @@ class _Place(NamedTuple):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the like of it is a number of a document: in brackets, a tag or an attribute, or at a line's begin."""
+        """Whether the like of it numbers documents: in brackets, in a tag, after a label, or where a line begins."""
         if self.is_compound:
             return False
         if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
@@ -396,9 +396,7 @@ def _cut(text: str, place: _Place, opens: bool) -> Span:
         begin, end = begin - len(name[0]), end + quote
     elif begin > low and BRACKETS.get(text[begin - 1]) == text[end : end + 1]:
         begin, end = begin - 1, end + 1
-    elif begin > low and text[begin - 1] == "#":
-        begin -= 1
-    elif TAG.search(line) and line[-1:] in "-_":
+    elif (begin > low and text[begin - 1] == "#") or (TAG.search(line) and line[-1:] in "-_"):
         begin -= 1
     if opens:
         while end < high and text[end] in " \t:.)]":
