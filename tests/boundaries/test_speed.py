@@ -147,4 +147,4 @@ def test_looking_for_headers_takes_time_in_proportion_to_the_prompt(name, around
             times.append(time.thread_time() - begin)
         return min(times)
 
-    assert seconds(120_000) < max(2.5**2 * seconds(30_000), 0.1)  # quadratic: 16 times
+    assert seconds(120_000) < max(2.5**2 * seconds(30_000), 0.5)  # quadratic: 16 times
