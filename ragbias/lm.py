@@ -358,8 +358,8 @@ class DebiasedLM:
         remedy = (
             "take the numbers out of the template"
             if self.strip_numbering  # which left them, as the reason says
-            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take "
-            "the numbers out"
+            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to "
+            "take the numbers out"
         )
         warnings.warn(
             f"the documents are numbered, which tells the model their order; {remedy}",
