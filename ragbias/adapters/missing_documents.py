@@ -9,7 +9,7 @@ from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
-from ragbias.call_site import call_site
+from ragbias.call_site import Site, call_site
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -39,7 +39,7 @@ class MissingDocuments:
     complete: frozenset[str]
     remedy: str
     frameworks: frozenset[str]
-    _warned: set[tuple[tuple[str, int] | None, str]] = field(default_factory=set, init=False, repr=False)
+    _warned: set[tuple[Site | None, str]] = field(default_factory=set, init=False, repr=False)
     _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
     def check(
@@ -82,25 +82,24 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        level, site = call_site(self.frameworks)
+        _, site = call_site(self.frameworks)
         if not (report.n_expected or report.n_found or suspected):
             if not self._content:
                 never = partial(self._warn_of_none, report, segmenter is not None)
                 (at_end or _at_once)(never)
         elif (site, report.source) not in self._warned:
             self._warned.add((site, report.source))
-            warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
+            _warn(message, site)
 
     def _warn_of_none(self, report: Report, segmented: bool) -> None:
         if self._content:
             return
         self._content = True
-        level, _ = call_site(self.frameworks)
         message = (
             f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
             f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
         )
-        warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
+        _warn(message, call_site(self.frameworks)[1])
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -112,6 +111,13 @@ class MissingDocuments:
         else:
             remedy = self.remedy
         return f"{remedy}; on_missing='ignore' silences this."
+
+
+def _warn(message: str, site: Site | None) -> None:
+    if site is None:
+        warnings.warn(message, MissingDocumentsWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, MissingDocumentsWarning, *site)
 
 
 def _at_once(judge: Callable[[], None]) -> None:

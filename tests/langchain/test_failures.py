@@ -189,6 +189,18 @@ def test_a_model_that_never_finds_documents_says_so_once(lm, how):
     assert "Pass documents=, or retrieve inside the chain" in text
 
 
+async def test_a_warning_names_the_line_that_awaits_the_model(lm):
+    async def read() -> None:
+        async for _ in ChatRagBias(lm=lm, max_tokens=2).astream("Hello!"):
+            pass
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        await read()
+    (warning,) = [each for each in seen if each.category is MissingDocumentsWarning]
+    assert (warning.filename, warning.lineno) == (__file__, read.__code__.co_firstlineno + 1)
+
+
 def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
     llm = ChatRagBias(lm=lm, max_tokens=2)
     asked = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
