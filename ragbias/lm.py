@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,19 +22,21 @@ from ragbias.call_site import Site, call_site
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
-from ragbias.generation.answering import answer
+from ragbias.generation.answering import answer_all
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
+from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.report import Generation, Report, Score
-from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain, stock_text
+from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
 from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
-from ragbias.generation.voting import elect
+from ragbias.generation.voting import elected
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.base import checked_order
 from ragbias.models.loading import load
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
 
+ALONE = ("on_tokens", "prefix_allowed_tokens_fn")  # functions of one call's sequences
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
 
 
@@ -49,6 +50,9 @@ class DebiasedLM:
         name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
         strip_numbering: take the documents' numbers out of headers in flat prompts, see ``Prompt.from_text``.
         backend: what computes the method's attention, see ``ragbias.attention.backends``.
+        strict: answer each call by itself, so that its bits depend on nothing else that runs. False: calls that other
+            threads make meanwhile with the same settings run together in padded batches, which is faster and may round
+            differently; streams run by themselves.
 
     One object may be used by several threads at once.
     """
@@ -61,6 +65,7 @@ class DebiasedLM:
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        strict: bool = True,
     ) -> None:
         if isinstance(model, str):
             raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
@@ -71,6 +76,7 @@ class DebiasedLM:
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
         self._warned_of_numbering: set[Site | None] = set()  # the places of use
+        self._joined = None if strict else JoinedCalls(self._answered)
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -83,6 +89,7 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
         device: int | str | torch.device | None = None,
+        strict: bool = True,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -93,6 +100,7 @@ class DebiasedLM:
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
+            strict: as of the class.
             device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
@@ -105,7 +113,7 @@ class DebiasedLM:
         check_backend(backend)
         method = methods.get(method, name)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend)
+        return cls(model, tokenizer, method, name, strip_numbering, backend, strict)
 
     @property
     def window(self) -> int:
@@ -206,16 +214,8 @@ class DebiasedLM:
         Args:
             batch_size: the most prompts that run together, >= 1.
         """
-        for given in (prompts, documents or [], boundaries or []):
-            if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-                raise WrongTypeError(
-                    f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}"
-                )
+        check_lists(prompts, documents, boundaries)
         count = len(prompts)
-        if any(len(each) != count for each in (documents, boundaries) if each is not None):
-            raise ArgumentError(
-                "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
-            )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
         check_event(cancelled)
         requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
@@ -377,7 +377,12 @@ class DebiasedLM:
     # from requests to answers
 
     def _answers(
-        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int | None = None, **settings: Any
+        self,
+        requests: Sequence[Request],
+        batch_size: int = 8,
+        max_new_tokens: int | None = None,
+        cancelled: threading.Event | None = None,
+        **settings: Any,
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
         max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
@@ -386,23 +391,15 @@ class DebiasedLM:
         for request in requests:
             check_order_free(request.method, len(request.tokens.suffix), settings)
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
+        settings = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, **settings}
+        if self._joined is None or any(settings.get(name) is not None for name in ALONE):
+            return self._answered(requests, settings, cancelled)
+        return self._joined.answer(requests, settings, cancelled)
+
+    def _answered(
+        self, requests: Sequence[Request], settings: Mapping[str, Any], cancelled: threading.Event | None
+    ) -> list[Generation]:
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]
-        answers: dict[int, Generation] = {}
-        for together in groups(flat, batch_size, self.window, max_new_tokens):
-            part = [flat[index] for index in together]
-            room = min(max_new_tokens, self.window - max(len(request.tokens.ids) for request in part))
-            results = answer(self.model, self.tokenizer, part, room, backend=self.backend, **settings)
-            answers.update(zip(together, results, strict=True))
-        given = iter(answers[index] for index in range(len(flat)))
-        return [self._elected(each, [next(given) for _ in each]) for each in candidates]
-
-    def _elected(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        if len(answers) == 1:
-            return answers[0]
-
-        def mean_logprob(index: int) -> float:
-            ids = answers[index].token_ids
-            return sum(logprobs_of(self.model, candidates[index], ids, self.backend)) / len(ids) if ids else -math.inf
-
-        return elect(answers, mean_logprob)
+        given = iter(answer_all(self.model, self.tokenizer, flat, self.backend, cancelled=cancelled, **settings))
+        return [elected(self.model, each, [next(given) for _ in each], self.backend) for each in candidates]

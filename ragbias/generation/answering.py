@@ -1,4 +1,4 @@
-"""One padded batch: from prepared requests to their answers."""
+"""Padded batches: from prepared requests to their answers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,33 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ragbias.binding import attach
+from ragbias.binding.architectures import window_of
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
 from ragbias.generation.memory import memory_told
 from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Request, padded
+from ragbias.generation.request import Request, groups, padded
+
+
+def answer_all(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    backend: str,
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+    **settings: Any,
+) -> list[Generation]:
+    """Generate for requests in padded batches of at most ``batch_size``, see ``request.groups`` and ``answer``."""
+    window = window_of(model.config)
+    answers: dict[int, Generation] = {}
+    for together in groups(requests, batch_size, window, max_new_tokens):
+        part = [requests[index] for index in together]
+        room = min(max_new_tokens, window - max(len(request.tokens.ids) for request in part))
+        results = answer(model, tokenizer, part, room, backend=backend, **settings)
+        answers.update(zip(together, results, strict=True))
+    return [answers[index] for index in range(len(requests))]
 
 
 def answer(
