@@ -7,6 +7,7 @@ agent of LangGraph), ``run`` (a LlamaIndex workflow or agent), or else it is cal
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import uuid
 from collections.abc import Callable, Iterator
@@ -86,10 +87,8 @@ def _invocations(runnable: Any) -> Iterator[Way]:
         return Way(f"invoke({name})", lambda question: settled(runnable.invoke(value(question), settings())))
 
     plain = way("question", lambda question: question)
-    named = [
-        way(f"{{{key!r}: question}}", lambda question, key=key: {key: question})
-        for key in sorted(KEYS, key=lambda key: key not in declared)
-    ]
+    keys = sorted(KEYS, key=lambda key: key not in declared)
+    named = [way(f"{{{key!r}: question}}", functools.partial(_under, key)) for key in keys]
     talk = way("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
     if any(key in declared for key in KEYS):
         yield from [*named, talk, plain]
@@ -97,6 +96,10 @@ def _invocations(runnable: Any) -> Iterator[Way]:
         yield from [talk, *named]
     else:
         yield from [plain, *named]
+
+
+def _under(key: str, question: str) -> dict[str, str]:
+    return {key: question}
 
 
 def _properties(runnable: Any) -> list[str]:
@@ -116,11 +119,14 @@ def _runs(workflow: Any) -> Iterator[Way]:
     declared = _fields(workflow)
     keys = sorted(RUN_KEYS, key=lambda key: key not in declared)
     for key in declared if len(declared) == 1 else keys:
+        yield Way(f"run({key}=question)", functools.partial(_run_to_end, workflow, key))
 
-        async def run(question: str, key: str = key) -> Any:
-            return await workflow.run(**{key: question})  # where a loop runs, as workflows begin at once
 
-        yield Way(f"run({key}=question)", lambda question, run=run: asyncio.run(run(question)))
+def _run_to_end(workflow: Any, key: str, question: str) -> Any:
+    async def run() -> Any:
+        return await workflow.run(**{key: question})  # where a loop runs, as workflows begin at once
+
+    return asyncio.run(run())
 
 
 def _fields(workflow: Any) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeAlias
 
@@ -80,14 +80,26 @@ _RECORD = TypeAdapter(Record)
 def read_records(path: Path) -> list[Record]:
     """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
 
+    A record that stands there twice, but for its ``seconds``, counts once.
+
     Raises:
-        DataError: a line is no record; names file and line.
+        DataError: a line is no record, or two are of one case and differ; names file and lines.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
-    return [_record(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+    found: dict[Key, tuple[int, Record]] = {}
+    for number, line in enumerate(whole, start=1):
+        if line.strip():
+            record = _record(path, number, line)
+            first, same = found.setdefault(record.key, (number, record))
+            if replace(record, seconds=same.seconds) != same:
+                raise DataError(
+                    f"{path}, lines {first} and {number}: two records of task {record.task!r}, model {record.model!r}, "
+                    f"method {record.method!r} and case {record.id!r}, which differ; drop the wrong one"
+                )
+    return [record for _, record in found.values()]
 
 
 def _record(path: Path, number: int, line: bytes) -> Record:
