@@ -182,9 +182,11 @@ class _ContiguousSearch:
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
         """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
-        left = self.wanted - Counter([anchor.document])
+        left = self.wanted.copy()
+        left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
-        second = self._extend(anchor, separator, left - Counter(each.document for each in first), -step)
+        left.subtract(each.document for each in first)
+        second = self._extend(anchor, separator, left, -step)
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
@@ -202,7 +204,8 @@ class _ContiguousSearch:
             self.steps -= 1
             if self.steps < 0:
                 break
-            rest = left - Counter([neighbour.document])
+            rest = left.copy()
+            rest[neighbour.document] -= 1
             tail = [neighbour, *self._extend(neighbour, separator, rest, step)]
             if len(tail) > len(best):
                 best = tail
