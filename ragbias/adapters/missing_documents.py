@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ragbias.boundaries import current_documents
+from ragbias.call_site import call_site
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -66,7 +66,7 @@ class MissingDocuments:
         report = request.report
         explicit = bool(current_documents() if documents is None else documents)
         all_found = report.source != "none" and report.n_found == report.n_expected
-        plain = bool(reason_to_run_plain(request.tokens))
+        plain = bool(reason_to_run_plain(request.origin.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
         complete = self.complete | {"documents", "segmenter"}
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
@@ -75,7 +75,7 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        level, site = _call_site(self.frameworks)
+        level, site = call_site(self.frameworks)
         if (report.n_expected or report.n_found or suspected) and (site, report.source) not in self._warned:
             self._warned.add((site, report.source))
             warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
@@ -99,17 +99,3 @@ def _explanation(report: Report, plain: bool) -> str:
     return (
         f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
     )
-
-
-def _call_site(frameworks: frozenset[str]) -> tuple[int, tuple[str, int] | None]:
-    """The caller's stack level of the nearest code of the user's, and its file and line.
-
-    A worker thread may run no code of the user's; then the level is that of whoever called the caller.
-    """
-    inside = frameworks | sys.stdlib_module_names | {"ragbias"}
-    frame, level = sys._getframe(1), 1
-    while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
-        if frame.f_back is None:
-            return 2, None
-        frame, level = frame.f_back, level + 1
-    return level, (frame.f_code.co_filename, frame.f_lineno)

@@ -7,7 +7,9 @@ import re
 import string
 import unicodedata
 
-MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
+MESSAGE_BORDER = re.compile(
+    r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
+)
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
 QUESTION_LABEL = re.compile(r"\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, status, writable, write_json, write_text
+from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -27,8 +29,8 @@ def audit(
         ),
     ] = None,
     methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "pine",
-    orders: Annotated[int, typer.Option(min=2, help="Of the documents: as retrieved, reversed, shuffles.")] = 4,
-    seed: Annotated[int, typer.Option(help="Draws the shuffles.")] = 0,
+    orders: Annotated[int, whole(bounds.AUDIT_ORDERS, "Of the documents: as retrieved, reversed, shuffles.")] = 4,
+    seed: Annotated[int, whole(bounds.SEED, "Draws the shuffles.")] = 0,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=writable)] = None,
 ) -> None:

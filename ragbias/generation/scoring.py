@@ -53,14 +53,19 @@ def document_attention(
 @torch.no_grad()
 def more_confident(
     model: PreTrainedModel,
-    tokens: TokenisedPrompt,
+    whole: TokenisedPrompt,
+    segmented: TokenisedPrompt,
     method: AttentionMethod,
     backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
-    """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
+    """Of the plain model and a method, the one that gives its first token the higher probability, and why.
+
+    Args:
+        whole, segmented: the prompt as the plain model reads it, and as the method does.
+    """
     sure = []
-    for each in (NoMethod(), method):
+    for each, tokens in ((NoMethod(), whole), (method, segmented)):
         check_not_cancelled(cancelled)
         sure.append(_first_logits(model, tokens, each, backend).softmax(-1).amax().item())
     plain, other = sure

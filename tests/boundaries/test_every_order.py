@@ -39,7 +39,7 @@ def test_most_prompts_have_a_clean_report():
 
 
 def segments(text, texts):
-    found = locate(text, run=texts)
+    found = locate(text, run=[texts])
     assert (found.n_found, found.reason) == (len(texts), "")
     prompt = Prompt.from_text(text, found.spans)
     return prompt.prefix, frozenset(prompt.documents), prompt.suffix
@@ -71,7 +71,7 @@ def test_where_only_some_documents_end_with_a_line_break_the_segments_do_not_hol
 def test_what_every_document_ends_with_stays():
     texts = ["The falcon is red.\n", "Two herons stand.\n", "An owl is asleep.\n"]
     text = "Context: " + "\n".join(texts) + "\nQuestion: which?"
-    prompt = Prompt.from_text(text, locate(text, run=texts).spans)
+    prompt = Prompt.from_text(text, locate(text, run=[texts]).spans)
     assert (prompt.text, prompt.documents[0]) == (text, texts[0] + "\n")
 
 
@@ -79,12 +79,12 @@ def test_white_space_that_may_be_the_separators_is_refused_with_a_remedy():
     texts = ["The falcon is red.\n", "Two herons stand."]
     text = "Context: " + " ".join(texts) + " Which?"
     with pytest.raises(AmbiguousSegmentsError, match="strip the documents"):
-        Prompt.from_text(text, locate(text, run=texts).spans)
+        Prompt.from_text(text, locate(text, run=[texts]).spans)
 
 
 def test_a_short_document_that_may_be_elsewhere_is_refused():
     texts = ["7", "The falcon is red."]
     text = "Read:\n\nTitle: 7\nThe falcon is red.\n\nTitle: Owls\n7\n\nWhich?"
-    found = locate(text, run=texts)
+    found = locate(text, run=[texts])
     assert found.spans == ()
     assert "cannot be told" in found.reason

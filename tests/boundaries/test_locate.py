@@ -4,7 +4,7 @@ import ragbias.boundaries
 from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError
-from support.flat_prompts import BRIDGE, LIBRARY, STATION, prompt, spans_of
+from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, prompt, spans_of
 
 
 def test_explicit_documents_are_found_in_the_order_of_the_prompt():
@@ -17,7 +17,7 @@ def test_explicit_documents_are_found_in_the_order_of_the_prompt():
 @pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
 def test_every_naming_source_finds_them(source):
     text = prompt(STATION, BRIDGE, LIBRARY)
-    found = locate(text, **{source: [STATION, BRIDGE, LIBRARY]})
+    found = locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY]))
     assert found.spans == spans_of(text, STATION, BRIDGE, LIBRARY)
     assert found.source == {"artifacts": "artifact"}.get(source, source)
 
@@ -27,7 +27,7 @@ def test_the_first_source_with_a_document_in_the_prompt_wins():
     registry = Registry()
     registry.add([STATION, BRIDGE])
     found = locate(
-        text, documents=["not there at all"], artifacts=["neither this"], run=[STATION, BRIDGE], registry=registry
+        text, documents=["not there at all"], artifacts=[["neither this"]], run=[[STATION, BRIDGE]], registry=registry
     )
     assert found.source == "run"
     assert found.spans == spans_of(text, STATION, BRIDGE)
@@ -35,7 +35,7 @@ def test_the_first_source_with_a_document_in_the_prompt_wins():
 
 
 def test_nothing_found_says_so_without_any_text():
-    found = locate(prompt(STATION), documents=["a secret text"], run=["another secret text"], registry=Registry())
+    found = locate(prompt(STATION), documents=["a secret text"], run=[["another secret text"]], registry=Registry())
     assert (found.spans, found.source, found.n_expected, found.n_found) == ((), "none", 1, 0)
     assert found.reason
     assert "secret" not in found.reason
@@ -64,11 +64,11 @@ def test_empty_documents_are_counted_as_missing():
 def test_arguments_of_the_wrong_type_are_errors_of_both_kinds(error):
     with pytest.raises(error, match="list"):
         locate(prompt(STATION), documents=STATION)
-    with pytest.raises(error, match="int"):
+    with pytest.raises(error, match="got 3"):
         locate(prompt(STATION), documents=[3])
     with pytest.raises(error, match="NoneType"):
         locate(None)
-    with pytest.raises(error, match="int"), ragbias.boundaries.documents(3):
+    with pytest.raises(error, match="got 3"), ragbias.boundaries.documents(3):
         pass
 
 
@@ -89,11 +89,8 @@ def test_headers_belong_to_the_spans_if_wanted_whatever_found_the_documents(sour
     whole = [style.format(n=number) + text for number, text in enumerate([STATION, LIBRARY, STATION + LIBRARY], 1)]
     text = "Read.\n\n" + "".join(each + footer + separator for each in whole) + "Question: who?"
     named = [STATION, LIBRARY, STATION + LIBRARY]
-    registry = Registry()
-    registry.add(named)
-    value = {"registry": registry, "segmenter": lambda text: named}.get(source, named)
-    bare = locate(text, **{source: value})
-    found = locate(text, **{source: value}, include_headers=True)
+    bare = locate(text, **known_to(source, named))
+    found = locate(text, **known_to(source, named), include_headers=True)
     assert [text[begin:end] for begin, end in bare.spans] == named
     assert [text[begin:end] for begin, end in found.spans] == whole
     assert (found.source, found.n_found, found.reason) == (bare.source, 3, "")
@@ -103,7 +100,7 @@ def test_headers_belong_to_the_spans_if_wanted_whatever_found_the_documents(sour
 def test_a_bare_separator_is_no_header():
     for separator in ("\n\n", "\n* ", "\n---\n"):
         text = prompt(STATION, BRIDGE, LIBRARY, separator=separator)
-        assert locate(text, run=[STATION, BRIDGE, LIBRARY], include_headers=True).spans == spans_of(
+        assert locate(text, run=[[STATION, BRIDGE, LIBRARY]], include_headers=True).spans == spans_of(
             text, STATION, BRIDGE, LIBRARY
         )
 

@@ -52,7 +52,7 @@ def test_the_registry_finds_what_was_retrieved_together(documents, separator):
 def test_spans_are_ascending_apart_and_hold_nothing_but_documents(text, documents):
     registry = Registry()
     registry.add(documents)
-    for found in (locate(text, run=documents), locate(text, registry=registry)):
+    for found in (locate(text, run=[documents]), locate(text, registry=registry)):
         edges = [edge for span in found.spans for edge in span]
         assert edges == sorted(edges)
         assert all(text[begin:end].strip() for begin, end in found.spans)

@@ -53,14 +53,14 @@ def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
 
 CASES = {
     "documents": (PLAIN, dict(documents=DOCUMENTS)),
-    "run": (PLAIN, dict(run=DOCUMENTS)),
-    "titled run": (TITLED, dict(run=DOCUMENTS)),
+    "run": (PLAIN, dict(run=[DOCUMENTS])),
+    "titled run": (TITLED, dict(run=[DOCUMENTS])),
     "registry of single texts": (PLAIN, dict(registry=registry_of(1))),
     "registry": (PLAIN, dict(registry=registry_of(20))),
     "titled registry": (TITLED, dict(registry=registry_of(20))),
     "separator": (SEPARATED, dict(segmenter="\n---\n")),
     "headers": (TITLED, {}),
-    "metadata, run": (FRAMED, dict(run=KNOWN)),
+    "metadata, run": (FRAMED, dict(run=[KNOWN])),
     "metadata, registry": (FRAMED, dict(registry=registry_of(20, KNOWN))),
 }
 
@@ -81,7 +81,7 @@ def test_metadata_that_fits_no_template_costs_little_more():
     times = []
     for _ in range(20):
         begin = time.thread_time()
-        found = locate(MISFRAMED, run=KNOWN)
+        found = locate(MISFRAMED, run=[KNOWN])
         times.append(time.thread_time() - begin)
     assert found.spans == () or found.n_found == 20
     assert statistics.median(times) < 3 * BOUND

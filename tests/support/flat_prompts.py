@@ -28,3 +28,9 @@ def registry_of(*retrievals: list[str]) -> Registry:
 
 def found_texts(text: str, **sources) -> list[str]:
     return [text[begin:end] for begin, end in locate(text, **sources).spans]
+
+
+def known_to(source: str, texts: list[str]) -> dict[str, object]:
+    """The argument of ``locate`` by which a source knows texts that were retrieved together."""
+    value = {"documents": texts, "registry": registry_of(texts), "segmenter": lambda text: texts}.get(source, [texts])
+    return {source: value}

@@ -150,7 +150,7 @@ def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[st
     registry = Registry()
     if source == "registry":
         registry.add(named)
-    found = locate(text, **{source: registry if source == "registry" else named})
+    found = locate(text, **{source: {"registry": registry, "run": [named]}.get(source, named)})
     if found.reason or found.n_found < 2 or has_numbering(text, found.spans):
         return None
     try:

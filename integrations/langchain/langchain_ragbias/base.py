@@ -19,6 +19,7 @@ from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from langchain_ragbias.reports import reports
 from ragbias import methods
+from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
 from ragbias.boundaries import current_documents
@@ -74,7 +75,7 @@ class RagBiasModel(BaseModel):
     """A transformers model that is loaded already; goes with ``tokenizer``."""
     tokenizer: Any = Field(default=None, exclude=True, repr=False)
 
-    _owner: object = PrivateAttr(default_factory=object)
+    _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
 
     @field_validator("stop", mode="before")
@@ -226,7 +227,9 @@ class RagBiasModel(BaseModel):
         fields = {name: getattr(self, name) for name in ("debias", "stop", "logprobs", *SAMPLING)}
         return merge(fields, stop, given, self.model_id)
 
-    def _request(self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[str] = ()) -> Request:
+    def _request(
+        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[Sequence[str]] = ()
+    ) -> Request:
         """Find the documents of a templated prompt and make it ready to run.
 
         Raises:

@@ -17,7 +17,7 @@ FRAMEWORKS = frozenset(
 def find(
     text: str,
     documents: Sequence[str] | None,
-    artifacts: Sequence[str],
+    artifacts: Sequence[Sequence[str]],
     tree: RunTree,
     segmenter: Segmenter | None,
     include_headers: bool,
@@ -25,7 +25,7 @@ def find(
     """The documents in the final prompt: those given with the call, those of its run tree, those seen lately.
 
     Args:
-        artifacts: texts that the conversation's tool messages carry.
+        artifacts: texts that the conversation's tool messages carry, a list for each, the latest first.
         tree: what the runs around the request retrieved.
         documents, segmenter, include_headers: as in ``ragbias.boundaries.locate``.
     """
@@ -33,8 +33,8 @@ def find(
         text,
         documents=documents,
         artifacts=artifacts,
-        run=tree.texts.elements(),
-        registry=listener.registry,
+        run=tree.latest_first(),
+        registry=listener.retrievals.registry(),
         segmenter=segmenter,
         include_headers=include_headers,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,10 @@ class Segments(NamedTuple):
     suffix: str
 
 
-def segments(text: str, spans: Sequence[Span]) -> Segments:
+Number = tuple[int, int, str]  # the document's index, the position in the text, the number
+
+
+def segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -> Segments:
     """Cut a prompt at its documents, each with its header, its footer and one separator.
 
     Where documents differ in their outer white space (``LooseSpan``), there are two readings of the white space around
@@ -29,6 +33,7 @@ def segments(text: str, spans: Sequence[Span]) -> Segments:
     Args:
         text: the prompt.
         spans: ``(begin, end)`` of each document in characters; ascending, apart.
+        numbers: to be put back into the segments they were taken from.
 
     Raises:
         AmbiguousSegmentsError: no reading fits, or several do and differ.
@@ -37,7 +42,12 @@ def segments(text: str, spans: Sequence[Span]) -> Segments:
         return Segments(text, (), "")
     loose = looseness(spans)
     if not any(loose):
-        return _cut(text, spans)
+        return _cut(text, spans, numbers)
+    if numbers:
+        raise AmbiguousSegmentsError(
+            "the documents are numbered, and some begin or end with white space of their own; strip the documents "
+            "before they are printed, or make the model with strip_numbering=True"
+        )
     bare = [stripped(text, span) for span in spans]
     try:
         in_full = _normal(text, spans, loose)
@@ -52,11 +62,14 @@ def segments(text: str, spans: Sequence[Span]) -> Segments:
     return in_full
 
 
-def _cut(text: str, spans: Sequence[Span]) -> Segments:
+def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segments:
     """The parts as the prompt has them."""
     gaps = split_in_one_reading(text, spans)
     separator = gaps.separator
-    bodies = [header + text[begin:end] + gaps.footer for header, (begin, end) in zip(gaps.headers, spans, strict=True)]
+    bodies = []
+    for index, (header, (begin, end)) in enumerate(zip(gaps.headers, spans, strict=True)):
+        own = [(position, number) for document, position, number in numbers if document == index]
+        bodies.append(_with_numbers(text, begin - len(header), end + len(gaps.footer), own))
     prefix, suffix = text[: spans[0][0] - len(gaps.headers[0])], text[spans[-1][1] + len(gaps.footer) :]
     if gaps.closed:
         return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
@@ -87,6 +100,17 @@ def _normal(text: str, spans: Sequence[Span], loose: Looseness) -> Segments:
     if separator and suffix.startswith(separator):
         return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix)
+
+
+def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
+    """``text[begin:end]`` with each number at its position."""
+    if any(not begin <= position <= end for position, _ in numbers):
+        raise AmbiguousSegmentsError("the documents' numbers are apart from them, so they cannot go with them")
+    edges = [begin, *(position for position, _ in numbers), end]
+    pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
+    return "".join(
+        piece + number for piece, number in zip(pieces, [*(number for _, number in numbers), ""], strict=True)
+    )
 
 
 def _left_normal(text: str) -> str:

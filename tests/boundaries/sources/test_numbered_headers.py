@@ -170,7 +170,7 @@ def test_code_blocks_in_documents_do_no_harm():
 
 def test_named_documents_win_over_headers():
     text = headed([A, B, C])
-    assert locate(text, run=[A, B, C]).source == "run"
+    assert locate(text, run=[[A, B, C]]).source == "run"
     missing = locate(text, documents=["not there"])
     assert (missing.source, missing.n_found) == ("headers", 3)
     assert "none of the 1 documents given explicitly" in missing.reason

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError, SegmenterError
-from support.flat_prompts import found_texts
+from support.flat_prompts import found_texts, known_to
 
 A, B, C = "The falcon is red.", "An owl\n\nsleeps at noon.", "Two herons stand."
 TEXT = f"Context:\n---\n{A}\n---\n{B}\n---\n{C}\n---\nQuestion: who?"
@@ -70,7 +70,7 @@ def test_what_was_retrieved_comes_first():
     registry = Registry()
     registry.add([A, B, C])
     assert locate(TEXT, registry=registry, segmenter="\n---\n").source == "registry"
-    assert locate(TEXT, run=[A, B], segmenter="\n---\n").source == "run"
+    assert locate(TEXT, run=[[A, B]], segmenter="\n---\n").source == "run"
 
 
 def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
@@ -136,7 +136,7 @@ def test_whole_numbers_of_numpy_are_numbers(kind):
 @pytest.mark.parametrize("segmenter", [3, "", "  ", [r"\n"], re.compile(rb"x")])
 def test_what_is_no_segmenter_is_refused_even_where_it_is_not_needed(segmenter):
     with pytest.raises(RagBiasError, match="segmenter="):
-        locate(TEXT, run=[A], segmenter=segmenter)
+        locate(TEXT, run=[[A]], segmenter=segmenter)
 
 
 @given(st.lists(st.tuples(st.integers(-2, 14), st.integers(-2, 14)), max_size=4))
@@ -158,7 +158,7 @@ NOTED = f"Notes: {A} (of Monday) then {B} and besides {C}\n\nWho?"  # whose the 
 
 @pytest.mark.parametrize("source", ["documents", "artifacts", "run"])
 def test_a_segmenter_that_misses_documents_of_the_prompt_is_found_out(source):
-    known = {source: [A, B, C]}
+    known = known_to(source, [A, B, C])
     assert locate(NOTED, **known).n_found == 0
     spans = [(NOTED.index(each), NOTED.index(each) + len(each)) for each in (A, B, C)]
     found = locate(NOTED, **known, segmenter=lambda text: spans[:2])

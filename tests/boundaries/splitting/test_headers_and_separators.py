@@ -83,7 +83,7 @@ def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(fo
     for order in itertools.permutations(documents):
         blocks = [form.format(t=body, name=os.path.basename(source)) for body, source in order]
         text = "Context:\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?\nAnswer:"
-        found = locate(text, run=[KnownText.of(body, {"source": source}) for body, source in documents])
+        found = locate(text, run=[[KnownText.of(body, {"source": source}) for body, source in documents]])
         reason = found.reason
         if not reason:
             with pytest.raises(AmbiguousSegmentsError) as error:

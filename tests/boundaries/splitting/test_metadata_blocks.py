@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ragbias import Prompt
 from ragbias.boundaries import KnownText, Registry, has_numbering, locate
 from ragbias.errors import AmbiguousSegmentsError
+from support.flat_prompts import known_to
 
 FORMATS = {  # from metadata and text to what is in the prompt, and the separator
     "title above": (lambda m, t: f"{m['title']}\n{t}", "\n\n"),
@@ -51,9 +52,7 @@ DOCUMENTS = st.lists(
 def parts(form, separator, around, documents, source):
     text = around[0] + separator.join(form(metadata, text) for text, metadata in documents) + around[1]
     named = [KnownText.of(text, metadata) for text, metadata in sorted(documents, key=repr)]
-    registry = Registry()
-    registry.add(named)
-    found = locate(text, **{source: registry if source == "registry" else named})
+    found = locate(text, **known_to(source, named))
     try:
         return text, found, Prompt.from_text(text, found.spans)
     except AmbiguousSegmentsError:
@@ -102,14 +101,14 @@ def test_every_format_is_found_whole_in_every_order(name, around, source):
 def test_numbers_beside_the_metadata_belong_to_the_document_and_are_noticed():
     blocks = [f"[{n}] {m['title']}\n{t}" for n, (m, t) in enumerate(zip(METADATA, TEXTS, strict=True), 1)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
-    found = locate(text, run=[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)])
+    found = locate(text, run=[[KnownText.of(t, m) for m, t in zip(METADATA, TEXTS, strict=True)]])
     assert [text[begin:end] for begin, end in found.spans] == blocks
     assert has_numbering(text, found.spans)
 
 
 def located(text, texts=TEXTS, metadata=METADATA, **sources):
     named = [KnownText.of(each, about) for each, about in zip(texts, metadata, strict=True)]
-    return locate(text, run=named, **sources)
+    return locate(text, run=[named], **sources)
 
 
 def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says_so():
@@ -117,7 +116,7 @@ def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says
     text = "Context: " + "\n\n".join(map("\n".join, zip(titles, TEXTS, strict=True))) + "\n\nQuestion: which?"
     registry = Registry()
     registry.add(TEXTS)
-    for found in (locate(text, run=TEXTS), locate(text, registry=registry), locate(text, artifacts=TEXTS)):
+    for found in (locate(text, run=[TEXTS]), locate(text, registry=registry), locate(text, artifacts=[TEXTS])):
         assert (found.spans, found.n_found, found.n_expected) == ((), 0, 4)
         assert found.source in ("run", "registry", "artifact")
         assert "4 documents are in the prompt, but 3 of them" in found.reason
@@ -128,7 +127,7 @@ def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apa
     titles = ["On falcons", "On owls", "The heron", "Otters"]
     blocks = [f"{title}\n{each}" for title, each in zip(titles, TEXTS, strict=True)]
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
-    found = locate(text, run=TEXTS, segmenter=lambda text: blocks)
+    found = locate(text, run=[TEXTS], segmenter=lambda text: blocks)
     assert (found.source, [text[begin:end] for begin, end in found.spans]) == ("segmenter", blocks)
     assert "cannot be told" in found.reason
 

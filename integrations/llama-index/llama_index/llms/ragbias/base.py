@@ -32,6 +32,7 @@ from llama_index.llms.ragbias.responses import AnswerSoFar
 from typing_extensions import Unpack
 
 from ragbias import methods
+from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
 from ragbias.adapters.tool_use import knows_tools
@@ -104,7 +105,7 @@ class RagBiasLLM(FunctionCallingLLM):
         description="As in HuggingFaceLLM; the model is never given more than input_ids and attention_mask.",
     )
 
-    _owner: object = PrivateAttr(default_factory=object)
+    _owner: Owner = PrivateAttr(default_factory=Owner)
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
