@@ -9,7 +9,6 @@ from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import (
     MIN_CHARACTERS,
-    READINGS,
     Occurrence,
     ends_block,
     is_alone,
@@ -53,7 +52,8 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
     }
     best: list[Occurrence] = []
     tried: list[Mapping[str, list[Occurrence]]] = []
-    for reading in (*range(len(READINGS)), None):  # last of all, each in a way of its own
+    readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
+    for reading in (*readings, None):  # last of all, each in a way of its own
         options = {
             document: printed
             for document, found in every.items()
