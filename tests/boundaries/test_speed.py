@@ -122,6 +122,25 @@ def test_the_same_documents_in_many_retrievals_cost_no_more():
     assert time.thread_time() - begin < 10 * BOUND
 
 
+def seconds_of(text: str, texts: list[str], size: int) -> float:
+    registry = Registry()
+    for begin in range(0, len(texts), size):
+        registry.add(texts[begin : begin + size])
+    begin = time.thread_time()
+    locate(text, registry=registry)
+    return time.thread_time() - begin
+
+
+@pytest.mark.parametrize("size", [1, 2048], ids=["single", "together"])
+@pytest.mark.parametrize("separator", ["\n\n", " "], ids=["lines", "words"])
+def test_many_short_texts_take_time_that_grows_with_the_prompt_not_with_its_square(separator, size):
+    texts = [f"text {number}" for number in range(2048)]
+    words = [text for _ in range(12) for text in RANDOM.sample(texts, len(texts))]
+    text = separator.join(words)[:200_000]
+    short, long = (min(seconds_of(text[:length], texts, size) for _ in range(2)) for length in (25_000, 200_000))
+    assert long < 5 * 8 * short
+
+
 def test_noting_the_metadata_of_twenty_documents_costs_little():
     times = []
     for _ in range(20):

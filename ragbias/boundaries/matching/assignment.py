@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import (
     MIN_CHARACTERS,
-    READINGS,
     Occurrence,
     ends_block,
     is_alone,
@@ -24,6 +23,7 @@ MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters
 MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
+MAX_COMPARISONS = 20_000  # of occurrences with those of documents that occur once
 COMPARED = 24  # characters before and after an occurrence that are compared with those of other occurrences
 
 
@@ -52,7 +52,8 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
     }
     best: list[Occurrence] = []
     tried: list[Mapping[str, list[Occurrence]]] = []
-    for reading in (*range(len(READINGS)), None):  # last of all, each in a way of its own
+    readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
+    for reading in (*readings, None):  # last of all, each in a way of its own
         options = {
             document: printed
             for document, found in every.items()
@@ -89,14 +90,12 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list
         or _are_joined(text, assigned, [each for found in options.values() for each in found])
     ):
         return assigned
-    counts = Counter(each.document for each in assigned)
+    cover = _Cover(text, assigned)
 
     def is_doubtful(each: Occurrence) -> bool:
         if each.document not in short or is_alone(text, each.begin, each.end):
             return False
-        longer = [other for other in assigned if len(other.document) > len(each.document)]
-        outside = [one for one in every[each.document] if not any(one.overlaps(other) for other in longer)]
-        return len({one.begin for one in outside}) > counts[each.document]
+        return not all(map(cover.overlaps, every[each.document]))
 
     return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
 
@@ -111,7 +110,8 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], short: Sequence[Occur
         return False
     n_before = len(text[:begin].removesuffix(separator))
     n_after = len(text[end:].removeprefix(separator))
-    rivals = [each for each in short if not any(each.overlaps(other) for other in assigned)]
+    cover = _Cover(text, assigned)
+    rivals = [each for each in short if not cover.overlaps(each)]
     beside = any(each.end == n_before or each.begin == len(text) - n_after for each in rivals)
     if len(assigned) == 2 and (n_before == begin or n_after == len(text) - end):
         beside = beside or any(
@@ -182,9 +182,11 @@ class _ContiguousSearch:
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
         """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
-        left = self.wanted - Counter([anchor.document])
+        left = self.wanted.copy()
+        left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
-        second = self._extend(anchor, separator, left - Counter(each.document for each in first), -step)
+        left.subtract(each.document for each in first)
+        second = self._extend(anchor, separator, left, -step)
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
@@ -202,7 +204,8 @@ class _ContiguousSearch:
             self.steps -= 1
             if self.steps < 0:
                 break
-            rest = left - Counter([neighbour.document])
+            rest = left.copy()
+            rest[neighbour.document] -= 1
             tail = [neighbour, *self._extend(neighbour, separator, rest, step)]
             if len(tail) > len(best):
                 best = tail
@@ -221,29 +224,51 @@ class _ContiguousSearch:
 def _one_by_one(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
     """Each document where it occurs outside of longer ones, whatever is between them."""
     assigned: list[Occurrence] = []
-    longer: list[Occurrence] = []
+    longer, taken = _Cover(text), _Cover(text)
     several: dict[str, list[Occurrence]] = {}
     for document, found in options.items():  # the longest first
-        outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
-        free = [each for each in outer if not any(each.overlaps(other) for other in longer)]
+        outer = found
+        if len({each.end - each.begin for each in found}) > 1:
+            outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
+        free = [each for each in outer if not longer.overlaps(each)]
         free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
-        longer.extend(free)
+        longer.add(free)
         if len(free) <= wanted[document]:
-            _take(assigned, free, len(free))
+            _take(assigned, taken, free, len(free))
         else:
             several[document] = free
     for document, free in several.items():
+        last = free[-max(MAX_COMPARISONS // len(several), wanted[document]) :]
+        others = MAX_COMPARISONS // (len(several) * len(last)) + 1
         for _ in range(wanted[document]):
-            free.sort(key=lambda each: _likeness(text, each, assigned), reverse=True)
-            _take(assigned, free, 1)
+            last.sort(key=lambda each: _likeness(text, each, assigned[:others]), reverse=True)
+            _take(assigned, taken, last, 1)
     return sorted(assigned)
 
 
-def _take(assigned: list[Occurrence], options: Sequence[Occurrence], count: int) -> None:
+class _Cover:
+    """The characters of a prompt that occurrences cover."""
+
+    def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
+        self._covered = bytearray(len(text))
+        self.add(occurrences)
+
+    def add(self, occurrences: Iterable[Occurrence]) -> None:
+        """Cover these as well."""
+        for each in occurrences:
+            self._covered[each.begin : each.end] = b"\1" * (each.end - each.begin)
+
+    def overlaps(self, occurrence: Occurrence) -> bool:
+        """Whether any of its characters is covered."""
+        return self._covered.find(1, occurrence.begin, occurrence.end) >= 0
+
+
+def _take(assigned: list[Occurrence], taken: _Cover, options: Sequence[Occurrence], count: int) -> None:
     """Assign up to ``count`` of the options, as far as they do not overlap what is assigned already."""
     for option in options:
-        if count > 0 and not any(option.overlaps(other) for other in assigned):
+        if count > 0 and not taken.overlaps(option):
             assigned.append(option)
+            taken.add([option])
             count -= 1
 
 

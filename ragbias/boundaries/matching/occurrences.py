@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ragbias.boundaries.matching.rewritten import Rewrite, rewrites
 from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
@@ -71,11 +72,20 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     Args:
         text: the prompt.
         documents: their texts, repetitions allowed.
-        strict: take only occurrences that neither begin nor end within a word.
+        strict: take only occurrences that neither begin nor end within a word, of texts that nobody rewrote.
     """
+    longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
+    found = _found(text, longest_first, strict)
+    ways = [] if strict else rewrites(text, longest_first, found)
+    return _found(text, longest_first, strict, ways) if ways else found
+
+
+def _found(
+    text: str, documents: Iterable[str], strict: bool, ways: Sequence[Rewrite] = ()
+) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
-    for document in sorted(set(documents), key=lambda document: (-len(document), document)):
-        occurrences = occurrences_of(text, document)
+    for document in documents:
+        occurrences = occurrences_of(text, document, ways)
         if strict:
             occurrences = [each for each in occurrences if is_bounded(text, each.begin, each.end)]
         if occurrences:
@@ -83,23 +93,26 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     return found
 
 
-def occurrences_of(text: str, document: str) -> list[Occurrence]:
-    """All occurrences of a document in each of its forms, in ascending order."""
+def occurrences_of(text: str, document: str, ways: Sequence[Rewrite] = ()) -> list[Occurrence]:
+    """All occurrences of a document in each of its forms, also as rewritten in each of these ways, in ascending order.
+
+    ``readings`` counts the ways on from those of ``READINGS``.
+    """
     return sorted(
         Occurrence(begin, begin + len(form), document, readings)
-        for form, readings in _forms(document, text).items()
+        for form, readings in _forms(document, text, ways).items()
         for begin in _find_all(text, form)
     )
 
 
-def _forms(document: str, text: str) -> dict[str, tuple[int, ...]]:
+def _forms(document: str, text: str, ways: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
     """The forms in which the document may occur in ``text``, each with the readings that print it so."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
         written = [write(document) for write in READINGS]
     forms: dict[str, tuple[int, ...]] = {}
-    for index, form in enumerate(written):
+    for index, form in enumerate([*written, *(way(document) for way in ways)]):
         forms[form] = (*forms.get(form, ()), index)
     return {form: readings for form, readings in forms.items() if form.strip()}
 
