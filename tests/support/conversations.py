@@ -23,8 +23,8 @@ FAMILIES = {  # how a message of each role is written, and how the answer begins
         {},
     ),
     "deepseek": (
-        "<｜{role}｜>{text}",
-        "<｜Assistant｜>",
+        "<\uff5c{role}\uff5c>{text}",
+        "<\uff5cAssistant\uff5c>",
         {"user": "User", "assistant": "Assistant", "system": "System"},
     ),
     "command": (
@@ -52,8 +52,8 @@ MISTRAL, FLAT = "mistral", "flat"
 QUESTIONS = ["Which is green?", "Who owns the mill?", "Tell me about the tower.", "And then?", "Why is that so?"]
 TEMPLATES = [
     "Context:\n{context}\n\nQuestion: {question}",
-    "Use the following pieces of context to answer the question at the end. If you don't know the answer, just say that "
-    "you don't know.\n\n{context}\n\nQuestion: {question}\nHelpful Answer:",
+    "Use the following pieces of context to answer the question at the end. If you don't know the answer, just "
+    "say that you don't know.\n\n{context}\n\nQuestion: {question}\nHelpful Answer:",
     "Context information is below.\n---------------------\n{context}\n---------------------\nGiven the context "
     "information and not prior knowledge, answer the query.\nQuery: {question}\nAnswer: ",
     "Answer the question based only on the following context:\n{context}\n\nQuestion: {question}\n",
@@ -131,13 +131,11 @@ def _mistral(turns: Turns) -> str:
 
 def made(text: str, retrievals: list[list[str]]) -> Conversation:
     """The conversation whose text still holds the marks around this turn's documents."""
-    spans, begin, bare = [], 0, ""
-    for part in text.split(BEGIN)[0:1]:
-        bare = part
-    for part in text.split(BEGIN)[1:]:
+    bare, *parts = text.split(BEGIN)
+    spans = []
+    for part in parts:
         inside, _, after = part.partition(END)
-        begin = len(bare)
-        spans.append((begin, begin + len(inside)))
+        spans.append((len(bare), len(bare) + len(inside)))
         bare += inside + after
     return Conversation(bare, tuple(spans), retrievals)
 
