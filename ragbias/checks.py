@@ -6,30 +6,63 @@ import math
 import threading
 from collections.abc import Sequence
 from numbers import Real
+from typing import Any, NamedTuple
 
 from ragbias.errors import CancelledError, MethodError, RagBiasError, WrongTypeError
 
 FLOAT32_MAX = 3.4028234663852886e38
+LONGEST = 60  # characters of a wrong value that are shown
+
+
+class Bounds(NamedTuple):
+    """The least and the greatest number that is taken, both included."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.least:,} to {self.most:,}"
+
+
+def shown(value: Any) -> str:
+    """A wrong value in an error, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def check_between(name: str, value: float, bounds: Bounds) -> None:
+    """Raise ``MethodError`` unless ``value`` is a number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not bounds.least <= value <= bounds.most:
+        raise MethodError(f"{name}={shown(value)}; expected a number from {bounds}")
+
+
+def check_whole_between(name: str, value: int, bounds: Bounds, error: type[RagBiasError] = MethodError) -> None:
+    """Raise ``error`` unless ``value`` is a whole number within the bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or not bounds.least <= value <= bounds.most:
+        raise error(f"{name}={shown(value)}; expected a whole number from {bounds}")
 
 
 def check_finite(name: str, value: float, above: float = -math.inf) -> None:
     """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
     if isinstance(value, bool) or not isinstance(value, Real) or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
-        raise MethodError(f"{name}={value!r} is not a finite number")
+        raise MethodError(f"{name}={shown(value)} is not a finite number")
     if value <= above:
-        raise MethodError(f"{name}={value!r}; expected a number > {above:g}")
+        raise MethodError(f"{name}={shown(value)}; expected a number > {above:g}")
 
 
 def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:
     """Raise ``error`` unless ``value`` is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise error(f"{name}={value!r}; expected a whole number >= {least}")
+        raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
     if value not in choices:
-        raise MethodError(f"{name}={value!r}; expected one of {', '.join(map(repr, choices))}")
+        raise MethodError(f"{name}={shown(value)}; expected one of {', '.join(map(repr, choices))}")
 
 
 def check_event(cancelled: threading.Event | None) -> None:

@@ -11,29 +11,30 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
-from ragbias.boundaries import Boundaries, NumberedHeadersWarning, has_numbering
+from ragbias.boundaries import Boundaries, NumberedHeadersWarning
+from ragbias.call_site import Site, call_site
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer
-from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.report import Generation, Report, Score
-from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain
+from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain, stock_text
 from ragbias.generation.scoring import document_attention, logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
 from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.methods.base import checked_order
-from ragbias.models import local_path
-from ragbias.prompt import Prompt, tokenise
+from ragbias.models.loading import load
+from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
 
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
 
@@ -61,13 +62,15 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
     ) -> None:
+        if isinstance(model, str):
+            raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
         check_backend(backend)
         self.backend = backend
         self.model = model
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
-        self._warned_of_numbering = False
+        self._warned_of_numbering: set[Site | None] = set()  # the places of use
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -79,6 +82,7 @@ class DebiasedLM:
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        device: int | str | torch.device | None = None,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -89,12 +93,18 @@ class DebiasedLM:
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
+            device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
+                Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
+                with ``use_safetensors=False`` only.
+
+        Raises:
+            ArgumentError: the model needs one of the two, or the device is unknown or given twice.
+            UnknownMethodError, MethodError: of ``method``, before the weights are read.
         """
-        check_backend(backend)  # before the weights are read
-        path = local_path(name)
-        tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
+        check_backend(backend)
+        method = methods.get(method, name)
+        model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
         return cls(model, tokenizer, method, name, strip_numbering, backend)
 
     @property
@@ -165,6 +175,7 @@ class DebiasedLM:
         check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
+        check_order_free(request.method, len(request.tokens.suffix), arguments)
         stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -236,10 +247,10 @@ class DebiasedLM:
         parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
-            self._warn_of_numbering(prompt, boundaries)
+            self._warn_of_numbering(boundaries)
         tokens = tokenise(parts, self.tokenizer)
-        self._check_length(len(tokens.ids))
-        return self._settled(Origin(tokens, wanted, boundaries, reason), cancelled)
+        text, spans = stock_text(prompt, parts, boundaries, self.strip_numbering)
+        return self._settled(Origin(parts, tokens, text, spans, wanted, boundaries, reason), cancelled)
 
     def again(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
@@ -250,26 +261,29 @@ class DebiasedLM:
             order: ``order[i]`` is the index, as the documents came, of the new ``i``-th; default: as they came.
             method: default: the one that was asked for.
         """
-        origin = request.origin
-        tokens = origin.tokens if order is None else origin.tokens.reordered(order)
-        wanted = origin.wanted if method is None else self._resolve(method)
-        return self._settled(replace(origin, tokens=tokens, wanted=wanted))
+        origin = request.origin if order is None else request.origin.reordered(order)
+        return self._settled(origin if method is None else replace(origin, wanted=self._resolve(method)))
 
     def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         """The request that a method makes of a prompt."""
-        tokens, wanted, boundaries = origin.tokens, origin.wanted, origin.boundaries
+        wanted, boundaries = origin.wanted, origin.boundaries
         missed = wanted.needs_documents or boundaries.n_expected > 0
         ran, reason = wanted, boundaries.reason if missed else ""
-        plain_because = origin.reason or reason_to_run_plain(tokens)
+        plain_because = origin.reason or reason_to_run_plain(origin.tokens)
         if wanted.needs_documents and plain_because:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
+        plain = self._whole(origin)
+        tokens = origin.tokens if ran.needs_documents else plain
+        self._check_length(len(tokens.ids))
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = partial(document_attention, self.model, tokens, cancelled=cancelled)
             order = checked_order(ran, tokens.documents, attention)
-            tokens = tokens.reordered(order)
+            in_order = origin.reordered(order)
+            tokens, plain = in_order.tokens, self._whole(in_order)
         if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, tokens, ran, self.backend, cancelled)
+            ran, reason = more_confident(self.model, plain, tokens, ran, self.backend, cancelled)
+            tokens = tokens if ran.needs_documents else plain
         report = Report(
             method_requested=wanted.name,
             method_ran=ran.name,
@@ -280,7 +294,9 @@ class DebiasedLM:
             reason=reason,
             backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
             order=order,
+            numbering=boundaries.numbering,
             n_left_plain=boundaries.n_left_plain,
+            segmentation_changed=tokens.ids != plain.ids,
         )
         reordered = ran.acts_on == "order"  # done already, above
         return Request(tokens, NoMethod() if reordered else ran, report, origin)
@@ -314,6 +330,10 @@ class DebiasedLM:
 
     # from a prompt to a request
 
+    def _whole(self, origin: Origin) -> TokenisedPrompt:
+        """The prompt as it runs with a method that need not know its documents, the plain model above all."""
+        return tokenise_whole(origin.text, origin.spans, self.tokenizer)
+
     def _resolve(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
@@ -329,15 +349,22 @@ class DebiasedLM:
             return prompt
         return self.prepare(prompt, documents, boundaries, method, cancelled)
 
-    def _warn_of_numbering(self, text: str, boundaries: Boundaries) -> None:
-        if self._warned_of_numbering or self.strip_numbering or not has_numbering(text, boundaries.spans):
+    def _warn_of_numbering(self, boundaries: Boundaries) -> None:
+        """Once for each place of use."""
+        level, site = call_site()
+        if boundaries.numbering != "kept" or site in self._warned_of_numbering:
             return
-        self._warned_of_numbering = True
+        self._warned_of_numbering.add(site)
+        remedy = (
+            "take the numbers out of the template"
+            if self.strip_numbering  # which left them, as the reason says
+            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to "
+            "take the numbers out"
+        )
         warnings.warn(
-            "the documents' headers number them, which tells the model their order; make the model with "
-            "strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take the numbers out",
+            f"the documents are numbered, which tells the model their order; {remedy}",
             NumberedHeadersWarning,
-            stacklevel=2,
+            stacklevel=level,
         )
 
     def _check_length(self, length: int) -> None:
@@ -356,6 +383,8 @@ class DebiasedLM:
         max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
         check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
+        for request in requests:
+            check_order_free(request.method, len(request.tokens.suffix), settings)
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
         candidates = [request.candidates() for request in requests]
         flat = [candidate for each in candidates for candidate in each]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import operator
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.splitting import numbering
-from ragbias.boundaries.splitting.headers_and_separators import split
-from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
+from ragbias.boundaries.spans import loosened, looseness
+from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
+from ragbias.boundaries.splitting.segments import segments
+from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -70,7 +72,9 @@ class Prompt:
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
-    def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
+    def from_text(
+        cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False, numbering: Numbering | None = None
+    ) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         The text between two documents is their separator, and words in it are a header of the document after it
@@ -86,8 +90,9 @@ class Prompt:
         Args:
             text: the prompt, with chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: take the documents' numbers out of their headers (``Document [3]``), since they tell the
-                order, which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
+            strip_numbering: take the documents' numbers out (``Document [3]``, ``<doc3>``), since they tell the order,
+                which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
+            numbering: what numbers the documents, if that is known already.
 
         Raises:
             WrongTypeError: the text is not a string.
@@ -98,19 +103,18 @@ class Prompt:
         if not isinstance(text, str):
             raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
         ordered = check_spans(spans, len(text))
-        if strip_numbering:
-            text, ordered = numbering.strip_numbering(text, ordered)
         if not ordered:
             return cls(text, (), "")
-        gaps = split(text, ordered)
-        bodies = [
-            header + text[begin:end] + gaps.footer for header, (begin, end) in zip(gaps.headers, ordered, strict=True)
-        ]
-        prefix, suffix = text[: ordered[0][0] - len(gaps.headers[0])], text[ordered[-1][1] + len(gaps.footer) :]
-        separator = gaps.separator
-        if gaps.closed:
-            return cls(prefix, [body + separator for body in bodies], suffix.removeprefix(separator))
-        return cls(prefix.removesuffix(separator), [separator + body for body in bodies], suffix)
+        loose = looseness(spans)
+        numbering = numbering or find_numbering(text, ordered)
+        if not strip_numbering:
+            try:
+                return cls(*segments(text, loosened(ordered, loose)))
+            except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
+                if not numbering.cuts:
+                    raise
+        stripped, moved = numbering.stripped(text, ordered)
+        return cls(*segments(stripped, loosened(moved, loose), () if strip_numbering else numbering.parts(text)))
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
@@ -136,11 +140,11 @@ def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
 
 @dataclass(frozen=True)
 class TokenisedPrompt:
-    """Token ids of a prompt, tokenised segment by segment.
+    """Token ids of a prompt, part by part.
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document, the same at every position.
+        documents: token ids of each document; the same at every position, if they were tokenised segment by segment.
     """
 
     prefix: list[int]
@@ -178,7 +182,38 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
         if not document:
             raise EmptyDocumentError(f"document {index} of {len(documents)} has no tokens; leave it out")
     bos = tokenizer.bos_token_id
-    adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
-    if adds_bos and prefix[:1] != [bos]:
+    if _adds_bos(tokenizer) and prefix[:1] != [bos]:
         prefix = [bos, *prefix]
     return TokenisedPrompt(prefix, documents, encode(prompt.suffix))
+
+
+def tokenise_whole(text: str, spans: Sequence[Span], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+    """Tokenise a text in one piece, special tokens included, as transformers' pipelines do; of two BOS, one is left.
+
+    Args:
+        text: the flat prompt.
+        spans: ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it.
+        tokenizer: the model's.
+
+    Returns:
+        all tokens; one that reaches across a border belongs to the document there, of two to the later.
+    """
+    offsets = tokenizer.is_fast and bool(spans)
+    encoded = tokenizer(text, return_offsets_mapping=offsets)
+    ids: list[int] = encoded["input_ids"]
+    doubled = _adds_bos(tokenizer) and ids[:2] == [tokenizer.bos_token_id] * 2
+    if not spans:
+        return TokenisedPrompt(ids[doubled:], [], [])
+    if offsets:  # (0, 0) of special tokens
+        starts, ends = (list(itertools.accumulate(each, max)) for each in zip(*encoded["offset_mapping"], strict=True))
+        at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
+    else:  # as many tokens as the text before has alone, which is exact unless one straddles the border
+        borders = [*(begin for begin, _ in spans), spans[-1][1]]
+        at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
+    documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]
+    return TokenisedPrompt(ids[doubled : at[0]], documents, ids[at[-1] :])
+
+
+def _adds_bos(tokenizer: PreTrainedTokenizerBase) -> bool:
+    bos = tokenizer.bos_token_id
+    return bos is not None and tokenizer("a")["input_ids"][:1] == [bos]

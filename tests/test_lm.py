@@ -69,6 +69,22 @@ def test_the_report_holds_the_order_that_a_method_makes(lm):
         assert lm.prepare(PROMPT, method=method).report.order == ()
 
 
+def test_the_plain_prompt_in_another_order_is_that_text_in_one_piece():
+    lm = DebiasedLM.from_pretrained("tiny")
+    texts = ["The gate is red.", "An owl sleeps.", "The wall is blue."]
+
+    def prompt(order):
+        return "Context: {} {} {}\nWhich?".format(*(texts[index] for index in order))
+
+    came = lm.prepare(prompt([0, 1, 2]), documents=texts, method="none")
+    moved = lm.again(came, [2, 0, 1])
+    assert moved.tokens.ids == lm.tokenizer(prompt([2, 0, 1]))["input_ids"]
+    assert moved.tokens.ids == lm.prepare(prompt([2, 0, 1]), documents=texts, method="none").tokens.ids
+    segmented = lm.again(came, method="segmented")
+    assert segmented.report.segmentation_changed and not came.report.segmentation_changed
+    assert segmented.tokens == lm.again(came, method="pine").tokens == came.origin.tokens
+
+
 def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):
     numbered = [f"[{number}] {text}" for number, text in enumerate(DOCUMENTS, 1)]
     text = "Context:\n" + "".join(numbered) + "\nQuestion: who sleeps?\nAnswer:"
@@ -143,19 +159,26 @@ def test_every_family_answers_the_same_in_any_order(byte_tokenizer, family):
     assert len(texts) == 1
 
 
-def test_numbered_headers_are_warned_of_once_and_can_be_stripped(llama, byte_tokenizer):
+def test_numbers_are_warned_of_once_for_each_place_of_use_and_can_be_stripped(llama, byte_tokenizer):
     flat = (
         "Context:\n"
         + "\n".join(f"[{number}] {text.strip()}" for number, text in enumerate(DOCUMENTS, 1))
         + "\n\nQ: who?"
     )
     lm = DebiasedLM(llama, byte_tokenizer)
-    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
-        assert lm.prepare(flat).report.source == "headers"
+    places = [
+        lambda: lm.prepare(flat).report,
+        lambda: lm.prepare(flat).report,
+    ]
+    for place in places:
+        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
+            assert (place().source, place().numbering) == ("headers", "kept")
+        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lm.prepare(flat)
-        DebiasedLM(llama, byte_tokenizer, strip_numbering=True).prepare(flat)
+        assert [place().numbering for place in places] == ["kept", "kept"]
+        stripping = DebiasedLM(llama, byte_tokenizer, strip_numbering=True)
+        assert stripping.prepare(flat).report.numbering == "stripped"
 
 
 @pytest.mark.parametrize("method", [AttentionSorting(rounds=50), RoToR(selective=True)], ids=name)

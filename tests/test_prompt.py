@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbias import Prompt
+from ragbias import DebiasedLM, Prompt
 from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, RagBiasError, SpanError
-from ragbias.prompt import tokenise
+from ragbias.prompt import tokenise, tokenise_whole
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
 TEMPLATES = [
@@ -138,3 +138,14 @@ def test_tokens_are_the_same_wherever_a_document_stands_and_there_is_one_bos(byt
     assert [tokens.ids[slice(*span)] for span in tokens.spans] == tokens.documents
     with_bos = tokenise(Prompt("<s>Context:", ["x", "y"], "Q"), byte_tokenizer)
     assert with_bos.ids.count(1) == 1
+
+
+def test_a_text_in_one_piece_has_the_tokens_of_the_tokenizer_and_each_belongs_to_one_part():
+    tokenizer = DebiasedLM.from_pretrained("tiny").tokenizer
+    text, spans = "Context: The gate is red. The wall is tall which?", [(9, 25), (26, 42)]
+    for prompt, moved in ((text, 0), ("<s>" + text, 3)):
+        whole = tokenise_whole(prompt, [(begin + moved, end + moved) for begin, end in spans], tokenizer)
+        assert whole.ids == tokenizer(text)["input_ids"]
+        assert [tokenizer.decode(ids) for ids in whole.documents] == ["The gate is red. ", "The wall is tall "]
+        assert tokenizer.decode(whole.suffix) == "which?"
+    assert tokenise_whole(text, [], tokenizer).ids == whole.ids

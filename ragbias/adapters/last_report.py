@@ -2,41 +2,56 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
+from weakref import ref
 
-Reports = dict[object, dict[str, Any]]
+from ragbias.adapters.context_scoped import ContextScoped
+
+
+class Owner:
+    """Stands for an LLM object, and is forgotten with it."""
+
+
+Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports:
-    """One report per owner in each context (thread or task).
+    """One report per owner in each context (thread or task), as long as the owner lives.
 
-    Contexts that are copied from one another share their reports until one of them calls ``clear`` or ``separate``.
-    So a framework that runs the steps of a chain in copies of the caller's context, where a variable that is set is
-    lost to the caller, still leaves the reports there.
+    The steps of a run leave their reports to its caller, see ``ContextScoped``.
 
     Args:
         name: of the context variable.
     """
 
     def __init__(self, name: str) -> None:
-        self._reports: ContextVar[Reports | None] = ContextVar(name, default=None)
+        self._reports: ContextScoped[Reports] = ContextScoped(name, _of_the_living)
+
+    def begin(self, anew: bool = True) -> Callable[[], None]:
+        """Begin a run, and give what ends it.
+
+        Args:
+            anew: begin it without reports.
+        """
+        return self._reports.begin(anew)
+
+    def outdate(self) -> None:
+        """Have no reports here, nor where this context was copied from: what runs cannot leave them to its caller."""
+        self._reports.outdate()
 
     def clear(self) -> None:
-        """Start with no reports in this context and in all that are copied from it."""
-        self._reports.set({})
+        """Have no reports in this context."""
+        self._reports.forget()
 
-    def separate(self) -> None:
-        """Keep the reports, but show those noted from now on to no other context than this and its copies."""
-        self._reports.set(dict(self._reports.get() or {}))
-
-    def note(self, owner: object, report: dict[str, Any]) -> None:
+    def note(self, owner: Owner, report: dict[str, Any]) -> None:
         """Keep the report of the request that ``owner`` just answered."""
-        reports = self._reports.get()
-        if reports is None:
-            self._reports.set(reports := {})
-        reports[owner] = report
+        self._reports.own()[ref(owner)] = report
 
-    def last(self, owner: object) -> dict[str, Any] | None:
+    def last(self, owner: Owner) -> dict[str, Any] | None:
         """The report of the last request that ``owner`` answered in this context; ``None`` before the first."""
-        return (self._reports.get() or {}).get(owner)
+        return (self._reports.get() or {}).get(ref(owner))
+
+
+def _of_the_living(reports: Reports | None) -> Reports:
+    return {owner: report for owner, report in list((reports or {}).items()) if owner() is not None}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
+from ragbias.call_site import call_site
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -22,12 +23,12 @@ OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
 class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not occur in the prompt, so the method cannot run on them."""
+    """Documents were retrieved or given, but do not occur in the prompt; or a model that needs some never found any."""
 
 
 @dataclass
 class MissingDocuments:
-    """Warns once for each call site, or raises, where a request misses documents.
+    """Warns once for each call site, or raises, where a request misses documents; one for each model.
 
     Args:
         complete: sources of which every document has to occur in the prompt, beside those that the user gives.
@@ -39,6 +40,7 @@ class MissingDocuments:
     remedy: str
     frameworks: frozenset[str]
     _warned: set[tuple[tuple[str, int] | None, str]] = field(default_factory=set, init=False, repr=False)
+    _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
     def check(
         self,
@@ -48,16 +50,20 @@ class MissingDocuments:
         documents: Sequence[object] | None = None,
         segmenter: object = None,
         suspected: bool = False,
+        at_end: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """Judge the request of a method that needs documents.
 
         A single document that was found is fine, since it has no order, and so is an empty list of documents. A warning
-        comes only where documents were expected: calls without any are no mistake.
+        comes where documents were expected, and, once, where none were as long as none were ever found: the method has
+        then never run, and a request without any is no mistake only beside others.
 
         Args:
             documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
             segmenter: the user's, if there is one.
             suspected: there may be documents that nothing names, because what should have seen them failed.
+            at_end: takes what is to be called at the end of the run that the request belongs to, whose later requests
+                may find documents; ``None`` outside of any.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
@@ -66,8 +72,9 @@ class MissingDocuments:
         report = request.report
         explicit = bool(current_documents() if documents is None else documents)
         all_found = report.source != "none" and report.n_found == report.n_expected
-        plain = bool(reason_to_run_plain(request.tokens))
+        plain = bool(reason_to_run_plain(request.origin.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
+        self._content = self._content or report.n_found > 0
         complete = self.complete | {"documents", "segmenter"}
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
@@ -75,10 +82,25 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        level, site = _call_site(self.frameworks)
-        if (report.n_expected or report.n_found or suspected) and (site, report.source) not in self._warned:
+        level, site = call_site(self.frameworks)
+        if not (report.n_expected or report.n_found or suspected):
+            if not self._content:
+                never = partial(self._warn_of_none, report, segmenter is not None)
+                (at_end or _at_once)(never)
+        elif (site, report.source) not in self._warned:
             self._warned.add((site, report.source))
             warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
+
+    def _warn_of_none(self, report: Report, segmented: bool) -> None:
+        if self._content:
+            return
+        self._content = True
+        level, _ = call_site(self.frameworks)
+        message = (
+            f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
+            f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
+        )
+        warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -92,6 +114,10 @@ class MissingDocuments:
         return f"{remedy}; on_missing='ignore' silences this."
 
 
+def _at_once(judge: Callable[[], None]) -> None:
+    judge()
+
+
 def _explanation(report: Report, plain: bool) -> str:
     count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
@@ -99,17 +125,3 @@ def _explanation(report: Report, plain: bool) -> str:
     return (
         f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
     )
-
-
-def _call_site(frameworks: frozenset[str]) -> tuple[int, tuple[str, int] | None]:
-    """The caller's stack level of the nearest code of the user's, and its file and line.
-
-    A worker thread may run no code of the user's; then the level is that of whoever called the caller.
-    """
-    inside = frameworks | sys.stdlib_module_names | {"ragbias"}
-    frame, level = sys._getframe(1), 1
-    while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
-        if frame.f_back is None:
-            return 2, None
-        frame, level = frame.f_back, level + 1
-    return level, (frame.f_code.co_filename, frame.f_lineno)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Literal, Protocol, TypeAlias, cast
 
@@ -73,3 +73,20 @@ def active_binding_of(module: nn.Module) -> ActiveBinding | None:
 def binding_of(decoder: nn.Module) -> Opened | None:
     """The innermost binding on this decoder."""
     return next((binding for binding in reversed(opened.get()) if binding.decoder is decoder and binding.is_open), None)
+
+
+@contextmanager
+def opening(binding: Opened) -> Iterator[None]:
+    """The binding is the innermost of this thread (or task) until the context ends.
+
+    It may end in another thread or task, as that of a generator does which is closed there.
+    """
+    try:
+        try:
+            opened.set((*opened.get(), binding))
+            yield
+        finally:
+            binding.is_open = False
+    finally:
+        binding.is_open = False  # once more, as an interrupt may come before the line above
+        opened.set(tuple(each for each in opened.get() if each.is_open))

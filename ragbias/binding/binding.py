@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -18,7 +18,7 @@ from transformers.cache_utils import DynamicLayer
 from ragbias.attention import Encoding, Scoring, attend, rotate
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.binding import hooks
-from ragbias.binding.active import Rotation, binding_of, opened
+from ragbias.binding.active import Rotation, binding_of, opening
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_sequence
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
@@ -88,22 +88,19 @@ class Binding:
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Hooks on the decoder and on each layer of the method, removed however the context ends."""
-        with ExitStack() as stack:
-            stack.callback(self.decoder.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
-            stack.callback(self.decoder.register_forward_hook(self._leave).remove)
-            for module in self.layers:
-                hooks.acquire(module, self.architecture)
-                stack.callback(hooks.release, module)
-            token = opened.set((*opened.get(), self))
-            stack.callback(opened.reset, token)
-            try:
+        try:
+            with opening(self):
+                hooks.attach(self)
                 yield
-            finally:
-                self.is_open = False  # first of all: from here on it cannot act, even if an interrupt stops the rest
+        finally:
+            hooks.sweep(self.decoder)
 
     # one forward pass of the decoder
 
-    def _enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        if not self.is_open:  # an interrupt left the hook over
+            hooks.sweep(decoder)
+            return None
         current = binding_of(decoder)
         if current is None and not self._private:
             raise BindingError(
@@ -167,7 +164,7 @@ class Binding:
             cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
         return cache
 
-    def _leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if binding_of(decoder) is not self or self._now.session is None:
             return None
         session, self._now.session, self._now.noted = self._now.session, None, None
@@ -268,21 +265,13 @@ class PlainBinding:
     """The model as it is, also inside another binding."""
 
     layers: Mapping[nn.Module, int] = {}
-    is_open = True
 
     def __init__(self, model: PreTrainedModel) -> None:
         if not isinstance(model, PreTrainedModel):
             raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
         self.decoder: nn.Module = model.get_decoder()
         self.modules: Collection[nn.Module] = set(self.decoder.modules())
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        token = opened.set((*opened.get(), self))
-        try:
-            yield
-        finally:
-            opened.reset(token)
+        self.is_open = True
 
 
 def _gathered(states: Tensor, columns: Tensor) -> Tensor:
@@ -317,7 +306,7 @@ def attach(
 ) -> AbstractContextManager[None]:
     """As ``debias``, for a method instance and checked spans by sequence; see ``Binding`` for ``private``."""
     if method.acts_on == "nothing":
-        return PlainBinding(model).attached()
+        return opening(PlainBinding(model))
     if not isinstance(method, AttentionMethod):
         raise MethodError(
             f"{method.name} works on whole prompts, not inside the model; "

@@ -5,7 +5,10 @@ named, a copy of its config that names one of ours; MPT's module, which calls no
 active binding is looked up at each call, so threads with different bindings (or none) share a model without mixing.
 When the last binding is closed, the module is as it was.
 
-``Binding.attached`` attaches them, with two more on the decoder, which tell where a forward pass begins and ends.
+An interrupt may come between any two steps of attaching and detaching. So nothing is kept about what was attached: all
+of it is told from the model's own hooks, and ``sweep`` removes what no open binding needs. It runs when a binding is
+closed, before one is attached, and with the next forward pass that meets a hook left over: the decoder's hooks come
+first and go last.
 """
 
 from __future__ import annotations
@@ -13,9 +16,8 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any, Literal
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,68 +31,110 @@ PREFIX = "ragbias-over-"
 PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
-_lock = threading.Lock()
-_hooked: WeakKeyDictionary[nn.Module, _HookedModule] = WeakKeyDictionary()
+_lock = threading.RLock()  # a binding that was dropped may be closed by the garbage collector, in the midst of a sweep
 
 
-class _HookedModule:
-    def __init__(self, module: nn.Module, architecture: Architecture) -> None:
-        self.users = 0
-        self._before = {name: value for name, value in vars(module).items() if name in ("config", "forward")}
-        self._handles: list[Any] = []
-        try:
-            self._attach(module, architecture)
-        except BaseException:
-            self.remove(module)
-            raise
+class Attachable(Protocol):
+    """A binding, as far as its hooks go.
 
-    def _attach(self, module: nn.Module, architecture: Architecture) -> None:
-        # handles one by one, so that an interrupt in between loses none
-        if architecture.fused is not None:
-            fused = module.get_submodule(architecture.fused)
-            self._handles.append(fused.register_forward_hook(_after_fused_projection(module, architecture)))
+    Attributes:
+        layers: the attention modules that it acts on.
+    """
+
+    decoder: nn.Module
+    architecture: Architecture
+    layers: Mapping[nn.Module, int]
+    is_open: bool
+
+    def enter(self, decoder: nn.Module, args: Any, kwargs: Any = None) -> Any:
+        """Called before each forward pass of the decoder."""
+
+    def leave(self, decoder: nn.Module, args: Any, output: Any) -> Any:
+        """Called after it."""
+
+
+class Hook:
+    """A hook of ours, to be known wherever it is.
+
+    Args:
+        owner: the attention module that it is for; of the decoder's hooks, the binding.
+        act: what it does.
+    """
+
+    def __init__(self, owner: object, act: Callable[..., Any]) -> None:
+        self.owner = owner
+        self._act = act
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._act(*args, **kwargs)
+
+
+def attach(binding: Attachable) -> None:
+    """Hook the decoder and the attention modules of a binding that is open; those hooked already are shared."""
+    decoder = binding.decoder
+    with _lock:
+        sweep(decoder)
+        shared = _needed(decoder)
+        decoder.register_forward_pre_hook(Hook(binding, binding.enter), with_kwargs=True)
+        decoder.register_forward_hook(Hook(binding, binding.leave))
+        for module in binding.layers:
+            if module not in shared:
+                _hook(module, binding.architecture)
+
+
+def sweep(decoder: nn.Module) -> None:
+    """Remove all that no open binding needs, be it left over by one that was just closed or by an interrupt."""
+    with _lock:
+        needed = _needed(decoder)
+        for module in reversed(list(decoder.modules())):  # the decoder last
+            tables = vars(module)
+            for kind in ("_forward_hooks", "_forward_pre_hooks"):
+                ours = {key: hook.owner for key, hook in tables[kind].items() if isinstance(hook, Hook)}
+                for key in (key for key, owner in ours.items() if owner not in needed):
+                    tables[kind].pop(key, None)
+                    tables[f"{kind}_with_kwargs"].pop(key, None)
+            if module not in needed:
+                _restore(module)
+
+
+def _needed(decoder: nn.Module) -> set[object]:
+    """The open bindings on a decoder, and the modules they act on."""
+    hooks = decoder._forward_pre_hooks.values()
+    bindings: list[Any] = [hook.owner for hook in hooks if isinstance(hook, Hook)]
+    attached = [binding for binding in bindings if binding.is_open]
+    return {*attached, *(module for binding in attached for module in binding.layers)}
+
+
+def _hook(module: nn.Module, architecture: Architecture) -> None:
+    if architecture.fused is not None:
+        after = Hook(module, _after_fused_projection(module, architecture))
+        module.get_submodule(architecture.fused).register_forward_hook(after)
+    else:
+        for of in PROJECTIONS:
+            before = Hook(module, _before_projection(module, of))
+            module.get_submodule(f"{of[0]}_proj").register_forward_pre_hook(before)
+    if architecture.positions == "alibi":
+        forward: Any = forward_of(module, architecture)
+        forward.ragbias_original = vars(module).get("forward")
+        module.forward = forward
+        return
+    module.register_forward_pre_hook(Hook(module, _before_attention(architecture)), with_kwargs=True)
+    config: Any = copy.copy(module.config)
+    config.ragbias_original = module.config
+    config._attn_implementation = _register(config._attn_implementation)
+    module.config = config
+
+
+def _restore(module: nn.Module) -> None:
+    """Put the config and the forward back that the module had."""
+    for name in ("config", "forward"):
+        ours: Any = vars(module).get(name)
+        if not hasattr(ours, "ragbias_original"):
+            continue
+        if ours.ragbias_original is None:  # the class's own forward
+            vars(module).pop(name, None)
         else:
-            for of in PROJECTIONS:
-                projection = module.get_submodule(f"{of[0]}_proj")
-                self._handles.append(projection.register_forward_pre_hook(_before_projection(module, of)))
-        if architecture.positions == "alibi":
-            module.forward = forward_of(module, architecture)
-            return
-        self._handles.append(module.register_forward_pre_hook(_before_attention(architecture), with_kwargs=True))
-        config: Any = copy.copy(self._before["config"])
-        config.ragbias_original = self._before["config"]
-        config._attn_implementation = _register(config._attn_implementation)
-        module.config = config
-
-    def remove(self, module: nn.Module) -> None:
-        for name in ("config", "forward"):
-            if name in self._before:
-                setattr(module, name, self._before[name])
-            else:
-                vars(module).pop(name, None)
-        for handle in self._handles:
-            handle.remove()
-
-
-def acquire(module: nn.Module, architecture: Architecture) -> None:
-    """Hook an attention module, or share it if it is hooked already."""
-    with _lock:
-        hooked = _hooked.get(module)
-        if hooked is not None and hooked.users == 0:  # an interrupt stopped its removal
-            hooked.remove(module)
-        if hooked is None or hooked.users == 0:
-            _hooked[module] = _HookedModule(module, architecture)
-        _hooked[module].users += 1
-
-
-def release(module: nn.Module) -> None:
-    """Give a module back; the last one restores it."""
-    with _lock:
-        hooked = _hooked[module]
-        hooked.users -= 1
-        if hooked.users == 0:
-            hooked.remove(module)
-            del _hooked[module]
+            setattr(module, name, ours.ragbias_original)
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
@@ -18,11 +18,13 @@ from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Span, loosened, looseness
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
 from ragbias.boundaries.splitting.current_turn import current_turn
 from ragbias.boundaries.splitting.headers_and_separators import with_headers
+from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.boundaries.splitting.outermost import n_outside
+from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
@@ -50,6 +52,9 @@ class Boundaries:
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
+        texts: the documents' texts alone, where the spans hold more and it is known; else empty.
+        metadata: of each document, how its known metadata are printed; empty if none are known.
+        numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
     spans: tuple[Span, ...]
@@ -57,6 +62,9 @@ class Boundaries:
     n_expected: int
     reason: str
     n_left_plain: int = 0
+    texts: tuple[Span, ...] = field(default=(), repr=False)
+    metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    numbering: Literal["", "kept", "stripped"] = ""
 
     @property
     def n_found(self) -> int:
@@ -135,7 +143,7 @@ def locate(
     if registry is not None:
         remembered = registry_search.known_in(text, registry, not_documents)
         searches["registry"] = partial(_by_registry, text, registry, remembered)
-        known |= {} if registry_search.is_process_wide(registry) else remembered
+        known |= {} if registry.process_wide else remembered
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)
@@ -156,14 +164,22 @@ def _first_found(
     misses: list[str] = []
     n_expected = 0
     ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
+    partial: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
     for source, search in searches.items():
-        if ambiguous and source != "segmenter":
+        if (ambiguous or partial) and source != "segmenter":
             continue
         result = search()
         found = result.found
+        if found.spans and "segmenter" in searches and source != "segmenter" and not _is_whole(text, found):
+            partial = found
+            continue
+        if partial and not _is_better(text, found, partial):
+            return _finished(text, partial, misses, include_headers)
         if found.spans:
             if source == "segmenter":
-                found = _of_at_least(found, max(ambiguous.n_in_message if ambiguous else 0, n_given))
+                n_known = max(ambiguous.n_in_message if ambiguous else 0, partial.n_found if partial else 0, n_given)
+                found = _of_at_least(found, n_known)
+                misses += [partial.reason] if partial else []
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
             ambiguous = result
@@ -173,6 +189,34 @@ def _first_found(
     if ambiguous:
         return replace(ambiguous.found, reason="; ".join(misses))
     return _by_numbered_headers(text, misses, n_expected, include_headers)
+
+
+def _is_whole(text: str, found: Boundaries) -> bool:
+    """Whether a source left nothing for the user's segmenter to do."""
+    return found.n_found == found.n_expected and _are_apart(text, found)
+
+
+def _is_better(text: str, found: Boundaries, partial: Boundaries) -> bool:
+    """Whether a segmenter found more documents than the source before it, or documents that can be told apart."""
+    if _are_apart(text, found) != _are_apart(text, partial):
+        return found.n_found > 0 and _are_apart(text, found)
+    return found.n_found > partial.n_found
+
+
+def _are_apart(text: str, found: Boundaries) -> bool:
+    """Whether the prompt can be split at these documents, their numbers aside."""
+    if not found.spans:
+        return False
+    numbering = find_numbering(text, found.texts or found.spans, found.metadata)
+    loose = looseness(found.spans)
+    for without in {False, bool(numbering.cuts)}:
+        rest, spans = numbering.stripped(text, found.spans) if without else (text, found.spans)
+        try:
+            segments(rest, loosened(spans, loose))
+        except AmbiguousSegmentsError:
+            continue
+        return True
+    return False
 
 
 def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, source: str) -> _SourceResult:
@@ -204,7 +248,8 @@ def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, so
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    return _SourceResult(Boundaries(tuple(spans), source, len(documents), "; ".join(reasons)))
+    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons))
+    return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
 
 
 def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceResult:
@@ -212,7 +257,15 @@ def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceRe
     if context.n_ambiguous:
         return _ambiguous(context, "registry", context.n_in_message, doubt)
     count = len(context.spans)
-    return _SourceResult(Boundaries(tuple(context.spans), "registry" if count else "none", count, ""))
+    found = Boundaries(tuple(context.spans), "registry" if count else "none", count, "")
+    return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
+
+
+def _with_texts(found: Boundaries, occurrences: Iterable[Occurrence], documents: Iterable[str]) -> Boundaries:
+    """What was found, with the documents' texts alone and their metadata."""
+    fields, ordered = fields_of(documents), sorted(occurrences)
+    metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
+    return replace(found, texts=tuple(each.span for each in ordered), metadata=metadata if any(metadata) else ())
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
@@ -233,7 +286,8 @@ def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, incl
     documents, doubt = numbered_headers.find(text)
     if documents:
         spans = tuple((each.header_begin if include_headers else each.begin, each.end) for each in documents)
-        return Boundaries(spans, "headers", len(spans), "; ".join(misses))
+        texts = tuple(each.span for each in documents)
+        return Boundaries(spans, "headers", len(spans), "; ".join(misses), texts=texts)
     reason = "; ".join(filter(None, [*misses, doubt]))
     return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
 
@@ -261,7 +315,7 @@ def _finished(text: str, found: Boundaries, misses: Sequence[str], include_heade
     spans, reasons = found.spans, [*misses, found.reason]
     if include_headers:
         try:
-            spans = with_headers(text, spans)
+            found = replace(found, spans=with_headers(text, spans), texts=found.texts or spans)
         except AmbiguousSegmentsError:
             reasons.append("headers were left out, since the first one cannot be told from the text before it")
-    return replace(found, spans=spans, reason="; ".join(filter(None, reasons)))
+    return replace(found, reason="; ".join(filter(None, reasons)))

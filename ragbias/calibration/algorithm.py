@@ -14,9 +14,9 @@ from statistics import mean
 from typing import Any
 
 from ragbias.calibration.answer_loss import losses
-from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_set import CalibrationSet, Sample, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
-from ragbias.calibration.channel_search import search
+from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges
 from ragbias.calibration.mean_hidden_states import mean_states
 from ragbias.calibration.partial_results import PartialResults
@@ -57,9 +57,14 @@ def calibrate(
     if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
     lm = load_onto_gpu(settings.model)
-    plan = settings.plan(lm.window)
+    plan, config = settings.plan(lm.window), lm.model.config.get_text_config()
+    data = calibration_set(lm, plan)  # before anything is written, for it may be refused
     partial = PartialResults(out, plan.as_dict(), restart)
-    found, config = _Search(lm, plan, partial, progress).run(), lm.model.config.get_text_config()
+    try:
+        found = _Search(lm, plan, data, partial, progress).run()
+    except NoPositionalChannelError:
+        partial.remove()  # it is finished; the same again would find the same
+        raise
     size, n_layers = config.hidden_size, config.num_hidden_layers
     chosen, layers = found.chosen, ends(found.chosen, n_layers)
     profile = Profile(plan.model, size, n_layers, chosen.channel, chosen.factor, layers, profile_record(plan, found))
@@ -71,12 +76,19 @@ def calibrate(
 class _Search:
     """One run: a measurement that the partial results hold is not made again."""
 
-    def __init__(self, lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Progress) -> None:
-        self._lm, self._plan, self._partial, self._progress = lm, plan, partial, progress
+    def __init__(
+        self,
+        lm: DebiasedLM,
+        plan: CalibrationPlan,
+        data: CalibrationSet,
+        partial: PartialResults,
+        progress: Progress,
+    ) -> None:
+        self._lm, self._plan, self._data, self._partial, self._progress = lm, plan, data, partial, progress
 
     def run(self) -> Found:
         plan, n_layers = self._plan, self._lm.model.config.get_text_config().num_hidden_layers
-        data = calibration_set(self._lm, plan)
+        data = self._data
         states = mean_states(
             self._lm, plan, self._partial, lambda done: self._progress("random strings", done, plan.strings)
         )

@@ -14,6 +14,7 @@ from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.files import writing
 from ragbias.methods.profiles import Profile
 
 COLUMNS = 4  # of the plot
@@ -97,4 +98,5 @@ def plot_channel(profile: Profile, path: Path) -> None:
     title = f"{profile.model}: mean of hidden channel {profile.channel} after each layer"
     figure.suptitle(literal(title), fontsize=11)
     figure.supxlabel("position in the string", fontsize=9)
-    figure.savefig(path, dpi=130)
+    with writing(path):
+        figure.savefig(path, dpi=130)

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.calibration.channel_search import MIN_LENGTH
-from ragbias.checks import check_choice, check_whole
+from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
+from ragbias.evaluation import bounds
 
+BOUNDS = {
+    "strings": bounds.STRINGS,
+    "length": bounds.STRING_LENGTH,
+    "questions": bounds.DRAWN_QUESTIONS,
+    "documents": bounds.DRAWN_DOCUMENTS,
+    "depths": bounds.DEPTHS,
+    "seed": bounds.SEED,
+    "batch_size": bounds.BATCH,
+}
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer where one CPU core shall do in minutes
 
 
@@ -42,10 +51,9 @@ class CalibrationSettings:
     batch_size: int = 8
 
     def __post_init__(self) -> None:
-        least = dict(strings=1, length=MIN_LENGTH, questions=1, documents=2, depths=1, seed=0, batch_size=1)
-        for name, minimum in least.items():
+        for name, each in BOUNDS.items():
             if getattr(self, name) is not None:
-                check_whole(f"calibrate: {name}", getattr(self, name), minimum)
+                check_whole_between(f"calibrate: {name}", getattr(self, name), each)
         if self.task is not None:
             check_choice("calibrate: task", self.task, tuple(QUESTIONS))
         if self.task == "data" and self.data is None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import MethodError
+from ragbias.evaluation import bounds
 from ragbias.evaluation.extras import required
 
 required("scipy.signal", "calibrate")
@@ -22,7 +23,7 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 PAPER_LENGTH, PAPER_SKIP_FIT, PAPER_SKIP_SMOOTH = 1000, 300, 200
-MIN_LENGTH = 20  # leaves more points for the fit and the smoothing than a cubic has coefficients
+MIN_LENGTH = bounds.STRING_LENGTH.least
 SHALLOW = 8  # layers; below, the authors' range 2..n-2 is too short for any channel to pass the count n // 4
 
 

@@ -59,6 +59,7 @@ def mean_states(
             partial.put_sums(total, done, now=done == plan.strings)
             progress(count)
     except KeyboardInterrupt:
-        partial.put_sums(total, done, now=True)
+        if done:
+            partial.put_sums(total, done, now=True)
         raise
     return total / plan.strings

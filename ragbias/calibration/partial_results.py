@@ -21,6 +21,8 @@ SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is
 class PartialResults:
     """Results by name in ``<out>.partial.json``; the running sum of hidden states in ``<out>.partial.npz``.
 
+    Nothing is written before there is something to keep.
+
     Args:
         out: the profile that will be written.
         settings: what the results depend on; partial results of other settings are not mixed with these.
@@ -28,7 +30,6 @@ class PartialResults:
 
     Raises:
         MethodError: partial results of other settings are there.
-        OSError: nothing can be written there.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
@@ -39,7 +40,6 @@ class PartialResults:
         if restart:
             self.remove()
         self.results: dict[str, Any] = self._read()
-        self._write()
 
     def put(self, name: str, value: Any) -> None:
         """Keep a result; it is on disk when this returns."""
@@ -59,6 +59,7 @@ class PartialResults:
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
         """Keep the sum; at once if ``now``, or else only if the last saving is some time ago."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
+            self._write()  # the settings first: without them a sum means nothing
             # not by way of memory: a large model's sum takes a gigabyte
             with replacing(self._sums) as temporary, temporary.open("wb") as file:
                 np.savez(file, sum=total, count=np.array(count))

@@ -5,6 +5,7 @@ A command imports what it needs when it runs, so that ``ragbias --help`` needs n
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import traceback
@@ -19,7 +20,7 @@ from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
-from ragbias.cli.failures import reason
+from ragbias.cli.failures import chain, out_of_memory, reason
 from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
@@ -27,6 +28,7 @@ from ragbias.cli.speed import speed
 
 REFUSED = 2  # exit code of whatever the user can mend
 INTERRUPTED = 130  # exit code, as shells have it
+UNREAD = 1  # standard output is a pipe whose reader is gone; as click has it
 TRACEBACK = "--traceback"
 
 app = typer.Typer(
@@ -71,16 +73,38 @@ def main() -> None:
     try:
         # the option may stand anywhere; typer takes it before the command only
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
-    except Exception as error:
-        line = reason(error, command)
-        if line is None:
-            raise
-        if TRACEBACK in arguments:
-            traceback.print_exc()
-        print(f"ragbias: {line}", file=sys.stderr)
-        code = REFUSED
+        sys.stdout.flush()  # here, so that a disk that is full or a reader that is gone is told as below
+    except BrokenPipeError:
+        _drop_output()
+        code = UNREAD
+    except Exception as error:  # some modules turn an interrupt while they are imported into an error of theirs
+        if any(isinstance(each, KeyboardInterrupt) for each in chain(error)):
+            code = INTERRUPTED
+        else:
+            code = _refused(error, command, TRACEBACK in arguments)
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
         print("ragbias: interrupted", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _refused(error: Exception, command: str | None, with_traceback: bool) -> int:
+    """Tell what the user can mend; raises the error again if it is a bug."""
+    line = reason(error, command)
+    if line is None:
+        raise error
+    if with_traceback:
+        traceback.print_exception(error)
+    print(f"ragbias: {line}", file=sys.stderr)
+    if isinstance(error, OSError) and error.filename is None:
+        _drop_output()
+    if out_of_memory(error) is not None:  # what libraries do at the end needs memory too, and would tell its own tale
+        sys.stderr.flush()
+        os._exit(REFUSED)
+    return REFUSED
+
+
+def _drop_output() -> None:
+    """Forget what standard output has not taken; the interpreter would try again at its end, and fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, quiet_libraries, status, write_json
+from ragbias.evaluation import bounds
 
 
 def ask(
@@ -15,8 +17,8 @@ def ask(
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
-    k: Annotated[int, typer.Option(min=1, help="Chunks to retrieve.")] = 10,
-    max_new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    k: Annotated[int, whole(bounds.CHUNKS, "Chunks to retrieve.")] = 10,
+    max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""

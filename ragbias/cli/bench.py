@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.failures import naming
-from ragbias.cli.terminal import JsonPath, console, folder, numbers, progress, quiet_libraries, write_json
+from ragbias.cli.numeric import numbers, whole, wholes
+from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
+from ragbias.evaluation import bounds
+from ragbias.files import naming
 
 
 def bench(
@@ -22,19 +24,21 @@ def bench(
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
     methods: Annotated[
-        str | None, typer.Option(help="See `ragbias methods`; e.g. none,pine,attention-sorting(rounds=2).")
+        str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[str | None, typer.Option(help="Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[str | None, typer.Option(help="Of the gold document, from 0, e.g. 0,4,9.")] = None,
-    orders: Annotated[int | None, typer.Option(help="Of the other documents, at each position. Default: 1.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions of each file. Default: all; of tiny 100.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Draws the cases. Default: 0.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several of them, e.g. 1,2,3.")] = None,
+    documents: Annotated[str | None, wholes(bounds.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[str | None, wholes(bounds.POSITIONS, "Of the gold document, from 0, e.g. 0,4,9.")] = None,
+    orders: Annotated[int | None, whole(bounds.ORDERS, "Of the other documents, at each position. Default: 1.")] = None,
+    limit: Annotated[int | None, whole(bounds.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
+    seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
+    seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
-    batch_size: Annotated[int | None, typer.Option(help="Cases that run together. Default: 8.")] = None,
+    batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Of the engine ray; each loads the model. Default: 2.")] = None,
+    workers: Annotated[
+        int | None, whole(bounds.WORKERS, "Of the engine ray; each loads the model. Default: 2.")
+    ] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
         Path | None,
@@ -45,6 +49,7 @@ def bench(
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
     from ragbias.evaluation.bench.run import run
+    from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
     from ragbias.evaluation.report.tables import as_table
 
@@ -64,8 +69,8 @@ def bench(
     changes = {key: value for key, value in given.items() if value is not None}
     options = {
         "data": data,
-        "documents": numbers("--documents", documents),
-        "positions": numbers("--positions", positions),
+        "documents": numbers(documents),
+        "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
     }
@@ -85,7 +90,8 @@ def bench(
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
-        console.print(f"Stopped. What is finished stays in {settings.out}; the same command goes on from here.")
+        kept = f"What is finished stays in {settings.out}; the same command goes on from here."
+        console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
         console.print(as_table(result))
@@ -96,4 +102,4 @@ def bench(
 def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:
     if seed is not None and seeds is not None:
         raise RunError("--seed and --seeds are both given; give one of them")
-    return numbers("--seeds", seeds) if seed is None else [seed]
+    return numbers(seeds) if seed is None else [seed]

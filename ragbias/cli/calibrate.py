@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ragbias.cli.failures import naming
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, write_json
+from ragbias.evaluation import bounds
+from ragbias.files import naming
 
 
 def calibrate(
@@ -20,15 +22,17 @@ def calibrate(
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
-    strings: Annotated[int, typer.Option(help="Random token strings; 2000 in the paper.")] = 500,
-    length: Annotated[int | None, typer.Option(help="Their tokens. Default: 1000, or the window if less.")] = None,
-    questions: Annotated[int | None, typer.Option(help="Of a drawn set. Default: 100, tiny 40.")] = None,
-    documents: Annotated[
-        int | None, typer.Option(help="Per question of a drawn set. Default: by task and window.")
+    strings: Annotated[int, whole(bounds.STRINGS, "Random token strings; 2000 in the paper.")] = 500,
+    length: Annotated[
+        int | None, whole(bounds.STRING_LENGTH, "Their tokens. Default: 1000, or the window if less.")
     ] = None,
-    depths: Annotated[int, typer.Option(help="Positions of the gold document, evenly spread.")] = 5,
-    seed: Annotated[int, typer.Option(help="Draws strings and questions.")] = 0,
-    batch_size: Annotated[int, typer.Option(help="Sequences that run together.")] = 8,
+    questions: Annotated[int | None, whole(bounds.DRAWN_QUESTIONS, "Of a drawn set. Default: 100, tiny 40.")] = None,
+    documents: Annotated[
+        int | None, whole(bounds.DRAWN_DOCUMENTS, "Per question of a drawn set. Default: by task and window.")
+    ] = None,
+    depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
+    seed: Annotated[int, whole(bounds.SEED, "Draws strings and questions.")] = 0,
+    batch_size: Annotated[int, whole(bounds.BATCH, "Sequences that run together.")] = 8,
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an interrupted calibration left.")
     ] = False,

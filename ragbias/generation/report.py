@@ -32,8 +32,8 @@ class Report:
             whatever the method; ``"stripped"`` where the numbers were taken out; else empty.
         n_left_plain: number of retrieved documents that are in the prompt but not among those treated: of earlier turns
             or other retrievals, or quoted.
-        segmentation_changed: whether the tokens are others than those of the same text tokenised in one piece, because
-            no token may reach across the border of a document.
+        segmentation_changed: whether the tokens are others than those of the prompt tokenised in one piece, as the
+            plain model gets it: no token may reach across the border of a document, and a separator may be added.
     """
 
     method_requested: str

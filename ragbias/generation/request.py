@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,28 +10,54 @@ import torch
 from torch import Tensor
 
 from ragbias.boundaries import Boundaries, locate
+from ragbias.boundaries.sources.named import document_texts
+from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt, Span, TokenisedPrompt
 
+PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
+OWN_NUMBERS_ARE_LEFT = (
+    "what counts with the documents' position was left, as it may be the documents' own; take it out of the template"
+)
+
 
 @dataclass(frozen=True)
 class Origin:
-    """What a request was made from.
+    """What a request was made from, with the documents in the order in which they came.
 
     Attributes:
-        tokens: with the documents in the order in which they came.
+        parts: the prompt, split at the borders of its documents.
+        tokens: of each part.
+        text: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
+        spans: ``(begin, end)`` of each document in characters of ``text``.
         wanted: the method that was asked for.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
     """
 
+    parts: Prompt
     tokens: TokenisedPrompt
+    text: str
+    spans: Sequence[Span]
     wanted: Method
     boundaries: Boundaries
     reason: str
+
+    def reordered(self, order: Sequence[int]) -> Origin:
+        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        parts = self.parts.reordered(order)
+        text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
+        return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
+
+
+def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:
+    """The text without the first ``added`` characters of its documents, and each document in it."""
+    begin = len(parts.prefix)
+    edges = [begin, *(end - added for _, end in parts.spans)]
+    return parts.prefix + parts.text[begin + added :], list(itertools.pairwise(edges))
 
 
 @dataclass(frozen=True)
@@ -69,11 +96,13 @@ def in_parts(
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
-        return prompt, Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), ""), ""
+        boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
+        seen = find_numbering(prompt.text, prompt.spans).seen
+        return prompt, _with_numbering(boundaries, seen, strip_numbering, PARTS_ARE_LEFT), ""
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
-        documents = list(documents)
+        documents = document_texts(documents)
     if boundaries is None:
         boundaries = locate(prompt, documents=documents)
     found = 0 if boundaries.source == "headers" else boundaries.n_found
@@ -82,10 +111,33 @@ def in_parts(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as the prompt has it"
         )
+    numbering = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
     try:
-        return Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering), boundaries, ""
+        parts = Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering, numbering=numbering)
     except AmbiguousSegmentsError as error:
-        return Prompt(prompt, (), ""), boundaries, str(error)
+        return Prompt(prompt, (), ""), _with_numbering(boundaries, numbering.seen), str(error)
+    left = numbering.doubtful if strip_numbering else numbering.seen
+    boundaries = _with_numbering(boundaries, left, strip_numbering, OWN_NUMBERS_ARE_LEFT)
+    if strip_numbering and numbering.cuts and not left:
+        boundaries = replace(boundaries, numbering="stripped")
+    return parts, boundaries, ""
+
+
+def _with_numbering(boundaries: Boundaries, seen: bool, stripping: bool = False, reason: str = "") -> Boundaries:
+    """The boundaries with the numbers that are left, and, if these were to be stripped, why they are."""
+    if not seen:
+        return boundaries
+    reasons = (boundaries.reason, reason if stripping else "")
+    return replace(boundaries, numbering="kept", reason="; ".join(filter(None, reasons)))
+
+
+def stock_text(prompt: str | Prompt, parts: Prompt, boundaries: Boundaries, stripped: bool) -> tuple[str, list[Span]]:
+    """The text that the plain model gets, and where its documents are: as it came, but without stripped numbers."""
+    given = parts.text if isinstance(prompt, Prompt) else prompt
+    text, spans = _flat(parts, max(0, len(parts.text) - len(given)))
+    if text == given:
+        return text, spans
+    return (parts.text, parts.spans) if stripped else (given, list(boundaries.spans))
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt) -> str:

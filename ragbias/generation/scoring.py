@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from ragbias.binding import attach
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import RequireFinite
+from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Request
 from ragbias.methods import AttentionMethod, Method, NoMethod
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -21,7 +23,7 @@ from ragbias.prompt import TokenisedPrompt
 @torch.no_grad()
 def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int], backend: str = "auto") -> list[float]:
     """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
-    with attach(model, request.method, [request.tokens.spans], private=True, backend=backend):
+    with _running(model, request.method, request.tokens, backend):
         ids = torch.tensor([request.tokens.ids], device=model.device)
         first = model(ids, use_cache=True, logits_to_keep=1)
         logits = [first.logits[0]]
@@ -44,7 +46,7 @@ def document_attention(
 ) -> list[float]:
     """Attention of the prompt's last token to each document, per token of it, when they come in this order."""
     arranged, observer = tokens.reordered(order), DocumentAttention(cancelled)
-    with attach(model, observer, [arranged.spans], private=True):
+    with _running(model, observer, arranged):
         model(torch.tensor([arranged.ids], device=model.device), use_cache=False, logits_to_keep=1)
     scores = dict(zip(order, observer.scores[0], strict=True))
     return [scores[index] for index in range(len(order))]
@@ -53,14 +55,19 @@ def document_attention(
 @torch.no_grad()
 def more_confident(
     model: PreTrainedModel,
-    tokens: TokenisedPrompt,
+    whole: TokenisedPrompt,
+    segmented: TokenisedPrompt,
     method: AttentionMethod,
     backend: str,
     cancelled: threading.Event | None,
 ) -> tuple[Method, str]:
-    """Of the plain model and a method, the one that gives its first token the higher probability, and why."""
+    """Of the plain model and a method, the one that gives its first token the higher probability, and why.
+
+    Args:
+        whole, segmented: the prompt as the plain model reads it, and as the method does.
+    """
     sure = []
-    for each in (NoMethod(), method):
+    for each, tokens in ((NoMethod(), whole), (method, segmented)):
         check_not_cancelled(cancelled)
         sure.append(_first_logits(model, tokens, each, backend).softmax(-1).amax().item())
     plain, other = sure
@@ -69,10 +76,20 @@ def more_confident(
     return method, ""
 
 
+@contextmanager
+def _running(model: PreTrainedModel, method: Method, tokens: TokenisedPrompt, backend: str = "auto") -> Iterator[None]:
+    """The model runs one prompt with a method."""
+    with (
+        memory_told([len(tokens.ids)], model.device),
+        attach(model, method, [tokens.spans], private=True, backend=backend),
+    ):
+        yield
+
+
 def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, backend: str) -> Tensor:
     """Logits float32 ``[1, V]`` of the token after the prompt."""
     ids = torch.tensor([tokens.ids], device=model.device)
-    with attach(model, method, [tokens.spans], private=True, backend=backend):
+    with _running(model, method, tokens, backend):
         logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
     RequireFinite()(ids, logits)
     return logits

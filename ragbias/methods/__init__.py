@@ -16,6 +16,7 @@ from ragbias.methods.pine import Pine
 from ragbias.methods.position_interpolation import PositionInterpolation
 from ragbias.methods.registry import METHODS, method_class, method_names
 from ragbias.methods.rotor import RoToR
+from ragbias.methods.segmented import Segmented
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
@@ -39,6 +40,7 @@ __all__ = [
     "PositionInterpolation",
     "ReorderingMethod",
     "RoToR",
+    "Segmented",
     "SelfExtend",
     "StructuredPrompting",
     "get",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ragbias import attention
-from ragbias.checks import check_not_cancelled, check_whole
+from ragbias.checks import Bounds, check_not_cancelled, check_whole_between
 from ragbias.methods.base import AttentionMethod, DocumentScorer, ReorderingMethod
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class AttentionSorting(ReorderingMethod):
     """Sort the documents by the attention that the prompt's last token pays them, highest last; repeat; then generate.
 
     Args:
-        rounds: how often; each round costs one prefill.
+        rounds: how often, 1 to 1,000; each round costs one prefill.
     """
 
     rounds: int = 1
@@ -36,7 +36,7 @@ class AttentionSorting(ReorderingMethod):
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __post_init__(self) -> None:
-        check_whole("attention-sorting: rounds", self.rounds, 1)
+        check_whole_between("attention-sorting: rounds", self.rounds, Bounds(1, 1_000))
 
     def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
         order = list(range(len(documents)))

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from ragbias.checks import check_whole
+from ragbias.checks import Bounds, check_whole_between, shown
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 LayerRange = tuple[int, int | None]
+LAYERS = Bounds(0, 9_999)  # of any model
 DocumentScorer = Callable[[Sequence[int]], list[float]]
 # (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
@@ -150,11 +151,11 @@ class AttentionMethod(Method):
         if self.layers is None:
             return range(n_layers)
         if not isinstance(self.layers, tuple) or len(self.layers) != 2:
-            raise MethodError(f"{self.name}: layers={self.layers!r}; expected a tuple (first, last)")
+            raise MethodError(f"{self.name}: layers={shown(self.layers)}; expected a tuple (first, last)")
         first, last = self.layers
-        check_whole(f"{self.name}: first of layers={self.layers!r}:", first, 0)
+        check_whole_between(f"{self.name}: first of layers={shown(self.layers)}:", first, LAYERS)
         if last is not None:
-            check_whole(f"{self.name}: last of layers={self.layers!r}:", last, 0)
+            check_whole_between(f"{self.name}: last of layers={shown(self.layers)}:", last, LAYERS)
         last = n_layers - 1 if last is None else last
         if not 0 <= first <= last < n_layers:
             raise MethodError(

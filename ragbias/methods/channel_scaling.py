@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbias import attention
-from ragbias.checks import check_finite, check_whole
+from ragbias.checks import Bounds, check_between, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
 from ragbias.methods.base import AttentionMethod, LayerRange, Reweighting
@@ -56,10 +56,10 @@ class ChannelScaling(AttentionMethod):
     source = "Yu et al., arXiv 2406.02536"
 
     def __post_init__(self) -> None:
-        check_whole("channel-scaling: channel", self.channel, 0)
-        check_finite("channel-scaling: factor", self.factor)
+        check_whole_between("channel-scaling: channel", self.channel, Bounds(0, 1_000_000))
+        check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":
-            check_whole("channel-scaling: last", self.last, 1)
+            check_whole_between("channel-scaling: last", self.last, Bounds(1, 10_000_000))
 
     @classmethod
     def from_profile(cls, profile: str | os.PathLike[str] | Profile, last: int | Literal["all"] = 1) -> ChannelScaling:

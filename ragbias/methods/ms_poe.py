@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
-from ragbias.checks import check_choice, check_finite
+from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, LayerRange
 from ragbias.methods.rescaled import rescaled
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ragbias.methods.arithmetic import ModelShape, PromptLengths
     from ragbias.methods.call import AttentionCall, SequenceCall
 
+RATIO = Bounds(0.001, 1_000_000)
 OUTLIER = 3  # a weight is an outlier above this many times the mean
 
 
@@ -32,7 +33,7 @@ class MsPoE(AttentionMethod):
     The most position-aware head, with the highest score, gets ``min_ratio``, the others follow linearly.
 
     Args:
-        min_ratio, max_ratio: greater than 0.
+        min_ratio, max_ratio: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` as last: to the end.
         variant: ``"paper"``: as above, up to ``max_ratio`` for the last head; with grouped-query heads one ratio for
             each key head, by the mean score of its query heads, so that relative positions stay true.
@@ -56,8 +57,8 @@ class MsPoE(AttentionMethod):
     source = "Zhang et al., arXiv 2403.04797"
 
     def __post_init__(self) -> None:
-        check_finite("ms-poe: min_ratio", self.min_ratio, above=0)
-        check_finite("ms-poe: max_ratio", self.max_ratio, above=0)
+        check_between("ms-poe: min_ratio", self.min_ratio, RATIO)
+        check_between("ms-poe: max_ratio", self.max_ratio, RATIO)
         if self.min_ratio > self.max_ratio:
             raise MethodError(f"ms-poe: min_ratio={self.min_ratio} is greater than max_ratio={self.max_ratio}")
         check_choice("ms-poe: variant", self.variant, ("paper", "released", "ranked"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NoMethod(Method):
-    """No method: plain generation, the baseline of every comparison."""
+    """No method: plain generation, the prompt tokenised in one piece as without this library; the baseline."""
 
     name = "none"
     acts_on = "nothing"

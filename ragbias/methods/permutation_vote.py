@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.checks import check_whole
+from ragbias.checks import Bounds, check_whole_between
 from ragbias.methods.base import Method, canonical_order
 
 
@@ -22,8 +22,8 @@ class PermutationVote(Method):
     shuffles start from a canonical order, so the result does not depend on the retriever's.
 
     Args:
-        samples: number of shuffles, >= 1; each costs one answer.
-        seed: of the shuffles, >= 0.
+        samples: number of shuffles, 1 to 100,000; each costs one answer.
+        seed: of the shuffles, of 32 bits.
     """
 
     samples: int = 5
@@ -37,8 +37,8 @@ class PermutationVote(Method):
     source = "Tang et al., arXiv 2310.07712"
 
     def __post_init__(self) -> None:
-        check_whole("permutation-vote: samples", self.samples, 1)
-        check_whole("permutation-vote: seed", self.seed, 0)
+        check_whole_between("permutation-vote: samples", self.samples, Bounds(1, 100_000))
+        check_whole_between("permutation-vote: seed", self.seed, Bounds(0, 2**32 - 1))
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """The shuffles, as indices into ``documents`` (token ids of each)."""

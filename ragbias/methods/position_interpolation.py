@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.checks import check_finite
+from ragbias.checks import Bounds, check_between
 from ragbias.methods.base import AttentionMethod
 from ragbias.methods.rescaled import rescaled
 
@@ -24,7 +24,7 @@ class PositionInterpolation(AttentionMethod):
     """Position ``t`` becomes ``t / ratio``, in all layers and heads.
 
     Args:
-        ratio: greater than 0; 1 changes nothing.
+        ratio: 0.001 to 1,000,000; 1 changes nothing.
     """
 
     ratio: float = 1.5
@@ -36,7 +36,7 @@ class PositionInterpolation(AttentionMethod):
     source = "Chen et al., arXiv 2306.15595"
 
     def __post_init__(self) -> None:
-        check_finite("position-interpolation: ratio", self.ratio, above=0)
+        check_between("position-interpolation: ratio", self.ratio, Bounds(0.001, 1_000_000))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         return 0  # each visible pair is scored once, at whatever distance

@@ -27,6 +27,7 @@ from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
 from ragbias.methods.position_interpolation import PositionInterpolation
 from ragbias.methods.rotor import RoToR
+from ragbias.methods.segmented import Segmented
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
@@ -37,6 +38,7 @@ METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         NoMethod,
+        Segmented,
         Pine,
         RoToR,
         ChannelScaling,

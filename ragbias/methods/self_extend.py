@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ragbias import attention
-from ragbias.checks import check_whole
+from ragbias.checks import Bounds, check_whole_between
 from ragbias.methods.base import AttentionMethod, Reweighting, by_sequence
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ class SelfExtend(AttentionMethod):
     ``floor(j / group)``; one softmax runs over near and far keys.
 
     Args:
-        group: number of positions that become one, >= 1; 1 changes nothing.
-        window: number of near positions, the query's own included, >= 1.
+        group: number of positions that become one, 1 to 1,000,000; 1 changes nothing.
+        window: number of near positions, the query's own included, 1 to 10,000,000.
     """
 
     group: int = 4
@@ -43,8 +43,8 @@ class SelfExtend(AttentionMethod):
     source = "Jin et al., arXiv 2401.01325"
 
     def __post_init__(self) -> None:
-        check_whole("self-extend: group", self.group, 1)
-        check_whole("self-extend: window", self.window, 1)
+        check_whole_between("self-extend: group", self.group, Bounds(1, 1_000_000))
+        check_whole_between("self-extend: window", self.window, Bounds(1, 10_000_000))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         return 0  # each visible pair is scored once, at whatever distance

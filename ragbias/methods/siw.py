@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ragbias import attention
-from ragbias.checks import check_finite
+from ragbias.checks import Bounds, check_between
 from ragbias.methods.base import AttentionMethod, LayerRange, Scores, by_sequence
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class SIW(AttentionMethod):
     the other documents, and 1 outside of documents and for generated tokens.
 
     Args:
-        dense, sparse: ``alpha``, greater than 0; usually below and above 1.
-        sigma: greater than 0.
+        dense, sparse: ``alpha``, 0.001 to 1,000,000; usually below and above 1.
+        sigma: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None``: the middle half.
     """
 
@@ -51,7 +51,7 @@ class SIW(AttentionMethod):
 
     def __post_init__(self) -> None:
         for name in ("dense", "sparse", "sigma"):
-            check_finite(f"siw: {name}", getattr(self, name), above=0)
+            check_between(f"siw: {name}", getattr(self, name), Bounds(0.001, 1_000_000))
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         if self.layers is None:

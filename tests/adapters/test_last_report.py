@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from contextvars import copy_context
 
 import pytest
 
-from ragbias.adapters.last_report import LastReports
+from ragbias.adapters.last_report import LastReports, Owner
 
 FIRST, SECOND = {"n_found": 1}, {"n_found": 2}
+OWNER = Owner()
 
 
 @pytest.fixture
@@ -17,33 +19,49 @@ def reports() -> LastReports:
 
 
 def test_each_owner_has_its_own(reports):
-    one, other = object(), object()
+    one, other = Owner(), Owner()
     reports.note(one, FIRST)
     reports.note(other, SECOND)
-    assert (reports.last(one), reports.last(other), reports.last(object())) == (FIRST, SECOND, None)
+    assert (reports.last(one), reports.last(other), reports.last(Owner())) == (FIRST, SECOND, None)
 
 
-def test_a_copied_context_leaves_its_report_to_the_caller(reports):
-    reports.clear()
-    copy_context().run(reports.note, "owner", FIRST)
-    assert reports.last("owner") == FIRST
+def test_the_steps_of_a_run_leave_their_reports_to_the_caller(reports):
+    end = reports.begin()
+    copy_context().run(reports.note, OWNER, FIRST)
+    assert reports.last(OWNER) == FIRST
+    end()
+    copy_context().run(reports.note, OWNER, SECOND)
+    assert reports.last(OWNER) == FIRST
 
 
-@pytest.mark.parametrize("start", [LastReports.clear, LastReports.separate])
+@pytest.mark.parametrize("start", [LastReports.clear, LastReports.begin, lambda reports: reports.begin(anew=False)])
 def test_a_context_that_starts_anew_leaves_the_caller_alone(reports, start):
     def answer() -> None:
         start(reports)
-        reports.note("owner", SECOND)
-        assert reports.last("owner") == SECOND
+        reports.note(OWNER, SECOND)
+        assert reports.last(OWNER) == SECOND
 
-    reports.note("owner", FIRST)
+    reports.note(OWNER, FIRST)
     copy_context().run(answer)
-    assert reports.last("owner") == FIRST
+    assert reports.last(OWNER) == FIRST
 
 
-def test_reports_are_gone_after_clear_and_kept_by_separate(reports):
-    reports.note("owner", FIRST)
-    reports.separate()
-    assert reports.last("owner") == FIRST
+def test_a_run_begins_without_reports_unless_it_is_a_part(reports):
+    reports.note(OWNER, FIRST)
+    reports.begin(anew=False)
+    assert reports.last(OWNER) == FIRST
+    reports.begin()
+    assert reports.last(OWNER) is None
+    reports.note(OWNER, FIRST)
     reports.clear()
-    assert reports.last("owner") is None
+    assert reports.last(OWNER) is None
+
+
+def test_reports_are_forgotten_with_their_owners(reports):
+    reports.begin()
+    for _ in range(100):
+        reports.note(Owner(), FIRST)
+    gc.collect()
+    reports.begin(anew=False)
+    reports.note(OWNER, SECOND)
+    assert len(reports._reports.get()) == 1

@@ -99,6 +99,6 @@ def test_nothing_is_kept_of_a_prompt_after_its_cache_is_gone(model):
         logits(model)
         binding = model.model._forward_pre_hooks
         (hook,) = binding.values()
-        sessions = hook.__self__._sessions
+        sessions = hook.owner._sessions
         gc.collect()
         assert len(sessions) == 0

@@ -7,6 +7,8 @@ import time
 import pytest
 
 from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries.patterns import QUESTION_LABEL
+from ragbias.boundaries.sources import numbered_headers
 
 pytestmark = pytest.mark.serial
 
@@ -38,6 +40,30 @@ FRAMED = "\n\n".join(
 FRAMED = f"Use the context.\n\n{FRAMED}\n\nQuestion: who?"
 MISFRAMED = FRAMED.replace("Title: T3 of", "T3, part of").replace("\nSource: files/5", "\nfiles/5")
 SEPARATED = "Use the context.\n---\n" + "\n---\n".join(DOCUMENTS) + "\n---\nQuestion: who?"
+
+
+HOSTILE = {
+    "brackets": "(",
+    "headers with brackets": "Document 1 (",
+    "headers in one line": "[INST]Document 1 (",
+    "numbers": "[1] ",
+    "lines of numbers": "[1] a\n",
+    "numbers in tags": "|>[1] ",
+    "code blocks": "```\n[1] a\n",
+    "messages": "<|user|>[1] a\n[2] b\n",
+    "open tags": "<",
+    "open borders": "<|",
+    "borders with words": "<|a",
+    "closing tags": "\n</a",
+    "spaces": " ",
+    "line breaks and spaces": "\n ",
+    "stars": "*",
+    "rules": "----x\n",
+    "questions": "Question: a\n",
+    "question labels": "question ",
+    "examples": "[1] a\n[2] b\nQuestion: c\n",
+    "words": "Aaaa ",
+}
 
 
 def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
@@ -104,3 +130,21 @@ def test_noting_the_metadata_of_twenty_documents_costs_little():
             KnownText.of(text, each, id="an id")
         times.append(time.thread_time() - begin)
     assert statistics.median(times) < BOUND
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "around", [("", ""), ("[1] a\n[2] b\n", "x"), ("```\n", "\n[1] a\n[2] b\n\n"), ("Context:", "x")]
+)
+def test_looking_for_headers_takes_time_in_proportion_to_the_prompt(name, around):
+    def seconds(length: int) -> float:
+        text = around[0] + HOSTILE[name] * (length // len(HOSTILE[name])) + around[1]
+        times = []
+        for _ in range(3):
+            begin = time.thread_time()
+            numbered_headers.find(text)
+            QUESTION_LABEL.search(text)
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert seconds(120_000) < max(2.5**2 * seconds(30_000), 0.5)  # quadratic: 16 times

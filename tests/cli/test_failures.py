@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from ragbias.cli.failures import naming, reason
+from ragbias.cli.failures import reason
 from ragbias.errors import DataError
+from ragbias.files import naming
 
 COMMAND = """
 import sys

@@ -21,6 +21,7 @@ from ragbias.generation.report import Report
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+BOUNDS = re.compile(r"[\d,]+ to ")
 TABLE = re.compile(r"(<!-- options: (\S+) -->\n).*?(<!-- /options -->)", re.DOTALL)
 
 
@@ -31,7 +32,10 @@ def options_table(name: str) -> str:
         shown = max(each.opts, key=len) if each.param_type_name == "option" else each.name.upper()
         plain = isinstance(each.default, (str, int, float, Path)) and not isinstance(each.default, bool)
         default = f"`{each.default}`" if plain else "required" if each.required else ""
-        lines.append(f"| `{shown}` | {default} | {' '.join((each.help or '').split())} |")
+        words = (each.help or "").split()
+        if BOUNDS.match(each.metavar or ""):
+            words.append(f"From {each.metavar}.".replace(", ....", " each."))
+        lines.append(f"| `{shown}` | {default} | {' '.join(words)} |")
     return "\n".join([*lines, ""])
 
 

@@ -13,6 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 
 import ragbias
+from langchain_ragbias import install_listener
 from ragbias.prompt import Prompt, tokenise
 
 QUESTIONS = [
@@ -175,7 +176,9 @@ def test_retriever_and_model_called_separately_meet_in_the_registry(chat, retrie
     assert_ran(message.response_metadata["ragbias"], 5, source="registry")
 
 
-def test_retrieval_outside_callbacks_needs_the_documents_named(chat, index):
+@pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")
+def test_retrieval_that_nobody_sees_needs_the_documents_named(chat, index):
+    install_listener(searches=False)
     documents = index.similarity_search(QUESTIONS[4], k=4)
     text = f"Context: {joined(documents)}\n\nQuestion: {QUESTIONS[4]}"
     assert chat.invoke(text).response_metadata["ragbias"]["method_ran"] == "none"

@@ -18,6 +18,7 @@ from langchain_ragbias import install_listener, uninstall_listener
 from langchain_ragbias.collecting import document_lists
 from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener
 from langchain_ragbias.reports import parent_run
+from ragbias.adapters.retrievals import MAX_AGE
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     uninstall_listener()
     assert attached() == [False, False]
     rag(chat).invoke({"input": "Which?"})
-    assert len(listener.registry) == 0
+    assert not listener.retrievals.registry()
     uninstall_listener()
     install_listener()
     rag(chat).invoke({"input": "Which?"})
@@ -64,7 +65,7 @@ def test_it_keeps_nothing_of_runs_that_ended(own):
         own.on_retriever_end([Document(f"document {number}")], run_id=child, parent_run_id=root)
         own.on_chain_end({"answer": "y"}, run_id=root)
     assert (own._trees, own._roots, own._prompts) == ({}, {}, {})
-    assert len(own.registry) <= 2048
+    assert len(own.retrievals.registry()) <= 2048
 
 
 def test_runs_that_never_end_are_bounded(own):
@@ -75,6 +76,21 @@ def test_runs_that_never_end_are_bounded(own):
     assert len(own._trees) <= MAX_TREES
     assert len(own._roots) <= 2 * MAX_TREES
     assert len(own._prompts) <= MAX_TREES
+
+
+def test_runs_that_were_cancelled_are_forgotten_with_age(own, monkeypatch):
+    old, going_on = uuid4(), uuid4()
+    for root in (old, going_on):
+        own.on_chain_start({}, {"context": [Document("one"), Document("two")]}, run_id=root)
+    now = time.monotonic() + MAX_AGE - 1
+    monkeypatch.setattr("langchain_ragbias.listener.time.monotonic", lambda: now)
+    own.on_llm_start({}, ["prompt"], run_id=uuid4(), parent_run_id=going_on)
+    assert len(own._trees) == 2
+    now += 2
+    own.on_chain_start({}, {}, run_id=uuid4())
+    assert own.tree(old).latest_first() == []
+    assert own.tree(going_on).latest_first() == [["one", "two"]]
+    assert old not in own._roots
 
 
 def test_nothing_is_kept_of_real_chains(chat, rag):
@@ -98,7 +114,7 @@ def test_a_failure_of_the_listener_shows_in_the_report(chat, rag, monkeypatch):
     def broken(texts):
         raise KeyError("a secret text")
 
-    monkeypatch.setattr(listener.registry, "add", broken)
+    monkeypatch.setattr(listener.retrievals, "add", broken)
     rag(chat).invoke({"input": "Which?"})
     assert "the listener failed in" in chat.last_report["reason"]
     assert "KeyError" in chat.last_report["reason"]
@@ -124,11 +140,11 @@ def test_no_document_of_a_retriever_is_left_out_however_many(completion):
     seen = []
 
     def look(found):
-        seen.append(listener.tree(parent_run(None)).texts.total())
+        seen.append([len(each) for each in listener.tree(parent_run(None)).latest_first()])
         return f"Context:\n\n{found[0].page_content}\n\n{found[-1].page_content}\n\nQuestion: which?\nAnswer:"
 
     (Everything(documents=documents) | RunnableLambda(look) | completion).invoke("Which?")
-    assert seen == [len(documents)]
+    assert seen == [[len(documents)]]
     assert (completion.last_report["source"], completion.last_report["n_found"]) == ("run", 2)
 
 
@@ -168,9 +184,8 @@ def test_texts_know_the_metadata_of_all_documents_that_say_the_same(own):
     for metadata in ({"source": "a"}, {"source": "b"}, {"score": 0.5}):
         own._collect(root, [Document("one", metadata=metadata), Document("two")])
     own._collect(root, [Document("one", metadata={"source": "c"}), Document("one", metadata={"source": "d"})])
-    texts = own.tree(root).texts
-    assert texts == {"one": 2, "two": 1}
-    (one,) = [text for text in texts if text == "one"]
+    ((two, one, again),) = own.tree(root).latest_first()
+    assert (two, one, again) == ("two", "one", "one")
     fields = [value for name, value in one.fields if name in ("source", "score")]
     assert sorted(fields) == ["0.5", "a", "b", "c", "d"]
 
@@ -181,6 +196,7 @@ def test_metadata_in_runs_and_registry_is_bounded(own):
     for number in range(500):
         huge = {f"key {i}": "x" * i for i in range(number, number + 50)} | {"vector": [0.1] * 1000}
         own._collect(root, [Document("always the same text", metadata=huge), Document(f"another text, {number}")])
-    texts = list(own.tree(root).texts) + [text for each in own.registry.candidates() for text in each]
+    retrievals = own.tree(root).latest_first() + own.retrievals.registry().candidates()
+    texts = [text for each in retrievals for text in each]
     assert max(len(text.fields) for text in texts) <= 40
     assert max(sum(len(value) for _, value in text.fields) for text in texts) < 20_000

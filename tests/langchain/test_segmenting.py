@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from langchain_core.messages import HumanMessage
@@ -33,14 +34,31 @@ def test_a_senseless_segmenter_is_refused_when_the_model_is_made(lm):
         ChatRagBias(lm=lm, segmenter=3)
 
 
-def test_numbered_headers_are_found_and_warned_of_once(lm):
-    llm = ChatRagBias(lm=lm)
-    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
-        report = ask(llm, numbered([0, 1, 2]))
-    assert (report["source"], report["n_found"]) == ("headers", 3)
+def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer)
+    places = [
+        lambda: llm.invoke([HumanMessage(numbered([0, 1, 2]))], max_tokens=2).response_metadata["ragbias"],
+        lambda: list(llm.stream(numbered([0, 1, 2]), max_tokens=2))[-1].response_metadata["ragbias"],
+        lambda: (llm | (lambda message: message.response_metadata["ragbias"])).invoke(numbered([0, 1, 2])),
+    ]
+    for place in places:
+        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
+            report = place()
+        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
+        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ask(llm, numbered([0, 1, 2]))
+        assert [place()["numbering"] for place in places] == ["kept"] * 3
+
+
+def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer)
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.warns(NumberedHeadersWarning):
+            pool.submit(llm.invoke, numbered([0, 1, 2]), max_tokens=2).result()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pool.submit(llm.invoke, numbered([0, 1, 2]), max_tokens=2).result()
 
 
 @pytest.mark.parametrize(("strip", "answers"), [(True, 1), (False, 3)])

@@ -76,7 +76,7 @@ def test_stream_that_is_read_in_another_thread_finds_the_documents(
 
     def read() -> None:
         assert "".join(response.response_gen)
-        assert_found(llm, "registry")
+        assert_found(llm, "run")
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(read).result()

@@ -2,8 +2,10 @@
 
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DebiasedLM
@@ -30,14 +32,31 @@ def test_a_senseless_segmenter_is_refused_when_the_llm_is_made(lm):
         RagBiasLLM(lm=lm, segmenter=3)
 
 
-def test_numbered_headers_are_found_and_warned_of_once(lm):
-    llm = RagBiasLLM(lm=lm)
-    with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True"):
-        report = llm.complete(numbered([0, 1, 2]), max_tokens=2).additional_kwargs["ragbias"]
-    assert (report["source"], report["n_found"]) == ("headers", 3)
+def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte_tokenizer):
+    llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer)
+    places = [
+        lambda: llm.complete(numbered([0, 1, 2]), max_tokens=2).additional_kwargs["ragbias"],
+        lambda: list(llm.stream_complete(numbered([0, 1, 2]), max_tokens=2))[-1].additional_kwargs["ragbias"],
+        lambda: llm.chat([ChatMessage(numbered([0, 1, 2]))], max_tokens=2).additional_kwargs["ragbias"],
+    ]
+    for place in places:
+        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
+            report = place()
+        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
+        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        llm.complete(numbered([0, 1, 2]), max_tokens=2)
+        assert [place()["numbering"] for place in places] == ["kept"] * 3
+
+
+def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
+    llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer)
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.warns(NumberedHeadersWarning):
+            pool.submit(llm.complete, numbered([0, 1, 2]), max_tokens=2).result()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pool.submit(llm.complete, numbered([0, 1, 2]), max_tokens=2).result()
 
 
 @pytest.mark.parametrize(("strip", "answers"), [(True, 1), (False, 3)])

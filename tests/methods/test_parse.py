@@ -76,7 +76,7 @@ def test_what_is_no_such_list_is_refused(text, complaint):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(UnknownMethodError, match=r"did you mean 'pine'\? known methods: none, pine"):
+    with pytest.raises(UnknownMethodError, match=r"did you mean 'pine'\? known methods: none, segmented, pine"):
         parse_methods("none,pien")
 
 

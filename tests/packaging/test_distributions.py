@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from ragbias.cli.failures import EXTRAS
+from ragbias.evaluation.extras import EXTRAS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -26,7 +26,7 @@ class RecordingLM(DebiasedLM):
     """Keeps each prompt with the documents that were found in it, the request made of it, and its report."""
 
     def __init__(self, lm: DebiasedLM) -> None:
-        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name)
+        super().__init__(lm.model, lm.tokenizer, lm.method, lm.name, lm.strip_numbering, lm.backend)
         self.seen: list[tuple[str, Boundaries]] = []
         self.prompts: list[str] = []
         self.requests: list[Request] = []

@@ -34,14 +34,21 @@ def document_lists(value: object) -> Iterator[list[Document]]:
         elif depth > 0 and isinstance(value, dict):
             waiting.extend(_inner(value.values(), depth))
         elif depth > 0 and isinstance(value, (list, tuple)) and not all(isinstance(e, LEAVES) for e in value[:SAMPLE]):
-            if any(isinstance(item, Document) for item in value[:MAX_VISITED]):
-                yield [item for item in value if isinstance(item, Document)]
+            if any(_document(item) for item in value[:MAX_VISITED]):
+                yield [document for item in value if (document := _document(item))]
             waiting.extend(_inner(value, depth))
+
+
+def _document(item: object) -> Document | None:
+    """The item, or the document of a pair with its score, as searches return them."""
+    if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
+        item = item[0]
+    return item if isinstance(item, Document) else None
 
 
 def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
     first = islice(values, MAX_VISITED)
-    return ((item, depth - 1) for item in first if not isinstance(item, (Document, *LEAVES)))
+    return ((item, depth - 1) for item in first if not isinstance(item, LEAVES) and not _document(item))
 
 
 def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:

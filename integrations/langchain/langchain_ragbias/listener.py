@@ -1,7 +1,7 @@
-"""A passive listener that notes which documents LangChain's retrievers and chains pass around.
+"""A passive listener that notes which documents LangChain's retrievers, chains and direct searches pass around.
 
 It is attached to every run of the process by a configure hook, and keeps per run tree what the tree retrieved until the
-root run ends, and in a bounded registry what was retrieved lately by anyone.
+root run ends, and in a bounded registry what each context retrieved lately.
 """
 
 from __future__ import annotations
@@ -10,24 +10,36 @@ import functools
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.tracers.context import register_configure_hook
+from langchain_core.vectorstores import VectorStore
 
 from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.reports import reports
-from ragbias.boundaries import Registry
+from langchain_ragbias.reports import parent_run, reports
+from ragbias.adapters.missing_documents import MissingDocumentsWarning
+from ragbias.adapters.retrievals import MAX_AGE, Retrievals
+from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries.sources.known_text import merged
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
 MAX_TREES = 1024  # of runs that never end, because a stream was neither finished nor closed
-FAILURE_AGE = 60.0  # seconds for which a failure is reported to requests outside of any known run
+CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
+SEARCHES = (
+    "similarity_search",
+    "asimilarity_search",
+    "max_marginal_relevance_search",
+    "amax_marginal_relevance_search",
+)
+Begin = Callable[[], Callable[[], None]]
 
 
 @dataclass
@@ -35,25 +47,49 @@ class RunTree:
     """What was seen in the runs below one root run.
 
     Attributes:
-        texts: each retrieved text with its metadata, as often as it occurred in one retrieval.
+        retrievals: in the order of time, the texts of each with their metadata, as often as one retrieval had them. A
+            text is in the latest retrieval that had it.
         runs: the runs that have not ended yet.
         failure: what went wrong in the listener, in plain words; empty if nothing did.
+        ends: what is to be done when the root run ends, or is forgotten.
+        judges: what is to be called when it ends.
+        active: when a run began last, in seconds of a monotonic clock.
     """
 
-    texts: Counter[str] = field(default_factory=Counter)
+    retrievals: list[Counter[str]] = field(default_factory=list)
     runs: set[UUID] = field(default_factory=set)
     failure: str = ""
+    ends: list[Callable[[], None]] = field(default_factory=list)
+    judges: list[Callable[[], None]] = field(default_factory=list)
+    active: float = field(default_factory=time.monotonic)
 
-    def note(self, texts: Iterable[str]) -> None:
-        """Add the texts of one retrieval, with the metadata of all that say the same."""
+    def note(self, texts: Sequence[str], retrieved: bool) -> None:
+        """Add the texts of one retrieval, with the metadata of all that say the same.
+
+        Args:
+            texts: the texts.
+            retrieved: whether they were retrieved now; else they are passed on, and make a retrieval of their own only
+                if one of them is new.
+        """
         known: dict[str, str] = {}
         for text in texts:
             known[text] = merged(known.get(text, text), text)
         counts = Counter(texts)
-        for old in [text for text in self.texts if text in known]:
-            known[old] = merged(old, known[old])
-            counts[old] = max(counts[old], self.texts.pop(old))
-        self.texts.update({known[text]: count for text, count in counts.items()})
+        n_known = sum(text in counts for each in self.retrievals for text in each)
+        is_new = retrieved or n_known < len(counts)
+        for each in self.retrievals:
+            for old in [text for text in each if text in counts]:
+                known[old] = merged(old, known[old])
+                counts[old] = max(counts[old], each.pop(old))
+                if not is_new:
+                    each[known[old]] = counts[old]
+        if is_new:
+            self.retrievals.append(Counter({known[text]: count for text, count in counts.items()}))
+            self.retrievals = [each for each in self.retrievals if each]
+
+    def latest_first(self) -> list[list[str]]:
+        """The texts of each retrieval."""
+        return [list(each.elements()) for each in reversed(self.retrievals)]
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
@@ -67,6 +103,8 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             event(self, *args, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+        except MissingDocumentsWarning:  # which the user turned into an error
+            raise
         except Exception as error:
             self.fail(run_id, parent_run_id, f"the listener failed in {event.__name__}: {type(error).__name__}")
 
@@ -80,12 +118,11 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.installed = False
-        self.registry = Registry()
+        self.retrievals = Retrievals(CONTEXT_VARIABLE)
         self._lock = threading.RLock()
         self._trees: OrderedDict[UUID, RunTree] = OrderedDict()  # by root run
         self._roots: dict[UUID, UUID] = {}  # root run by run
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # of completions that are running
-        self._last_failure = (float("-inf"), "")
 
     def tree(self, run_id: UUID | None) -> RunTree:
         """What is known about the tree that a run belongs to."""
@@ -93,9 +130,14 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             if run_id is not None:
                 known = self._trees.get(self._roots.get(run_id, run_id))
                 if known is not None:
-                    return RunTree(known.texts.copy(), set(), known.failure)
-            since, failure = self._last_failure
-            return RunTree(failure=failure if time.monotonic() - since < FAILURE_AGE else "")
+                    return RunTree([each.copy() for each in known.retrievals], set(), known.failure)
+        return RunTree(failure=self.retrievals.failure())
+
+    def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
+        """Takes what is to be called when the root of a run ends; ``None`` for runs that are not known."""
+        with self._lock:
+            tree = self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
+        return None if tree is None else tree.judges.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """The run that sent this prompt to a completion model, if such a request is running."""
@@ -104,17 +146,26 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     def clear(self) -> None:
         """Forget everything."""
+        self.retrievals.clear()
         with self._lock:
-            self.registry.clear()
-            self._trees.clear()
+            for root in list(self._trees):
+                self._drop(root)
             self._roots.clear()
             self._prompts.clear()
-            self._last_failure = (float("-inf"), "")
 
-    def fail(self, run_id: UUID, parent_run_id: UUID | None, failure: str) -> None:
-        """Keep a failure for the report of the tree's requests."""
+    def searched(self, result: object) -> None:
+        """Note what a direct search on a vector store returned; never raises."""
+        run_id = parent_run(None)
+        try:
+            for documents in document_lists(result):
+                self._note(run_id, documents, retrieved=True)
+        except Exception as error:
+            self.fail(run_id, None, f"the listener failed in a direct search: {type(error).__name__}")
+
+    def fail(self, run_id: UUID | None, parent_run_id: UUID | None, failure: str) -> None:
+        """Keep a failure for the reports of the tree's requests, and of this context's."""
+        self.retrievals.fail(failure)
         with self._lock:
-            self._last_failure = (time.monotonic(), failure)
             for run in (run_id, parent_run_id):
                 tree = self._trees.get(self._roots.get(run, run)) if run else None
                 if tree:
@@ -124,20 +175,18 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_retriever_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id)
+        self._open(run_id, parent_run_id, self.retrievals.begin)
 
     @_guarded
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        self._note(run_id, documents)
+        self._note(run_id, documents, retrieved=True)
         self._close(run_id)
 
     # chains and tools
 
     @_guarded
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        if parent_run_id is None:
-            reports.clear()
-        self._open(run_id, parent_run_id)
+        self._open(run_id, parent_run_id, self.retrievals.begin, reports.begin)
         self._collect(run_id, inputs)
 
     @_guarded
@@ -148,7 +197,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_tool_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id)
+        self._open(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, anew=False))
 
     @_guarded
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
@@ -177,16 +226,24 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     # run trees
 
-    def _open(self, run_id: UUID, parent_run_id: UUID | None) -> None:
+    def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
+        """Note a run; a root run begins what its steps share."""
         with self._lock:
+            now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id
             root = self._roots.get(parent, parent)
             self._roots[run_id] = root
-            self._trees.setdefault(root, RunTree()).runs.add(run_id)
-            while len(self._trees) > MAX_TREES:
+            tree = self._trees.setdefault(root, RunTree())
+            tree.runs.add(run_id)
+            tree.active = now
+            if parent_run_id is None:
+                tree.ends += [begin() for begin in begins]
+            self._trees.move_to_end(root)
+            while len(self._trees) > MAX_TREES or now - next(iter(self._trees.values())).active > MAX_AGE:
                 self._drop(next(iter(self._trees)))
 
     def _close(self, run_id: UUID) -> None:
+        judges: list[Callable[[], None]] = []
         with self._lock:
             root = self._roots.pop(run_id, None)
             self._prompts.pop(run_id, None)
@@ -195,41 +252,65 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop(root)
+                    judges = tree.judges
+        for judge in judges:
+            judge()
 
     def _drop(self, root: UUID) -> None:
         tree = self._trees.pop(root)
         for run_id in tree.runs:
             self._roots.pop(run_id, None)
+        for end in tree.ends:
+            end()
 
     def _collect(self, run_id: UUID, value: object) -> None:
         for documents in document_lists(value):
             if len(documents) <= MAX_DOCUMENTS:
-                self._note(run_id, documents)
+                self._note(run_id, documents, retrieved=False)
             else:
                 self.fail(
                     run_id, None, f"{len(documents)} documents in one list were taken for a corpus, not retrieved"
                 )
 
-    def _note(self, run_id: UUID, documents: Iterable[object]) -> None:
+    def _note(self, run_id: UUID | None, documents: Sequence[object], retrieved: bool) -> None:
         texts = document_texts(documents)
         if not texts:
             return
-        self.registry.add(texts)
+        self.retrievals.add(texts)
         with self._lock:
-            tree = self._trees.get(self._roots.get(run_id, run_id))
+            tree = self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
             if tree is not None:
-                tree.note(texts)
+                tree.note(texts, retrieved)
 
 
 listener = RetrievalCallbackHandler()
 _hook: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
 
 
-def install_listener() -> None:
-    """Note from now on what retrievers return. Called when the package is imported; a second call does nothing."""
+_searches = SearchWatch(
+    VectorStore, SEARCHES, BaseRetriever, ("_get_relevant_documents", "_aget_relevant_documents"), listener.searched
+)
+
+
+def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
+    """Note from now on what retrievers return. Called when the package is imported; call it again to change a setting.
+
+    Args:
+        searches: note what direct searches return too: ``similarity_search``, ``max_marginal_relevance_search``, their
+            variants and async forms, on vector stores of any class.
+        process_wide: let a request find what anyone in this process retrieved. Else it finds what its own run
+            retrieved, or its own context (thread or task). Only for processes with one user.
+    """
+    if process_wide != listener.retrievals.process_wide:
+        listener.clear()
+        listener.retrievals = Retrievals(CONTEXT_VARIABLE, process_wide)
     if not listener.installed:
         listener.installed = True
         register_configure_hook(_hook, inheritable=True)
+    if searches:
+        _searches.install()
+    else:
+        _searches.uninstall()
 
 
 def uninstall_listener() -> None:
@@ -238,4 +319,5 @@ def uninstall_listener() -> None:
 
     listener.installed = False
     listener.clear()
+    _searches.uninstall()
     context._configure_hooks[:] = [hook for hook in context._configure_hooks if hook[0] is not _hook]

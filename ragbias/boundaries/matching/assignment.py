@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import Occurrence, ends_block, is_bounded
+from ragbias.boundaries.matching.occurrences import (
+    MIN_CHARACTERS,
+    READINGS,
+    Occurrence,
+    ends_block,
+    is_alone,
+    is_bounded,
+    is_cut,
+    is_quoted,
+)
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
+from ragbias.boundaries.spans import Looseness
 
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
@@ -23,20 +35,107 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
     one is not found inside it; if it occurs several times, to the occurrence whose surroundings are most like the
     others'.
 
+    All documents are taken to be printed in one way: in full, without their outer white space, or escaped so. The way
+    that finds most of them counts, of equal ones the fullest. Where the documents differ in their outer white space,
+    their spans say so, unless each is between quotation marks. These are part of their spans where they differ.
+
     Args:
         text: the prompt.
         documents: texts; one that was retrieved twice is named twice.
         known: the occurrences of these documents, and maybe of others, as ``occurrences_by_document`` gives them.
     """
     wanted = Counter(documents)
-    options = {document: occurrences for document, occurrences in known.items() if document in wanted}
-    if not options:
-        return []
+    every = {
+        document: _uncut(text, occurrences) if len(document.strip()) < MIN_CHARACTERS else occurrences
+        for document, occurrences in known.items()
+        if document in wanted
+    }
+    best: list[Occurrence] = []
+    tried: list[Mapping[str, list[Occurrence]]] = []
+    for reading in (*range(len(READINGS)), None):  # last of all, each in a way of its own
+        options = {
+            document: printed
+            for document, found in every.items()
+            if (printed := [each for each in found if reading is None or reading in each.readings])
+        }
+        if options and options not in tried:
+            tried.append(options)
+            best = max(best, _assigned(text, options, wanted), key=len)
+        if len(best) == wanted.total():
+            break
+    return _loosened(text, _doubted(text, best, every))
+
+
+def _uncut(text: str, found: Sequence[Occurrence]) -> list[Occurrence]:
+    """Those of the occurrences of a short document that are no part of a word or a rule."""
+    return [each for each in found if not is_cut(text, each.begin, each.end)]
+
+
+def _assigned(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
     contiguous = _ContiguousSearch(text, options, wanted).best()
     if len(contiguous) == sum(min(wanted[document], len(each)) for document, each in options.items()):
         return contiguous
     single = _one_by_one(text, options, wanted)
     return contiguous if len(contiguous) >= len(single) > 0 else single
+
+
+def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list[Occurrence]]) -> Sequence[Occurrence]:
+    """The occurrences, of which those of short documents know whether they may be somewhere else as well."""
+    short = {each.document for each in assigned if len(each.document.strip()) < MIN_CHARACTERS}
+    options = {document: _uncut(text, every[document]) for document in short}
+    if (
+        not short
+        or len(assigned) == 1
+        or _are_joined(text, assigned, [each for found in options.values() for each in found])
+    ):
+        return assigned
+    counts = Counter(each.document for each in assigned)
+
+    def is_doubtful(each: Occurrence) -> bool:
+        if each.document not in short or is_alone(text, each.begin, each.end):
+            return False
+        longer = [other for other in assigned if len(other.document) > len(each.document)]
+        outside = [one for one in every[each.document] if not any(one.overlaps(other) for other in longer)]
+        return len({one.begin for one in outside}) > counts[each.document]
+
+    return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
+
+
+def _are_joined(text: str, assigned: Sequence[Occurrence], short: Sequence[Occurrence]) -> bool:
+    """Whether documents are joined by one separator that nothing else can be, and none of the short ones is beside
+    them; or, for only two documents, begins or ends a line elsewhere."""
+    begin, end = assigned[0].begin, assigned[-1].end
+    gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
+    separator = next(iter(gaps), "")
+    if len(gaps) != 1 or not separator.strip(" ") or any(separator in each.document.strip() for each in assigned):
+        return False
+    n_before = len(text[:begin].removesuffix(separator))
+    n_after = len(text[end:].removeprefix(separator))
+    rivals = [each for each in short if not any(each.overlaps(other) for other in assigned)]
+    beside = any(each.end == n_before or each.begin == len(text) - n_after for each in rivals)
+    if len(assigned) == 2 and (n_before == begin or n_after == len(text) - end):
+        beside = beside or any(
+            text[each.begin - 1 : each.begin] in "\n" or text[each.end : each.end + 1] in "\n" for each in rivals
+        )
+    return not beside and not is_cut(text, begin, end)
+
+
+def _loosened(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
+    """The occurrences, which know on which sides the documents differ in their outer white space; those that differ in
+    nothing else are doubtful."""
+    documents = {each.document for each in assigned}
+    left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
+    right = len({document[len(document.rstrip()) :] for document in documents}) > 1
+    quoted = all(is_quoted(text, each.begin, each.end) for each in assigned)
+    if quoted and len({text[each.end] for each in assigned}) > 1:  # as ``repr`` writes them
+        return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
+    if quoted or not (left or right):
+        return list(assigned)
+    copies = Counter(document.strip() for document in documents)  # which is which cannot be told
+    return [
+        replace(each, looseness=Looseness(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
+        for each in assigned
+    ]
 
 
 class _ContiguousSearch:
@@ -57,16 +156,17 @@ class _ContiguousSearch:
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda each: (each.end - each.begin, each.begin), reverse=True)
         best: list[Occurrence] = []
-        best_rank = (0, 0, False, False)
+        best_rank = (0, 0, False, False, False)
         for anchor in anchors[:MAX_ANCHORS]:
             for separator in self._separators(anchor):
                 for step in (1, -1):
                     found = self._sequence(anchor, separator, step)
                     bounded = sum(is_bounded(self.text, each.begin, each.end) for each in found)
-                    rank = (len(found), bounded, is_separator(separator), ends_block(self.text, found[-1]))
+                    quoted = all(is_quoted(self.text, each.begin, each.end) for each in found)
+                    rank = (len(found), bounded, quoted, is_separator(separator), ends_block(self.text, found[-1]))
                     if rank > best_rank:
                         best, best_rank = found, rank
-                if best_rank == (self.wanted.total(), self.wanted.total(), True, True):
+                if best_rank[:2] == (self.wanted.total(), self.wanted.total()) and all(best_rank[3:]):
                     return best
         return best
 

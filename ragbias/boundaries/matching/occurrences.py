@@ -3,26 +3,58 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
+MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # of one form of a text
+
+
+def _in_python(text: str) -> str:
+    return repr(text)[1:-1]
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _in_unicode_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+ESCAPES: tuple[Callable[[str], str], ...] = (_in_python, _in_json, _in_unicode_json)
+READINGS: tuple[Callable[[str], str], ...] = (  # how all documents of a prompt may be printed, the fullest first
+    str,
+    *ESCAPES,
+    str.strip,
+    *(lambda text, escape=escape: escape(text.strip()) for escape in ESCAPES),  # type: ignore[misc]
+)
 
 
 @dataclass(frozen=True, order=True)
 class Occurrence:
-    """Where a document occurs in a prompt: ``text[begin:end]``, in characters."""
+    """Where a document occurs in a prompt: ``text[begin:end]``, in characters.
+
+    Attributes:
+        readings: indices of ``READINGS``, those that print the document so.
+        looseness: whether the document and those with which it was found differ in their outer white space.
+        doubtful: whether the document is so short that it may as well be elsewhere.
+    """
 
     begin: int
     end: int
     document: str
+    readings: tuple[int, ...] = field(default=(), compare=False)
+    looseness: Looseness = field(default=Looseness(), compare=False)
+    doubtful: bool = field(default=False, compare=False)
 
     @property
     def span(self) -> Span:
         """``(begin, end)``."""
-        return self.begin, self.end
+        span = self.begin, self.end
+        return LooseSpan(span, self.looseness) if any(self.looseness) else span
 
     def overlaps(self, other: Occurrence) -> bool:
         """Whether they share a character."""
@@ -52,11 +84,24 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
 
 
 def occurrences_of(text: str, document: str) -> list[Occurrence]:
-    """All occurrences of a document, in ascending order; escaped forms count only where no plain one occurs."""
-    found = [each for form in plain_forms(document) for each in _find_all(text, form, document)]
-    if not found and "\\" in text:
-        found = [each for form in escaped_forms(document) for each in _find_all(text, form, document)]
-    return sorted(set(found))
+    """All occurrences of a document in each of its forms, in ascending order."""
+    return sorted(
+        Occurrence(begin, begin + len(form), document, readings)
+        for form, readings in _forms(document, text).items()
+        for begin in _find_all(text, form)
+    )
+
+
+def _forms(document: str, text: str) -> dict[str, tuple[int, ...]]:
+    """The forms in which the document may occur in ``text``, each with the readings that print it so."""
+    if "\\" not in text or not _changes_in_print(document):
+        written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
+    else:
+        written = [write(document) for write in READINGS]
+    forms: dict[str, tuple[int, ...]] = {}
+    for index, form in enumerate(written):
+        forms[form] = (*forms.get(form, ()), index)
+    return {form: readings for form, readings in forms.items() if form.strip()}
 
 
 def plain_forms(document: str) -> list[str]:
@@ -69,7 +114,7 @@ def escaped_forms(document: str) -> list[str]:
 
     Every such form holds a backslash.
     """
-    if document.isascii() and document.isprintable() and not any(each in document for each in "'\"\\"):
+    if not _changes_in_print(document):
         return []
     stripped = document.strip()
     forms = [repr(document)[1:-1], repr(stripped)[1:-1]]
@@ -77,10 +122,27 @@ def escaped_forms(document: str) -> list[str]:
     return [form for form in dict.fromkeys(forms) if "\\" in form and form not in (document, stripped)]
 
 
+def is_quoted(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is all that is between two quotation marks of one kind."""
+    return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
+
+
+def is_alone(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is quoted, or has its lines to itself."""
+    ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
+    return is_quoted(text, begin, end) or (ends_line and (begin == 0 or text[begin - 1] == "\n"))
+
+
 def is_bounded(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+
+
+def is_cut(text: str, begin: int, end: int) -> bool:
+    """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``."""
+    beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
+    return any(outer.isalnum() or (outer == inner and not inner.isspace()) for outer, inner in beside)
 
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:
@@ -94,10 +156,15 @@ def is_block(text: str, occurrence: Occurrence) -> bool:
     return ends_block(text, occurrence) and (occurrence.begin == 0 or text[occurrence.begin - 1] in "\n\"'")
 
 
-def _find_all(text: str, form: str, document: str) -> list[Occurrence]:
-    found: list[Occurrence] = []
+def _changes_in_print(document: str) -> bool:
+    """Whether a printed list may hold the text in another form."""
+    return not (document.isascii() and document.isprintable()) or any(each in document for each in "'\"\\")
+
+
+def _find_all(text: str, form: str) -> list[int]:
+    found: list[int] = []
     begin = text.find(form)
     while begin >= 0 and len(found) < MAX_OCCURRENCES:
-        found.append(Occurrence(begin, begin + len(form), document))
+        found.append(begin)
         begin = text.find(form, begin + 1)
     return found

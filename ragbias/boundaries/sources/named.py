@@ -9,7 +9,15 @@ from contextvars import ContextVar
 from ragbias.boundaries.sources.known_text import KnownText
 from ragbias.errors import WrongTypeError
 
-_current: ContextVar[tuple[str, ...] | None] = ContextVar("ragbias_documents", default=None)
+
+class _Block:
+    """A ``documents`` block. It is over for all its contexts once it was left in another than it was entered in."""
+
+    def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
+        self.texts, self.outer, self.over = texts, outer, False
+
+
+_current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=None)
 
 
 @contextmanager
@@ -24,16 +32,23 @@ def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     Raises:
         WrongTypeError: an element has no text, or ``docs`` is a single string.
     """
-    token = _current.set(document_texts(docs))
+    block = _Block(document_texts(docs), _current.get())
+    token = _current.set(block)
     try:
-        yield _current.get() or ()
+        yield block.texts
     finally:
-        _current.reset(token)
+        try:
+            _current.reset(token)
+        except ValueError:  # left in another context, as by a generator that is closed there
+            block.over = True
 
 
 def current_documents() -> tuple[str, ...] | None:
     """The documents of the innermost ``documents`` block around this code; ``None`` outside of any."""
-    return _current.get()
+    block = _current.get()
+    while block is not None and block.over:
+        block = block.outer
+    return None if block is None else block.texts
 
 
 def document_texts(
@@ -48,9 +63,7 @@ def document_texts(
         WrongTypeError: an element has no text, or ``docs`` is a single string or a dict.
     """
     if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
-        raise WrongTypeError(
-            f"documents must be a list of texts or documents, got {type(docs).__name__}; write [document]"
-        )
+        raise WrongTypeError(f"documents must be a list of texts or documents, got {_named(docs)}; write [document]")
     return tuple(_text(seen(document)) for document in docs)
 
 
@@ -74,4 +87,10 @@ def _text(document: object) -> str:
             metadata, name = getattr(document, "metadata", None), getattr(document, "id", None)
             known = metadata if isinstance(metadata, Mapping) else None
             return KnownText.of(text, known, name if isinstance(name, str) else None)
-    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {type(document).__name__}")
+    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {_named(document)}")
+
+
+def _named(value: object) -> str:
+    """A value in an error; of all but numbers only the type, as it may hold a document's text."""
+    name = type(value).__name__
+    return f"{name} {value!r}" if isinstance(value, (int, float)) else name

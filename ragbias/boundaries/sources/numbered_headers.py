@@ -95,12 +95,13 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     """The documents of the message ``text[begin:end]``, or why there are none."""
     fences = [begin + fence.start() for fence in FENCE.finditer(text[begin:end])]
     fenced = [header for header in headers if bisect(fences, header.begin) % 2]
-    several = Counter(header.style for header in headers if header not in fenced)
+    free = [header for header in headers if not bisect(fences, header.begin) % 2]
+    several = Counter(header.style for header in free)
     styles = [style for style, count in several.items() if count > 1]
     styles = [style for style in styles if style[0] != "bare"] or styles
     if len(styles) != 1:
         return [], "they are of several forms" if styles else ""
-    sequences = _consecutive([header for header in headers if header.style == styles[0] and header not in fenced])
+    sequences = _consecutive([header for header in free if header.style == styles[0]])
     examples = pairwise(sequences)  # a worked example has a question of its own
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
     last = sequences[-1]

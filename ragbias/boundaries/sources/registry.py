@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
 
@@ -24,6 +24,7 @@ class Registry:
             out.
         max_age: seconds after which a retrieval is forgotten.
         clock: a monotonic clock, in seconds.
+        process_wide: it remembers what anyone retrieved, so its texts are never looked for in system messages.
 
     Raises:
         ValueError: ``max_texts`` or ``max_characters`` is less than 1.
@@ -35,16 +36,28 @@ class Registry:
         max_characters: int = 16_000_000,
         max_age: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
+        process_wide: bool = False,
     ) -> None:
         for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
         self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
+        self.process_wide = process_wide
         self._lock = threading.Lock()
-        self._retrievals: OrderedDict[Retrieval, float] = OrderedDict()  # retrieval -> time, oldest first
+        self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
         self._n_texts = self._n_characters = 0
         self._counts: Counter[str] = Counter()  # number of retrievals that hold a text
-        self._index = NgramIndex()
+        self._index: NgramIndex | None = NgramIndex()  # with the counts; None until a copy is searched
+
+    def copy(self) -> Registry:
+        """A registry that remembers the same and goes its own way."""
+        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
+        with self._lock:
+            copied._retrievals = self._retrievals.copy()
+            copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
+        if copied._retrievals:
+            copied._index = None
+        return copied
 
     def add(self, texts: Iterable[str]) -> None:
         """Remember the texts of one retrieval; texts without any visible character are left out.
@@ -59,10 +72,8 @@ class Registry:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
                 self._n_characters += sum(map(len, retrieval))
-                for text in dict.fromkeys(retrieval):
-                    if not self._counts[text]:
-                        self._index.add(text)
-                    self._counts[text] += 1
+                if self._index is not None:
+                    self._enter(self._index, retrieval)
             self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
             self._retrievals[retrieval] = now
             self._forget(now)
@@ -77,14 +88,23 @@ class Registry:
         """The remembered texts that may occur in the prompt: all that do, as they are or escaped, and few others."""
         with self._lock:
             self._forget(self._clock())
+            if self._index is None:
+                self._index = NgramIndex()
+                for retrieval in self._retrievals:
+                    self._enter(self._index, retrieval)
             return self._index.candidates(prompt)
+
+    def forget_old(self) -> None:
+        """Let go of what is too old, which else happens when something is added or searched."""
+        with self._lock:
+            self._forget(self._clock())
 
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:
             self._retrievals.clear()
             self._counts.clear()
-            self._index.clear()
+            self._index = NgramIndex()
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
@@ -96,6 +116,12 @@ class Registry:
         sizes = accumulate(map(len, first))
         return tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
 
+    def _enter(self, index: NgramIndex, retrieval: Retrieval) -> None:
+        for text in dict.fromkeys(retrieval):
+            if not self._counts[text]:
+                index.add(text)
+            self._counts[text] += 1
+
     def _forget(self, now: float) -> None:
         while self._retrievals:
             retrieval, added = next(iter(self._retrievals.items()))
@@ -105,8 +131,12 @@ class Registry:
             del self._retrievals[retrieval]
             self._n_texts -= len(retrieval)
             self._n_characters -= sum(map(len, retrieval))
-            for text in dict.fromkeys(retrieval):
-                self._counts[text] -= 1
-                if not self._counts[text]:
-                    del self._counts[text]
-                    self._index.remove(text)
+            if self._index is not None:
+                self._leave(self._index, retrieval)
+
+    def _leave(self, index: NgramIndex, retrieval: Retrieval) -> None:
+        for text in dict.fromkeys(retrieval):
+            self._counts[text] -= 1
+            if not self._counts[text]:
+                del self._counts[text]
+                index.remove(text)

@@ -22,18 +22,13 @@ def known_in(text: str, registry: Registry, not_documents: Sequence[str] = ()) -
     What anyone retrieved is never looked for in ``not_documents``, other texts of the prompt.
     """
     known = occurrences_by_document(text, registry.likely_in(text), strict=True)
-    if is_process_wide(registry):
+    if registry.process_wide:
         excluded = [each for other in not_documents if other.strip() for each in occurrences_of(text, other)]
         known = {
             document: [each for each in found if not any(each.overlaps(other) for other in excluded)]
             for document, found in known.items()
         }
     return {document: found for document, found in known.items() if found}
-
-
-def is_process_wide(registry: Registry) -> bool:
-    """Whether it remembers what anyone retrieved."""
-    return bool(getattr(registry, "process_wide", False))
 
 
 def find(text: str, registry: Registry, known: Mapping[str, list[Occurrence]]) -> tuple[ContextSelection, str]:

@@ -64,11 +64,17 @@ def select_context(
         fields: by text, its metadata.
         lenient: as in ``document_groups``.
     """
+    certain = [each for each in occurrences if not each.doubtful]
+    if len(certain) < len(occurrences):
+        return ContextSelection.of_texts(certain, len(occurrences) - len(certain))
     group = largest_group(document_groups(text, occurrences, lenient), lambda each: each.span)
     if fields:
         for several in (occurrences, [each for each in occurrences if not _is_quoted(text, each, occurrences)]):
             texts = [each.span for each in several]
-            spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            try:
+                spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            except AmbiguousSegmentsError:
+                return ContextSelection.of_texts((), len(several))
             if spans:
                 return ContextSelection(several, spans)
     if len(group) == len(occurrences):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ragbias.boundaries.patterns import NUMBER, NUMBERED_HEADER, common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Span, loosened, looseness, stripped
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_FIRST_HEADER = 500  # characters before the first document in which its header is looked for
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
+OWN_SPACE = (
+    "some documents begin or end with white space of their own, which cannot be told from the separator here; strip "
+    "the documents before they are printed, or join them with a blank line"
+)
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
 
 
@@ -34,6 +38,23 @@ class Surroundings:
 
 
 def split(text: str, spans: Sequence[Span]) -> Surroundings:
+    """Tell separators from headers and footers, in the first reading of the documents' outer white space that fits.
+
+    Where documents differ in it (``LooseSpan``), they may be printed in full or stripped. See ``split_in_one_reading``.
+    """
+    try:
+        return split_in_one_reading(text, spans)
+    except AmbiguousSegmentsError:
+        if not any(looseness(spans)):
+            raise
+        bare = [stripped(text, span) for span in spans]
+        gaps = split_in_one_reading(text, bare)
+        blanks = [inner[0] - outer[0] for inner, outer in zip(bare, spans, strict=True)]
+        headers = [header[: len(header) - blank] for header, blank in zip(gaps.headers, blanks, strict=True)]
+        return replace(gaps, headers=headers)
+
+
+def split_in_one_reading(text: str, spans: Sequence[Span]) -> Surroundings:
     """Tell separators from headers and footers.
 
     Words between two documents belong to one of them, to which one is read off the text around all: they are the same
@@ -76,10 +97,11 @@ def with_headers(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
         AmbiguousSegmentsError: as ``split``.
     """
     headers = [header.lstrip() for header in split(text, spans).headers] if spans else []
-    return tuple(
+    whole = [
         (begin - len(header) if re.search(r"\w", header) else begin, end)
         for header, (begin, end) in zip(headers, spans, strict=True)
-    )
+    ]
+    return tuple(loosened(whole, looseness(spans)))
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:

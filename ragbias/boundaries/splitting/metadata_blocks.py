@@ -15,7 +15,9 @@ from typing import TypeAlias
 
 from ragbias.boundaries.matching.occurrences import is_bounded
 from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Looseness, Span, loosened, looseness, stripped
+from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, RULES
+from ragbias.errors import AmbiguousSegmentsError
 
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps that a template is read off
@@ -60,12 +62,30 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
 
     Returns:
         ``None`` if there is no metadata between the documents, or no template or more than one explains all of it.
+
+    Raises:
+        AmbiguousSegmentsError: the documents differ in their outer white space, and what belongs to them depends on
+            whether they are printed stripped.
     """
+    loose = looseness(spans)
+    found = [_with_metadata(text, spans, fields)]
+    if any(loose):
+        bare = [stripped(text, span) for span in spans]
+        found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
+    several = [each for each in found if each]
+    if len({tuple(stripped(text, span) for span in each) for each in several}) > 1:
+        raise AmbiguousSegmentsError(OWN_SPACE)
+    if not several:
+        return None
+    has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
+    has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
+    return loosened(several[0], Looseness(loose.left and not has_header, loose.right and not has_footer))
+
+
+def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
     if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
-    spans = _with_quotes(text, spans)
-    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
     distinct = _distinct(fields)
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
@@ -79,6 +99,13 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
             if found:
                 return found[0] if len(found) == 1 else None
     return None
+
+
+def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
+    """Whether all gaps begin, and end, with the same white space; else no template gives all of them."""
+    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
+    before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
+    return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
 def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
@@ -95,14 +122,6 @@ def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
         others = [each for each in matches if gap[each.begin : each.end] == value and each != kept]
         if others:
             yield frozenset((each.begin, each.end) for each in others)
-
-
-def _with_quotes(text: str, spans: Sequence[Span]) -> Sequence[Span]:
-    """The spans with the quotation marks around them where these differ, as ``repr`` writes them."""
-    quotes = [(text[begin - 1 : begin], text[end : end + 1]) for begin, end in spans]
-    if all(left == right and left in ("'", '"') for left, right in quotes) and len(set(quotes)) > 1:
-        return [(begin - 1, end + 1) for begin, end in spans]
-    return spans
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
@@ -182,6 +201,7 @@ def _apply(
     head = common_suffix(template.between, before).lstrip()
     rest = template.between.removesuffix(head)
     foot = common_prefix(rest, after).rstrip()
+    foot = "" if RULES.fullmatch(foot + "\n") else foot
     if holds_words(rest[len(foot) :]):
         return None  # the first document lacks a part of the header, or the last one of the footer
     return [

@@ -5,11 +5,9 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 
-from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
+from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
 from ragbias.boundaries.patterns import is_separator
 from ragbias.boundaries.spans import Span
-
-MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 
 
 def outermost(text: str, known: Mapping[str, list[Occurrence]]) -> list[Occurrence]:

@@ -10,15 +10,19 @@ from typing import Annotated, Any, Literal
 import torch
 import yaml  # comes with transformers
 
+from ragbias.checks import Bounds, shown
 from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation import bounds
 from ragbias.evaluation.extras import required
 from ragbias.evaluation.tasks import TASKS, as_paths, make
 from ragbias.evaluation.tasks.task import Task
 from ragbias.evaluation.validation import complaints
+from ragbias.files import irregular
 
 required("pydantic", "bench")
 
 from pydantic import (  # noqa: E402
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,8 +54,22 @@ def _joined(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
 
 
+def _within(each: Bounds) -> AfterValidator:
+    """Refuses a number outside of the bounds."""
+
+    def checked(value: int) -> int:
+        if not each.least <= value <= each.most:
+            raise ValueError(f"expected a whole number from {each}, got {shown(value)}")
+        return value
+
+    return AfterValidator(checked)
+
+
 Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
-Positive = Annotated[StrictInt, Field(ge=1)]
+
+
+Seed = Annotated[StrictInt, _within(bounds.SEED)]
+Limit = Annotated[StrictInt, _within(bounds.QUESTIONS)]
 
 
 class HarnessOptions(BaseModel):
@@ -67,7 +85,7 @@ class HarnessOptions(BaseModel):
 
     tasks: Names = (MMLU,)
     include_path: Path | None = None
-    limit: Positive | None = None
+    limit: Limit | None = None
 
 
 class TaskSettings(BaseModel):
@@ -147,12 +165,12 @@ class BenchConfiguration(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    seeds: Annotated[tuple[StrictInt, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
-    limit: Positive | None = None
-    batch_size: Positive = 8
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    limit: Limit | None = None
+    batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8
     dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
-    workers: Positive = 2
+    workers: Annotated[StrictInt, _within(bounds.WORKERS)] = 2
     cost: StrictBool = True
     out: Path
 
@@ -189,6 +207,8 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     Raises:
         RunError: the file is no mapping of the settings' names; names the file and the key.
     """
+    if kind := irregular(file):
+        raise RunError(f"{file} is {kind}; expected a regular file of YAML")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except RecursionError as error:

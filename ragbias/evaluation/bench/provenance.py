@@ -13,6 +13,7 @@ from transformers import AutoConfig
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
+from ragbias.evaluation.model_loading import refuse_irregular
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def check_model(name: str) -> None:
     folder = Path(name)
     if folder.exists() and not (folder / "config.json").is_file():
         raise RunError(f"model {name!r} is no folder with a model: it has no config.json")
+    refuse_irregular(name)
     try:
         AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:

@@ -41,7 +41,7 @@ def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[
         MissingExtraError: ray is not installed.
         RunError: workers die over the same unit again and again.
     """
-    ray = _ray()
+    ray = load_ray()
     started = not ray.is_initialized()
     if started:
         _start(ray, workers)
@@ -93,7 +93,12 @@ class _Pool:
         self._running[actor.records.remote(unit)] = actor, unit
 
 
-def _ray() -> Any:
+def load_ray() -> Any:
+    """Ray's module.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of a change to come
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # what other workers met when a run ends with an error

@@ -7,17 +7,17 @@ from typing import Any
 
 from rich.progress import Progress, TaskID
 
+from ragbias.errors import MethodError
 from ragbias.evaluation.bench import local_engine, ray_engine
 from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.provenance import check_model, described
-from ragbias.evaluation.bench.store import RecordFile, Store, refuse_other_contents
+from ragbias.evaluation.bench.store import RecordFile, Store, holds_records, refuse_other_contents
 from ragbias.evaluation.cost.generation_cost import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import (
     COST,
     HARNESS,
-    SETTINGS,
     SUMMARY,
     Costs,
     cost_key,
@@ -29,7 +29,7 @@ from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
-from ragbias.methods import NoMethod
+from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
 COST_PROMPTS = 5  # for each number of documents; one in each round
@@ -50,8 +50,8 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     plan = Plan.of(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
-    if not (settings.out / SETTINGS).exists():
-        _try_models(settings, models)
+    if not holds_records(settings.out):
+        _try(settings, plan, models)
     with Store(settings.out, described(settings)) as store:
         _answer(plan, store, settings, models, bar, len(keys) + len(noise_keys))
         store.records.put_in_order(keys)
@@ -63,13 +63,39 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     return summary
 
 
-def _try_models(settings: BenchConfiguration, models: Models) -> None:
-    """Fail over a model that cannot be loaded before a folder is made; the first one stays loaded."""
+def _try(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
+    """Fail before a folder is made over what is missing or does not fit; the first model stays loaded.
+
+    Raises:
+        RunError: a model cannot be loaded, or lm-eval has no such task.
+        MissingExtraError: of the engine, or of lm-eval.
+        MethodError: a method does not fit a model.
+        PromptTooLongError: of the prompt that has the most letters; as the others of ``DebiasedLM.prepare``.
+    """
+    if settings.engine == "ray":
+        ray_engine.load_ray()
+    for task in settings.tasks:
+        if task.name == HARNESS_TASK:
+            from ragbias.evaluation.lm_eval.harness import task_manager
+
+            options = HarnessOptions.model_validate(task.options)
+            task_manager(options.tasks, options.include_path)
+    longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
-        if settings.engine == "ray":
-            load_model(model, dtype=settings.dtype)  # to the CPU, for its workers need the GPU
-        else:
-            models.load(model)
+        # to the CPU for ray, whose workers need the GPU
+        lm = load_model(model, dtype=settings.dtype) if settings.engine == "ray" else models.load(model)
+        for label, method in plan.methods[model].items():
+            _validate(label, method, lm)
+        for task, case in longest:
+            lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
+
+
+def _validate(label: str, method: Method, lm: DebiasedLM) -> None:
+    config = lm.model.config.get_text_config()
+    try:
+        method.validate(config.hidden_size, config.num_hidden_layers)
+    except MethodError as error:
+        raise MethodError(f"method {label}, model {lm.name}: {error}") from error
 
 
 def _answer(plan: Plan, store: Store, settings: BenchConfiguration, models: Models, bar: Progress, total: int) -> None:

@@ -6,14 +6,15 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.data.run_folder import NOISE, ROWS, SETTINGS, read_about
-from ragbias.files import write_atomically
+from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, read_about
+from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"
 
@@ -24,13 +25,14 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
+        read = read_records(path)
         _cut_torn_line(path)
-        self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
+        self.by_key: dict[Key, Record] = {record.key: record for record in read}
 
     def append(self, records: Sequence[Record]) -> int:
         """Keep the records that are new; they are on disk when this returns. Returns their number."""
         new = [record for record in records if record.key not in self.by_key]
-        with self.path.open("ab") as file:
+        with naming(self.path), self.path.open("ab") as file:
             file.write(as_lines(new).encode())
             file.flush()
             os.fsync(file.fileno())
@@ -47,6 +49,9 @@ class RecordFile:
 class Store:
     """The folder of a run, locked while this is open.
 
+    A run that is refused, or stopped, before it has given a record leaves nothing behind. Where one was killed so
+    early, its folder is taken for another run.
+
     Args:
         folder: is made if it is not there.
         about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
@@ -60,12 +65,14 @@ class Store:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
         refuse_other_contents(folder)
+        self._made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:
             self._take_lock()
             self._check_settings(json.loads(json.dumps(about)))
             self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
+            sync_folder(folder)
         except BaseException:
             self._lock.close()
             raise
@@ -77,7 +84,7 @@ class Store:
             raise RunError(f"{self.folder}: another process writes there; wait for it, or give a new folder") from None
 
     def _check_settings(self, about: dict[str, Any]) -> None:
-        if before := read_about(self.folder):
+        if (before := read_about(self.folder)) and holds_records(self.folder):
             if changed := _changes(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
         else:
@@ -93,7 +100,18 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if error is not None and not holds_records(self.folder):
+            for name in (*FILES, LOCK):
+                (self.folder / name).unlink(missing_ok=True)
+            with suppress(OSError):  # the user's own file lies there, or another process has come
+                for made in self._made:
+                    made.rmdir()
         self._lock.close()
+
+
+def holds_records(folder: Path) -> bool:
+    """Whether a run has given anything yet."""
+    return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
 
 
 def refuse_other_contents(folder: Path) -> None:
@@ -103,6 +121,10 @@ def refuse_other_contents(folder: Path) -> None:
     if folder.is_dir() and not (folder / SETTINGS).exists():
         others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
         if others:
+            if others[0] in FILES:
+                raise RunError(
+                    f"{folder} holds {others[0]!r} and no {SETTINGS} of a bench; put that back, or give a new folder"
+                )
             raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
 
 

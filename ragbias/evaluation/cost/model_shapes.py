@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 
 from ragbias.binding.architectures import family_of
 from ragbias.errors import ArgumentError
+from ragbias.evaluation.model_loading import refuse_irregular
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.models import local_path
 
@@ -42,6 +43,7 @@ def config_of(name: str) -> PreTrainedConfig:
     """The config of a model by its name: ``"tiny"``, a hub name, a folder, or a config file."""
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: there is no such file")
+    refuse_irregular(name)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:

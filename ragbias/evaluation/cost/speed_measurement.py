@@ -14,8 +14,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
-from ragbias.checks import check_choice, check_whole
+from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.evaluation import bounds
 from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.forward_cost import ForwardCost, measure
@@ -60,9 +61,9 @@ class SpeedSettings:
     def __post_init__(self) -> None:
         for name in ("layers", "tokens", "total_tokens", "batch", "rounds", "steps"):
             if getattr(self, name) is not None:
-                check_whole(name, getattr(self, name), 1, ArgumentError)
+                check_whole_between(name, getattr(self, name), getattr(bounds, name.upper()), ArgumentError)
         for count in self.documents:
-            check_whole("documents", count, 1, ArgumentError)
+            check_whole_between("documents", count, bounds.DOCUMENTS, ArgumentError)
         check_backend(self.backend)
         _check_choice("shape", self.shape, model_shapes.SHAPES)
         _check_choice("dtype", self.dtype, model_shapes.DTYPES)

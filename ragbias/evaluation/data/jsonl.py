@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ragbias.errors import DataError, RunError
+from ragbias.files import irregular
 
 T = TypeVar("T")
+LONGEST_LINE = 2**28  # bytes, so that a file without line ends does not fill the memory
 WORDS = {str: "a string", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"}
 
 
@@ -104,18 +106,20 @@ def read_lines(path: Path) -> Iterator[Line]:
         DataError: it is no regular file; a pipe gives its lines only once, and data is read several times.
         OSError: the file cannot be opened.
     """
-    if path.exists() and not path.is_file():
-        raise DataError(f"{path} is no regular file; expected one of JSON lines, .jsonl or .jsonl.gz")
+    if kind := irregular(path):
+        raise DataError(f"{path} is {kind}; expected a regular file of JSON lines, .jsonl or .jsonl.gz")
     number, found = 0, False
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         while True:
             try:
-                raw = next(file, None)
+                raw = file.readline(LONGEST_LINE)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise _error(path, number + 1, f"broken gzip ({error}); fetch the file again") from error
-            if raw is None:
+            if not raw:
                 break
             number += 1
+            if len(raw) == LONGEST_LINE:
+                raise _error(path, number, f"longer than {LONGEST_LINE >> 20} MiB; expected one object per line")
             if raw.strip():
                 found = True
                 yield Line(path, number, _parsed(path, number, raw))

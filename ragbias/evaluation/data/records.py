@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from ragbias.errors import DataError
 from ragbias.evaluation.extras import required
 from ragbias.evaluation.validation import complaints
+from ragbias.files import irregular
 
 required("pydantic", "bench")
 
@@ -37,8 +38,8 @@ class Record:
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
         shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
             number is the same document in all records of one question, equally many ``documents`` and the same
-            ``seed``. Only of methods that reorder the documents, and of ``none``, which shows them as given; else
-            empty.
+            ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
+            them as given; else empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -82,6 +83,8 @@ def read_records(path: Path) -> list[Record]:
     Raises:
         DataError: a line is no record; names file and line.
     """
+    if kind := irregular(path):
+        raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
     return [_record(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]

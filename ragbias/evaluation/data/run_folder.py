@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from ragbias.errors import DataError
 from ragbias.evaluation.extras import required
 from ragbias.evaluation.validation import complaints
+from ragbias.files import irregular
 
 required("pydantic", "bench")
 
@@ -20,6 +21,7 @@ COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
 HARNESS = "harness.json"  # numbers of records of the parts that lm-eval has run
+FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY, HARNESS)
 
 Costs = dict[str, dict[str, dict[str, Any]]]
 
@@ -72,11 +74,14 @@ def _checked(path: Path, form: TypeAdapter[Any]) -> Any:
     """The data of a file, unchanged; ``None`` if there is no file."""
     if not path.exists():
         return None
+    remedy = "put the file back" if path.name == SETTINGS else "put the file back, or remove it"
+    if kind := irregular(path):
+        raise DataError(f"{path} is {kind}, no regular file; {remedy}")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         form.validate_python(data, strict=True)
     except ValidationError as error:
-        raise DataError(f"{path} is damaged: {complaints(error)}; put the file back, or remove it") from error
+        raise DataError(f"{path} is damaged: {complaints(error)}; {remedy}") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is damaged, no JSON: {error}; put the file back, or remove it") from error
+        raise DataError(f"{path} is damaged, no JSON: {error}; {remedy}") from error
     return data

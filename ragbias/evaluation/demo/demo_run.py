@@ -24,9 +24,19 @@ from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks import Case, Task
 from ragbias.evaluation.tasks.by_position import Curve, measure
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.files import writing
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
+from ragbias.methods import (
+    AttentionSorting,
+    CanonicalOrder,
+    ChannelScaling,
+    LongContextReorder,
+    Method,
+    NoMethod,
+    Pine,
+    Segmented,
+)
 from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
@@ -57,7 +67,7 @@ def demo_methods(model: str) -> list[Method]:
     scaling: list[Method] = []
     with suppress(MethodError):
         scaling.append(ChannelScaling.from_profile(model))
-    return [NoMethod(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
+    return [NoMethod(), Segmented(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
 
 
 def as_text(passage: Passage) -> str:
@@ -203,13 +213,15 @@ def save(outcome: dict[str, Any], folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     plain = {"settings": outcome["settings"], "results": outcome["results"]}
-    (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
+    with writing(folder / "results.json"):
+        (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
     settings = outcome["settings"]
     title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
     panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
     figure = overlaid(panels)
     figure.suptitle(literal(title))
-    figure.savefig(folder / "bias.png", dpi=120)
+    with writing(folder / "bias.png"):
+        figure.savefig(folder / "bias.png", dpi=120)
 
 
 def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, list[float | None]]]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from ragbias.errors import DataError
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.files import irregular
 from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
 
 ENDINGS = (".txt", ".md", ".rst")
+LARGEST = 2**28  # bytes of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> list[str]:
@@ -22,6 +24,8 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
     """
     if not path.exists():
         raise DataError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
+    if not path.is_dir() and (kind := irregular(path)):
+        raise DataError(f"{path} is {kind}; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = (
         sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
         if path.is_dir()
@@ -34,6 +38,8 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
 
 
 def _read(file: Path) -> str:
+    if file.stat().st_size > LARGEST:
+        raise DataError(f"{file} is larger than {LARGEST >> 20} MiB; split it, or leave it out")
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

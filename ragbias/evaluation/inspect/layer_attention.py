@@ -111,10 +111,9 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     tokens = request.tokens
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
-    inside = [tokens.documents[index] for index in watched.document_order(tokens.documents)]
-    came = request.origin.tokens.documents
-    indices = [next(index for index, other in enumerate(inside) if other is document) for document in came]
-    return torch.stack(watched.mass)[:, indices]
+    given = request.report.order or range(len(tokens.documents))
+    came = [given[index] for index in watched.document_order(tokens.documents)]  # of each document inside the model
+    return torch.stack(watched.mass)[:, sorted(range(len(came)), key=came.__getitem__)]
 
 
 def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:

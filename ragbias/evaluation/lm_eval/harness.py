@@ -49,7 +49,7 @@ def harness_records(
         MissingExtraError: lm-eval is not installed.
     """
     lm_class = model_class()
-    manager = _manager(tasks, include_path)
+    manager = task_manager(tasks, include_path)
     lm = lm_class(model, method=method)
     return [record for task in tasks for record in _records_of(lm, manager, task, model, label, limit, seed)]
 
@@ -66,8 +66,14 @@ def model_class() -> type[RagBiasLM]:
     return RagBiasLM
 
 
-def _manager(tasks: Sequence[str], include_path: Path | None) -> Any:
-    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list."""
+def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
+    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list.
+
+    Raises:
+        RunError: no task has this name.
+        MissingExtraError: lm-eval is not installed.
+    """
+    required("lm_eval.tasks", "lm-eval")
     from lm_eval.tasks import TaskManager
 
     if include_path is not None:

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from ragbias.checks import check_whole
+from ragbias.checks import check_whole_between, shown
 from ragbias.errors import RunError
+from ragbias.evaluation import bounds
 
-LISTS = {"documents": 1, "positions": 0}  # fields of several whole numbers, and the least of each
-NUMBERS = {"orders": 1, "limit": 1}
+LISTS = {"documents": bounds.DOCUMENTS, "positions": bounds.POSITIONS}  # fields of several whole numbers
+NUMBERS = {"orders": bounds.ORDERS, "limit": bounds.QUESTIONS, "seed": bounds.SEED}
 
 
 def check_fields(task: Any) -> None:
     """Raise ``RunError`` unless a task's fields hold numbers in range, different ones in lists, and flags."""
-    for name, least in LISTS.items():
+    for name, each in LISTS.items():
         values = getattr(task, name, None)
         if values is None:
             continue
-        whole = all(type(each) is int and each >= least for each in values)
+        whole = all(type(value) is int and each.least <= value <= each.most for value in values)
         if not values or not whole or len(set(values)) < len(values):
-            raise RunError(f"{task.name}: {name}={values!r}; expected different whole numbers >= {least}")
-    for name, least in NUMBERS.items():
+            raise RunError(f"{task.name}: {name}={shown(values)}; expected different whole numbers from {each}")
+    for name, each in NUMBERS.items():
         value = getattr(task, name, None)
         if value is not None:
-            check_whole(f"{task.name}: {name}", value, least, RunError)
-    seed = getattr(task, "seed", 0)
-    if type(seed) is not int:
-        raise RunError(f"{task.name}: seed={seed!r}; expected a whole number")
+            check_whole_between(f"{task.name}: {name}", value, each, RunError)
     indices = getattr(task, "indices", True)
     if type(indices) is not bool:
         raise RunError(f"{task.name}: indices={indices!r}; expected true or false")

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
-from ragbias.files import write_atomically
+from ragbias.files import irregular, write_atomically
 
 VERSION = 1
 FIELDS = ("model", "hidden_size", "n_layers", "channel", "factor", "layers")
@@ -65,6 +65,8 @@ class Profile:
         Raises:
             MethodError: the file cannot be read or is no profile; the message names the file and the field.
         """
+        if kind := irregular(Path(path)):
+            raise MethodError(f"profile {path} is {kind}; expected a JSON file that `ragbias calibrate --out` wrote")
         try:
             data = json.loads(Path(path).read_text())
         except (OSError, ValueError, RecursionError) as error:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ragbias.errors import ArgumentError
 from ragbias.models.tiny.attributes import ATTRIBUTES, FILLERS, Attribute
 from ragbias.models.tiny.words import KINDS, NAME_WORDS
 
@@ -75,7 +76,7 @@ _WORDS = {held_out: sorted(names) for held_out, names in _NAMES.items()}
 def _sample_names(rng: random.Random, count: int, held_out: bool) -> list[str]:
     available = _WORDS[held_out]
     if count > len(available):
-        raise ValueError(f"{count} passages asked for, but names are unique and the world has {len(available)}")
+        raise ArgumentError(f"{count} passages asked for, but names are unique and the world has {len(available)}")
     return [rng.choice(_NAMES[held_out][word]) for word in rng.sample(available, count)]
 
 
@@ -93,7 +94,7 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
     `attributes` is how many kinds of facts occur among them; None draws that number.
 
     Raises:
-        ValueError: if `count` exceeds the number of different names.
+        ArgumentError: if `count` exceeds the number of different names.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -127,7 +128,7 @@ def held_out_corpus(size: int, seed: int) -> list[Passage]:
     """`size` passages about different held-out entities; each answers at least one question.
 
     Raises:
-        ValueError: if `size` exceeds the number of different held-out names.
+        ArgumentError: if `size` exceeds the number of different held-out names.
     """
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
@@ -138,10 +139,10 @@ def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list
     """`count` different questions, each with one right answer in `corpus`.
 
     Raises:
-        ValueError: if the corpus does not hold `count` facts.
+        ArgumentError: if the corpus does not hold `count` facts.
     """
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
-        raise ValueError(f"{count} questions asked for, but the corpus states {len(stated)} facts")
+        raise ArgumentError(f"{count} questions asked for, but the corpus states {len(stated)} facts")
     return [ask(rng, fact, passage) for fact, passage in rng.sample(stated, count)]

@@ -79,7 +79,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
         (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
         (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'lm-eval' has none"),
-        ((*QUICK, "--methods", "none", "--positions", "0,x"), "--positions '0,x': expected whole numbers"),
+        ((*QUICK, "--methods", "none", "--positions", "0,x"), "'--positions': must be whole numbers from 0 to 9,999"),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),
         ((*QUICK, "--methods", "none", "--engine", "dask"), "engine:"),
@@ -100,3 +100,30 @@ def test_a_folder_of_another_kind_ends_with_code_2(bench, tmp_path):
     (tmp_path / "notes.txt").touch()
     code, _, errors = bench(*QUICK, "--methods", "none", "--out", tmp_path)
     assert code == 2 and "holds 'notes.txt' and no run" in errors
+
+
+@pytest.mark.parametrize("name", ["settings.json", "cost.json", "harness.json"])
+def test_what_is_said_of_a_damaged_file_helps(bench, cli, tmp_path, name):
+    """Put back: all goes on. Removed, where that is offered: the bench and its report go on without it."""
+    out = tmp_path / "run"
+    whole = (*QUICK, "--methods", "none", "--out", out)
+    assert bench(*whole)[0] == 0
+    file, before = out / name, (out / name).read_bytes() if (out / name).exists() else b"{}"
+    for damage in ("{", "[]", "7"):
+        file.write_text(damage)
+        for command in ((bench, whole), (cli, ("report", out))):
+            code, _, errors = command[0](*command[1])
+            if command[0] is cli and name == "harness.json":
+                assert code == 0  # reports do not read it
+                continue
+            assert code == 2 and f"{name} is damaged" in errors and "put the file back" in errors
+            assert ("or remove it" in errors) == (name != "settings.json")
+        file.write_bytes(before)
+        assert bench(*whole)[0] == 0
+    file.unlink()
+    assert cli("report", out)[0] == 0
+    code, _, errors = bench(*whole)
+    if name == "settings.json":
+        assert code == 2 and "holds 'noise.jsonl' and no settings.json of a bench; put that back, or give" in errors
+    else:
+        assert code == 0

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import combinations, groupby
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -11,11 +12,15 @@ from rich.progress import Progress
 from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
-from ragbias.errors import MethodError, RunError
+from ragbias.errors import MethodError, PromptTooLongError, RunError
 from ragbias.evaluation.bench.configuration import checked
+from ragbias.evaluation.bench.local_engine import records_of
+from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.data.records import as_lines, read_records
+from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
+from ragbias.methods.parse import parse_methods
 from ragbias.models import tiny
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
@@ -114,6 +119,17 @@ def test_orders_shown_agree_wholly_if_they_are_canonical_and_are_not_known_of_me
     assert reordered["pine"]["kendall_tau"] is None
 
 
+def test_segmented_stands_beside_none_and_shows_the_documents_as_given(tmp_path):
+    summary = silently(settings(tmp_path / "run", limit=1, cost=True, methods="segmented,none,pine"))
+    methods = summary["results"][0]["methods"]
+    assert methods["none"]["cost"]["prefill_ratio"] == [1, 1, 1]
+    assert methods["segmented"]["cost"]["prefill_ratio"] != [1, 1, 1]
+    by_method = {}
+    for record in read_records(tmp_path / "run" / "rows.jsonl"):
+        by_method.setdefault(record.method, []).append(record.shown)
+    assert by_method["segmented"] == by_method["none"] and set(by_method["pine"]) == {()}
+
+
 def test_orders_shown_by_a_fixed_rule_agree_as_that_rule_says(reordered):
     given = ["Gabcde", "abcGde", "abcdeG"]  # the gold document first, fourth and last
     shown = [[order[index] for index in (1, 3, 5, 4, 2, 0)] for order in given]
@@ -138,9 +154,33 @@ def test_another_run_in_the_folder_is_refused(whole):
 
 
 def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
+    task = TinyQA(documents=(3,), limit=1)
+    methods = parse_methods("none,pine(layers=(0,99))")
+    found = records_of(Unit("tiny", task, tuple(task.cases()), methods, 4), load_model("tiny"))
+    assert {record.method for record in next(found)} == {"none"}
     with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), case 'tiny/0/3/0/0/0'.*99"):
-        silently(settings(tmp_path / "run", methods="none,pine(layers=(0,99))"))
-    assert {record.method for record in read_records(tmp_path / "run" / "rows.jsonl")} == {"none"}
+        next(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"methods": "none,pine(layers=(0,99))"}, r"pine\(layers=\(0,99\)\), model tiny: .*4 layers"),
+        ({"tasks": [TASK, {"name": "kv-retrieval", "data": "long.jsonl"}]}, "window"),
+        ({"methods": "none", "tasks": [TASK, {"name": "lm-eval", "tasks": ["no-such-task"]}]}, "no-such-task"),
+    ],
+    ids=["layers", "window", "lm-eval"],
+)
+def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_run_is_not(
+    tmp_path, monkeypatch, changes, complaint
+):
+    monkeypatch.chdir(tmp_path)
+    line = {"key": "a", "value": "b", "ordered_kv_records": [["a", "b"], *[[f"k{n}", "v " * 2000] for n in range(9)]]}
+    Path("long.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises((MethodError, RunError, PromptTooLongError), match=complaint):
+        silently(settings(tmp_path / "run", **changes))
+    assert [path.name for path in tmp_path.iterdir()] == ["long.jsonl"]
+    silently(settings(tmp_path / "run", limit=1))
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such/folder"])

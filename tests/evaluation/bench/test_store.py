@@ -4,7 +4,7 @@ import multiprocessing
 
 import pytest
 
-from ragbias.errors import DataError, RunError
+from ragbias.errors import DataError, MethodError, RunError
 from ragbias.evaluation.bench.store import Store
 from ragbias.evaluation.data.records import Record, as_lines
 
@@ -44,7 +44,8 @@ def test_records_are_put_in_the_order_of_the_plan(tmp_path):
 
 
 def test_another_run_is_refused_by_what_differs(tmp_path):
-    Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
+    with Store(tmp_path / "run", ABOUT) as store:
+        store.records.append([record("a")])
     other = {"decides": {"methods": "none,pine", "limit": 3}}
     with pytest.raises(RunError, match=r"run holds another run \(methods was 'none' and is 'none,pine' now\)"):
         Store(tmp_path / "run", other)
@@ -94,3 +95,26 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     done.set()
     process.join()
     Store(tmp_path / "run", ABOUT).__exit__(None, None, None)
+
+
+def test_a_run_without_a_record_leaves_nothing_and_what_lay_there_stays(tmp_path):
+    for folder in (tmp_path / "a" / "b" / "run", tmp_path / "empty"):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        with pytest.raises(KeyboardInterrupt), Store(folder, ABOUT):
+            raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    with pytest.raises(MethodError), Store(tmp_path / "run", ABOUT) as store:
+        store.records.append([record("a")])
+        raise MethodError("refused")
+    with Store(tmp_path / "run", ABOUT) as store:
+        assert list(store.records.by_key) == [record("a").key]
+
+
+def test_a_folder_of_a_run_that_was_killed_before_its_first_record_is_free_for_another(tmp_path):
+    with Store(tmp_path / "run", ABOUT):
+        pass
+    other = {"decides": {"methods": "none,pine", "limit": 3}}
+    with Store(tmp_path / "run", other) as store:
+        store.records.append([record("a")])
+    with pytest.raises(RunError, match="holds another run"):
+        Store(tmp_path / "run", ABOUT)

@@ -138,5 +138,5 @@ def test_no_files_and_two_of_one_name_are_refused(paths: list[Path], message: st
 
 def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "data.jsonl")
-    with pytest.raises(DataError, match="is no regular file"):
+    with pytest.raises(DataError, match="is a named pipe; expected a regular file"):
         list(read_lines(tmp_path / "data.jsonl"))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ragbias.errors import ArgumentError
 from ragbias.models.tiny import world
 from training.batches import Lesson, questions
 from training.tokenizer import build
@@ -66,9 +67,9 @@ def test_questions_have_one_answer_in_the_corpus() -> None:
 
 
 def test_asking_for_too_much_says_what_there_is() -> None:
-    with pytest.raises(ValueError, match="10000 passages"):
+    with pytest.raises(ArgumentError, match="10000 passages"):
         world.held_out_corpus(10_000, seed=0)
-    with pytest.raises(ValueError, match="1000 questions"):
+    with pytest.raises(ArgumentError, match="1000 questions"):
         world.held_out_questions(world.held_out_corpus(10, seed=0), 1000, seed=0)
 
 

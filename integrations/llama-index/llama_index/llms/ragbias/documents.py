@@ -15,32 +15,37 @@ from ragbias.boundaries.sources.named import check_lasting, document_texts
 
 
 def find(
-    text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None = None, include_headers: bool = False
+    text: str,
+    documents: Sequence[Any] | None,
+    segmenter: Segmenter | None = None,
+    include_headers: bool = False,
+    system: Sequence[str] = (),
 ) -> Boundaries:
     """The documents in the final prompt: those given with the call, those of its synthesis, those seen lately.
-
-    Without an open synthesis, the one closed last is taken for the prompt's own if its documents occur there, and no
-    others that were seen lately explain more of the prompt.
 
     Args:
         documents: texts, or nodes with or without score; an empty list says that there are none.
         segmenter, include_headers: as in ``ragbias.boundaries.locate``.
+        system: texts of system messages, in which nothing is found that only others retrieved.
     """
     given = current_documents() if documents is None else _texts_of(documents)
     synthesis = listener.open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    settings: dict[str, Any] = dict(segmenter=segmenter, include_headers=include_headers)
-    found = locate(text, documents=given, run=[texts], registry=listener.registry(), **settings)
-    if given is None and synthesis is None and (closed := listener.closed_synthesis()):
-        again = locate(text, run=[closed.texts], include_headers=include_headers)
-        if again.source == "run" and again.n_found >= max(1, found.n_found):
-            found, synthesis, unread = again, closed, closed.failures
+    found = locate(
+        text,
+        documents=given,
+        run=[texts],
+        registry=listener.registry(),
+        segmenter=segmenter,
+        include_headers=include_headers,
+        not_documents=system,
+    )
     expected = found.n_expected
     if found.source == "none":
-        unread = unread or listener.failures()[-1:]
+        unread = unread or (listener.failure(),)
     if given is None and synthesis and found.source in ("run", "none"):
         expected += len(synthesis.failures)
-    return replace(found, n_expected=expected, reason="; ".join(part for part in (found.reason, *unread) if part))
+    return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
 
 
 def missing() -> MissingDocuments:

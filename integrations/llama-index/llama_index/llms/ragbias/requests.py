@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from llama_index.llms.ragbias.responses import AnswerSoFar, ResponseBuilder
 
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.last_report import LastReports
+from ragbias.adapters.last_report import LastReports, Owner
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -35,7 +35,7 @@ class PreparedCall:
         parallel: whether it may have more than one call of a tool.
     """
 
-    owner: object
+    owner: Owner
     lm: DebiasedLM
     request: Request
     arguments: dict[str, Any]
@@ -75,7 +75,6 @@ class PreparedCall:
         return ResponseBuilder(respond, self.form, self.parallel).whole(self._remembered(generation))
 
     def _remembered(self, generation: Generation) -> Generation:
-        reports.separate()
         reports.note(self.owner, generation.report.as_dict())
         return generation
 

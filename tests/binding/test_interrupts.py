@@ -1,0 +1,98 @@
+"""An interrupt at any line of attaching or detaching leaves a model that runs as before, and nothing that stays."""
+
+import signal
+import sys
+import threading
+
+import pytest
+import torch
+
+import ragbias
+from ragbias.errors import RagBiasError
+from ragbias.methods import Pine
+from support.bound_models import IDS, SPANS, snapshot
+from support.random_models import random_model
+
+
+@torch.no_grad()
+def first_logits(model):
+    return model(IDS, logits_to_keep=1).logits
+
+
+def interrupted(model, at):
+    """Open and close ``debias`` with Ctrl-C at the ``at``-th line of Python that runs on the way; False if there are
+    fewer."""
+    lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal lines
+        lines += event in ("call", "line")
+        if lines == at and event in ("call", "line"):
+            signal.raise_signal(signal.SIGINT)
+        return trace
+
+    try:
+        sys.settrace(trace)
+        with ragbias.debias(model, Pine(), SPANS):
+            sys.settrace(None)
+            sys.settrace(trace)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def left_over(family, step):
+    """What went wrong after interrupts at every ``step``-th line, and how many there were."""
+    model = random_model(family)
+    before, plain = snapshot(model), first_logits(model)
+    with ragbias.debias(model, Pine(), SPANS):
+        expected = first_logits(model)
+    wrong, at = [], 1
+    while interrupted(model, at):
+        try:
+            if not torch.equal(first_logits(model), plain):
+                wrong.append((at, "the plain model"))
+            with ragbias.debias(model, Pine(), SPANS):
+                if not torch.equal(first_logits(model), expected):
+                    wrong.append((at, "the method"))
+        except RagBiasError as error:
+            wrong.append((at, type(error).__name__))
+        if snapshot(model) != before:
+            wrong.append((at, "left over"))
+            model = random_model(family)
+            before = snapshot(model)
+        at += step
+    return wrong, at // step
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3", "mpt"])
+def test_an_interrupt_while_attaching_or_detaching_leaves_nothing(family):
+    wrong, count = left_over(family, step=151)
+    assert not wrong and count > 30
+
+
+@pytest.mark.slow
+def test_three_thousand_interrupts_while_attaching_or_detaching_leave_nothing():
+    wrong, count = left_over("llama", step=3)
+    assert not wrong and count >= 3000
+
+
+def test_a_context_may_end_in_another_thread_and_is_closed_everywhere(model):
+    plain = first_logits(model)
+    opened = ragbias.debias(model, Pine(), SPANS)
+    opened.__enter__()
+    errors = []
+
+    def leave():
+        try:
+            opened.__exit__(None, None, None)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    assert not errors
+    assert torch.equal(first_logits(model), plain)

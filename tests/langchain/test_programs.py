@@ -1,0 +1,41 @@
+"""LangChain's public programs: the order of the documents counts for nothing, or a warning names what helps."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+from langchain_community.vectorstores import FAISS
+
+from langchain_ragbias import ChatRagBias, install_listener, uninstall_listener
+from ragbias import DebiasedLM
+from support.langchain_programs import PROGRAMS, Permuted
+from support.listeners import fresh_listener
+from support.programs import ORDERS, Outcome, Run, check, outcome
+from support.scripted import TOOL_TEMPLATE
+
+QUESTION = "What is the passphrase of the Falcon Station?"
+
+
+@pytest.fixture(scope="module")
+def tool_lm(small_lm: DebiasedLM) -> DebiasedLM:
+    tokenizer = copy.deepcopy(small_lm.tokenizer)
+    tokenizer.chat_template = TOOL_TEMPLATE
+    return DebiasedLM(small_lm.model, tokenizer, name="tools")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_order_counts_for_nothing_or_a_warning_names_the_remedy(name: str, tool_lm: DebiasedLM, index: FAISS):
+    fresh = partial(fresh_listener, install_listener, uninstall_listener)
+
+    def outcomes(program: Run, strip_numbering: bool = False, **fields: Any) -> list[Outcome]:
+        def run(order: str, recording: DebiasedLM) -> str:
+            model = ChatRagBias(lm=recording, max_tokens=8, **fields)
+            return program(model, Permuted.of(index, ORDERS[order]), QUESTION)
+
+        lm = DebiasedLM(tool_lm.model, tool_lm.tokenizer, name=tool_lm.name, strip_numbering=strip_numbering)
+        return [outcome(lm, partial(run, order), fresh) for order in ORDERS]
+
+    check(PROGRAMS[name], outcomes)
