@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import Occurrence
-from ragbias.boundaries.patterns import QUESTION_LABEL
+from ragbias.boundaries.patterns import LETTER, QUESTION_LABEL, common_prefix
 from ragbias.boundaries.splitting.document_groups import document_groups
 from ragbias.boundaries.splitting.messages import Message
 
-MAX_BEFORE = 300  # characters before a block that are looked at
+MAX_AROUND = 300  # characters around a block that are looked at
 QUESTION = re.compile(rf"^[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE | re.MULTILINE)
 CONTEXT_LABEL = re.compile(
     r"[^\n:?]{0,40}\b(?:context|documents?|docs|sources?|passages?|chunks?|snippets?|excerpts?|references?|results?"
@@ -31,7 +31,8 @@ class Block:
         begin, end: of all, in characters.
         uniform: whether the same text is between all of them.
         inside_sentence: whether words go on right before the first or after the last document.
-        labelled: whether a line before it says that documents follow.
+        label: the line before it that says that documents follow; empty if there is none.
+        after: the text after it, in its message.
         question: where the last question label before it ends, in characters; -1 if there is none.
         in_question: whether it begins in the line of that label.
     """
@@ -49,16 +50,21 @@ class Block:
         right = after.partition("\n")[0].lstrip(CLOSING_MARKS)[:1]
         begins_inside = left.isalpha() or left in tuple(",;")
         self.inside_sentence = begins_inside or right.isalnum() or right in tuple("?!,;")
-        lines = before[labels[-1] if labels else 0 :][-MAX_BEFORE:].splitlines()
+        lines = before[labels[-1] if labels else 0 :][-MAX_AROUND:].splitlines()
         last_lines = [line for line in lines if line.strip()][-LABEL_LINES:]
-        self.labelled = not begins_inside and not self.in_question and any(map(CONTEXT_LABEL.match, last_lines))
+        labels_of_context = [] if begins_inside or self.in_question else filter(CONTEXT_LABEL.match, last_lines)
+        self.label = "".join(labels_of_context)
+        self.after = after[:MAX_AROUND]
 
     def quotes(self, other: Block) -> int:
         """Positive if this block quotes the other one's documents, negative if the other way round, else 0: as all
         that tells says, if it does not contradict itself."""
         first, second = sorted((self, other), key=lambda block: block.begin)
-        asked = (second.question >= first.end) - (first.in_question and not first.labelled)
-        signs = {first.labelled - second.labelled, second.inside_sentence - first.inside_sentence, asked} - {0}
+        alike = first.label != "" and first.label == second.label  # as the next turn's context would be
+        alike = alike or LETTER.search(common_prefix(first.after, second.after)) is not None
+        asked = (second.question >= first.end) - (first.in_question and not first.label)
+        labelled = bool(first.label) - bool(second.label)
+        signs = {labelled, second.inside_sentence - first.inside_sentence, asked, -alike} - {0}
         verdict = signs.pop() if len(signs) == 1 else 0
         return verdict if second is self else -verdict
 

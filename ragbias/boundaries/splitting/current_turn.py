@@ -47,7 +47,11 @@ def current_turn(text: str, retrievals: Sequence[Sequence[str]], known: Mapping[
     occurrences = outermost(text, known)
     if not occurrences:
         return CurrentTurn(merged(retrievals), known)
-    turns = [Turn(text, message) for message in messages(text, occurrences)]
+    found, parts = {each.document for each in occurrences}, messages(text, occurrences)
+    latest = next(retrieval for retrieval in retrievals if not found.isdisjoint(retrieval))
+    if len(parts) == 1 and len(found) == len(occurrences) and found <= set(latest):
+        return CurrentTurn(latest, known)  # as nearly always; there is nothing to choose from
+    turns = [Turn(text, message) for message in parts]
     turns = [turn for turn in turns if turn.message.speaker != "assistant"] or turns
     chosen = _choose(turns, retrievals)
     documents = chosen and chosen[0].documents_with(retrievals, chosen[1])

@@ -27,7 +27,9 @@ ROLE_NAME = re.compile(
     r"|(?P<tool>tool|ipython|function|observation)|user|system|human|developer|\[INST\]",
     re.IGNORECASE,
 )
-ANSWERED = re.compile(r"^[ \t]*\**(?:[A-Z]?[a-z]+ )?(?i:answer|response|a)\**:\**[ \t]*\S[^\n]*\n", re.MULTILINE)
+ANSWER_LABEL = r"^[ \t]*\**(?:[A-Z]?[a-z]+ )?(?i:answer|response|a)\**:\**\s*"
+ANSWER_BEGINS = re.compile(rf"{ANSWER_LABEL}\Z", re.MULTILINE)
+ANSWERED = re.compile(rf"{ANSWER_LABEL}(?:\S[^\n]*\n|\Z)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ def messages(text: str, occurrences: Sequence[Occurrence]) -> list[Message]:
         text: the prompt.
         occurrences: of documents, in ascending order, apart.
     """
-    certainty = [_parted(text[left.end : right.begin]) for left, right in pairwise(occurrences)]
+    gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
+    certainty = [_parted(gap, before) for before, gap in zip(["", *gaps], gaps, strict=False)]
     needed = 1 if 0 in certainty else 2
     groups: list[list[Occurrence]] = []
     for index, occurrence in enumerate(occurrences):
@@ -77,6 +80,8 @@ def _message(text: str, occurrences: Sequence[Occurrence], first: int, last: int
     answered = list(ANSWERED.finditer(before))
     begin = max([0, *(each.end() for each in openings[-1:]), *(each.end() for each in answered[-1:])])
     speaker = _speaker(openings[-1]) if openings and openings[-1].end() >= begin else "other"
+    if first and ANSWER_BEGINS.search(before):
+        speaker = "assistant"
     return Message(occurrences, first + begin, occurrences[-1].end + min([*closings, len(after)]), speaker)
 
 
@@ -89,9 +94,15 @@ def _speaker(opening: re.Match[str]) -> Speaker:
     return "tool" if groups.get("tool") else "other"
 
 
-def _parted(gap: str) -> int:
-    """How certainly a border is between two documents: 2 for sure, 1 if labels so alike are not around all, 0 none."""
+def _parted(gap: str, before: str) -> int:
+    """How certainly a border is between two documents: 2 for sure, 1 if such labels are not between all, 0 none.
+
+    Args:
+        gap: the text between the two.
+        before: the one before the first of them, which is an answer itself if that is what its label says.
+    """
     if MESSAGE_BORDER.search(gap):
         return 2
     roles = {bool(match["assistant"] or match["inline"]) for match in ROLE_LABEL.finditer(gap)}
-    return 2 if len(roles) == 2 else 1 if roles or ANSWERED.search(gap) else 0
+    answered = ANSWERED.search(gap) or ANSWER_BEGINS.search(before)
+    return 2 if len(roles) == 2 else 1 if roles or answered else 0

@@ -54,7 +54,7 @@ class Turn:
 
     @property
     def labelled(self) -> bool:
-        return any(block.labelled for block in self.blocks)
+        return any(block.label for block in self.blocks)
 
     @property
     def around(self) -> tuple[str, str]:
