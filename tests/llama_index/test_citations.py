@@ -57,7 +57,7 @@ def test_stripped_it_answers_alike_in_every_order(wide, metadata):
     for order in itertools.permutations(range(3)):
         answer, report = asked(lm, order, PAGES[metadata])
         assert (report["method_ran"], report["n_found"]) == ("pine", 3)
-        if metadata == "pages" and order == (0, 1, 2):  # the pages are 1, 2, 3 by accident, and the documents' own
+        if metadata == "pages" and order in ((0, 1, 2), (2, 1, 0)):  # the pages count by accident
             assert (report["numbering"], "may be the documents' own" in report["reason"]) == ("kept", True)
         else:
             assert (report["numbering"], report["reason"]) == ("stripped", "")

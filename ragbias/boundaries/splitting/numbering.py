@@ -262,7 +262,7 @@ class _Beginnings(_Reading):
 
     def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
         for series in super().by_position(taken):
-            ends = all(re.match(r"[:.)\]}>\"'/|\n]|\Z", place.after) for place in series)
+            ends = all(re.match(r"[:.)\]}>\"'/|\n](?!\w)|\Z", place.after) for place in series)  # not ``a.txt``
             few = len(series) == 2 and {place.value for place in series} not in ({0, 1}, {1, 2})
             if ends and not few and len({place.line for place in series}) == 1:
                 yield series
