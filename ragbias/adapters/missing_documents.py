@@ -19,6 +19,7 @@ CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern 
 OTHER_TEXTS = "Pass documents= as they occur in the prompt, or a segmenter= that finds them there"
 TEXTS_OR_SEGMENTER = "Pass documents= as they occur in the prompt, or leave them to the segmenter"
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
+ONE_MESSAGE = "Let one turn retrieve all its documents in one message, or call of a tool"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
@@ -71,11 +72,13 @@ class MissingDocuments:
         """
         report = request.report
         explicit = bool(current_documents() if documents is None else documents)
-        all_found = report.source != "none" and report.n_found == report.n_expected
+        complete = self.complete | {"documents", "segmenter"}
+        found = request.origin.boundaries
+        dropped = 0 if report.source in complete else found.n_absent
+        all_found = report.source != "none" and report.n_found == report.n_expected - dropped
         plain = bool(reason_to_run_plain(request.origin.tokens))
         too_few = plain and not (all_found and report.n_found < 2)
         self._content = self._content or report.n_found > 0
-        complete = self.complete | {"documents", "segmenter"}
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
-from ragbias.boundaries.matching.truncated import truncated_at_edges
+from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
 from ragbias.boundaries.sources.known_text import fields_of
@@ -52,6 +52,8 @@ class Boundaries:
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
+        n_untreated: number of documents of this run or its tool messages that are only left plain.
+        n_absent: number of the expected documents of which the prompt holds no part.
         texts: the documents' texts alone, where the spans hold more and it is known; else empty.
         metadata: of each document, how its known metadata are printed; empty if none are known.
         numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
@@ -62,6 +64,8 @@ class Boundaries:
     n_expected: int
     reason: str
     n_left_plain: int = 0
+    n_untreated: int = 0
+    n_absent: int = 0
     texts: tuple[Span, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     numbering: Literal["", "kept", "stripped"] = ""
@@ -140,14 +144,28 @@ def locate(
     for source, retrievals in named.items():
         if retrievals:
             searches[source] = partial(_by_texts, text, retrievals, known, source)
+    of_run = known
     if registry is not None:
         remembered = registry_search.known_in(text, registry, not_documents)
         searches["registry"] = partial(_by_registry, text, registry, remembered)
-        known |= {} if registry.process_wide else remembered
+        known = known if registry.process_wide else known | remembered
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)
-    return replace(found, n_left_plain=n_outside(text, known, found.spans))
+    return replace(
+        found,
+        n_left_plain=n_outside(text, known, found.spans),
+        n_untreated=n_outside(text, _untreated(of_run, found.spans), found.spans) if not given else 0,
+    )
+
+
+def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
+    """The documents that are in none of the spans."""
+    return {
+        document: found
+        for document, found in known.items()
+        if not any(each.begin < end and begin < each.end for each in found for begin, end in spans)
+    }
 
 
 def _first_found(
@@ -248,7 +266,8 @@ def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, so
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons))
+    absent = sum(not leaves_a_trace(text, document) for document in (missing - Counter(known)).elements())
+    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons), n_absent=absent)
     return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
 
 

@@ -34,7 +34,7 @@ def test_a_retrieval_that_is_not_in_the_prompt_leaves_the_one_before_it():
     assert (found_in(text, found), found.n_expected, found.reason) == ([STATION, BRIDGE], 2, "")
 
 
-@pytest.mark.parametrize("order", itertools.permutations([STATION, BRIDGE, LIBRARY, TERMS]))
+@pytest.mark.parametrize("order", [*itertools.permutations([STATION, BRIDGE, LIBRARY, TERMS])])
 def test_retrievals_that_share_one_context_belong_together(order):
     text = prompt(*order)
     for run in ([[STATION, BRIDGE], [LIBRARY, TERMS]], [[LIBRARY], [TERMS, STATION], [BRIDGE, STATION, INVOICE_17]]):
@@ -43,7 +43,7 @@ def test_retrievals_that_share_one_context_belong_together(order):
         assert found.n_left_plain == 0
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
 def test_retrievals_whose_documents_have_titles_around_them_belong_together(order):
     known = [KnownText.of(each, {"title": f"On {each[4:10]}"}) for each in (STATION, BRIDGE, LIBRARY)]
     text = f"Context:\n{joined(*(f'{known[i].fields[2][1]}: {known[i]}' for i in order))}\n\nQuestion: which?"
