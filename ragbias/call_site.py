@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextvars import Context, ContextVar
 
 FRAMEWORKS = frozenset(
     {
@@ -13,10 +14,19 @@ FRAMEWORKS = frozenset(
 Site = tuple[str, int]  # file and line
 
 
+_of_worker: ContextVar[Site | None] = ContextVar("ragbias_call_site", default=None)
+
+
+def tell_worker(context: Context) -> None:
+    """Let code that another thread runs in this context know the caller's line, which its own stack does not show."""
+    context.run(_of_worker.set, call_site()[1])
+
+
 def call_site(frameworks: frozenset[str] = FRAMEWORKS) -> tuple[int, Site | None]:
     """The caller's stack level of the nearest code of the user's, and its file and line.
 
-    A worker thread may run no code of the user's; then the level is that of whoever called the caller.
+    A worker thread may run no code of the user's; then the level is that of whoever called the caller, and the line is
+    that of ``tell_worker``, if it was told.
 
     Args:
         frameworks: top-level packages between the user's code and this library, where no call site is looked for.
@@ -25,6 +35,6 @@ def call_site(frameworks: frozenset[str] = FRAMEWORKS) -> tuple[int, Site | None
     frame, level = sys._getframe(1), 1
     while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         if frame.f_back is None:
-            return 2, None
+            return 2, _of_worker.get()
         frame, level = frame.f_back, level + 1
     return level, (frame.f_code.co_filename, frame.f_lineno)

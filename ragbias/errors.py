@@ -73,6 +73,10 @@ class NonFiniteLogitsError(RagBiasError):
     """The model produced NaN or infinite logits."""
 
 
+class OutOfMemoryError(RagBiasError, MemoryError):
+    """A request needs more memory than the device or the process has. Also a ``MemoryError``."""
+
+
 class DataError(RagBiasError):
     """A file of questions or results is not of the expected format; names the file, and the line."""
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typing_extensions import Unpack
 
 from ragbias import methods
@@ -23,19 +21,20 @@ from ragbias.call_site import Site, call_site
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
 from ragbias.generation import recording
-from ragbias.generation.answering import answer, answer_jointly
-from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names
+from ragbias.generation.answering import answer_all
+from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
+from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.ranking import model_attention
 from ragbias.generation.report import Generation, Report, Score
-from ragbias.generation.request import Origin, Request, groups, in_parts, reason_to_run_plain, stock_text
+from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
 from ragbias.generation.scoring import logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
-from ragbias.generation.voting import elect
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
-from ragbias.models import local_path
+from ragbias.models.loading import load
 from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
 
+ALONE = ("on_tokens", "prefix_allowed_tokens_fn")  # functions of one call's sequences
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
 
 
@@ -49,6 +48,9 @@ class DebiasedLM:
         name: the model's name, where a method looks up a profile for it; default: the one the model was loaded by.
         strip_numbering: take the documents' numbers out of headers in flat prompts, see ``Prompt.from_text``.
         backend: what computes the method's attention, see ``ragbias.attention.backends``.
+        strict: answer each call by itself, so that its bits depend on nothing else that runs. False: calls that other
+            threads make meanwhile with the same settings run together in padded batches, which is faster and may round
+            differently; streams run by themselves.
 
     One object may be used by several threads at once.
     """
@@ -61,7 +63,10 @@ class DebiasedLM:
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        strict: bool = True,
     ) -> None:
+        if isinstance(model, str):
+            raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -69,6 +74,7 @@ class DebiasedLM:
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
         self._warned_of_numbering: set[Site | None] = set()  # the places of use
+        self._joined = None if strict else JoinedCalls(self._answered)
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -80,6 +86,8 @@ class DebiasedLM:
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
+        device: int | str | torch.device | None = None,
+        strict: bool = True,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -90,13 +98,20 @@ class DebiasedLM:
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
             backend: what computes the method's attention, see ``ragbias.attention.backends``.
+            strict: as of the class.
+            device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
+                Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
+                with ``use_safetensors=False`` only.
+
+        Raises:
+            ArgumentError: the model needs one of the two, or the device is unknown or given twice.
+            UnknownMethodError, MethodError: of ``method``, before the weights are read.
         """
-        check_backend(backend)  # before the weights are read
-        path = local_path(name)
-        tokenizer = AutoTokenizer.from_pretrained(path, **(tokenizer_kwargs or {}))
-        model = AutoModelForCausalLM.from_pretrained(path, **model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend)
+        check_backend(backend)
+        method = methods.get(method, name)
+        model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
+        return cls(model, tokenizer, method, name, strip_numbering, backend, strict)
 
     @property
     def window(self) -> int:
@@ -166,6 +181,7 @@ class DebiasedLM:
         check_names(arguments)
         check_arguments(arguments)  # here, so that wrong ones are errors of the call
         request = self._ready(prompt, documents, boundaries, method)
+        check_order_free(request.method, len(request.tokens.suffix), arguments)
         stops, keep_special = stop_strings(arguments.get("stop")), arguments.get("keep_special") or ()
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -196,16 +212,8 @@ class DebiasedLM:
         Args:
             batch_size: the most prompts that run together, >= 1.
         """
-        for given in (prompts, documents or [], boundaries or []):
-            if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
-                raise WrongTypeError(
-                    f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}"
-                )
+        check_lists(prompts, documents, boundaries)
         count = len(prompts)
-        if any(len(each) != count for each in (documents, boundaries) if each is not None):
-            raise ArgumentError(
-                "batch takes a list of prompts, and one entry of documents or boundaries for each of them"
-            )
         each = zip(prompts, documents or [None] * count, boundaries or [None] * count, strict=True)
         check_event(cancelled)
         requests = [self._ready(prompt, texts, bounds, method, cancelled) for prompt, texts, bounds in each]
@@ -348,8 +356,8 @@ class DebiasedLM:
         remedy = (
             "take the numbers out of the template"
             if self.strip_numbering  # which left them, as the reason says
-            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to take "
-            "the numbers out"
+            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to "
+            "take the numbers out"
         )
         warnings.warn(
             f"the documents are numbered, which tells the model their order; {remedy}",
@@ -367,32 +375,26 @@ class DebiasedLM:
     # from requests to answers
 
     def _answers(
-        self, requests: Sequence[Request], batch_size: int = 8, max_new_tokens: int | None = None, **settings: Any
+        self,
+        requests: Sequence[Request],
+        batch_size: int = 8,
+        max_new_tokens: int | None = None,
+        cancelled: threading.Event | None = None,
+        **settings: Any,
     ) -> list[Generation]:
         """One answer for each request, in padded batches; where a request is voted over, the elected one."""
         max_new_tokens = MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
         check_names(settings)
         check_arguments({"max_new_tokens": max_new_tokens, **settings})
+        for request in requests:
+            check_order_free(request.method, len(request.tokens.suffix), settings)
         recording.note(self, requests, max_new_tokens=max_new_tokens, **settings)
-        candidates = [request.candidates() for request in requests if request.method.acts_on != "tokens"]
-        flat = [candidate for each in candidates for candidate in each]
-        answers: dict[int, Generation] = {}
-        for together in groups(flat, batch_size, self.window, max_new_tokens):
-            part = [flat[index] for index in together]
-            room = min(max_new_tokens, self.window - max(len(request.tokens.ids) for request in part))
-            results = answer(self.model, self.tokenizer, part, room, backend=self.backend, **settings)
-            answers.update(zip(together, results, strict=True))
-        given = iter(answers[index] for index in range(len(flat)))
-        elected = iter([self._elected(each, [next(given) for _ in each]) for each in candidates])
-        jointly = partial(answer_jointly, self.model, self.tokenizer, self.window, max_new_tokens, self.backend, settings)
-        return [jointly(each) if each.method.acts_on == "tokens" else next(elected) for each in requests]
+        settings = {"batch_size": batch_size, "max_new_tokens": max_new_tokens, **settings}
+        if self._joined is None or any(settings.get(name) is not None for name in ALONE):
+            return self._answered(requests, settings, cancelled)
+        return self._joined.answer(requests, settings, cancelled)
 
-    def _elected(self, candidates: Sequence[Request], answers: Sequence[Generation]) -> Generation:
-        if len(answers) == 1:
-            return answers[0]
-
-        def mean_logprob(index: int) -> float:
-            ids = answers[index].token_ids
-            return sum(logprobs_of(self.model, candidates[index], ids, self.backend)) / len(ids) if ids else -math.inf
-
-        return elect(answers, mean_logprob)
+    def _answered(
+        self, requests: Sequence[Request], settings: Mapping[str, Any], cancelled: threading.Event | None
+    ) -> list[Generation]:
+        return answer_all(self.model, self.tokenizer, requests, self.backend, cancelled=cancelled, **settings)

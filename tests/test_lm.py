@@ -181,6 +181,14 @@ def test_numbers_are_warned_of_once_for_each_place_of_use_and_can_be_stripped(ll
         assert stripping.prepare(flat).report.numbering == "stripped"
 
 
+def test_numbers_are_reported_of_plain_runs_and_of_methods_that_need_no_documents(lm):
+    cut = "Context:\n1. One falcon.\n(of x)\n2. Two owls.\n(of y)\n"  # the prompt ends with its documents
+    for text, method in ((cut, "pine"), (f"{cut}\nWho?", "none"), (f"{cut}\nWho?", "ms-poe")):
+        report = lm.prepare(text, ["One falcon.", "Two owls."], method=method).report
+        assert (report.numbering, report.n_found) == ("kept", 2)
+        assert report.method_ran == ("none" if method == "pine" else method)
+
+
 @pytest.mark.parametrize("method", [AttentionSorting(rounds=50), RoToR(selective=True)], ids=name)
 def test_preparing_runs_the_model_and_can_be_cancelled_there(lm, method):
     cancelled = threading.Event()

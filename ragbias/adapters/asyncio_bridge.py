@@ -13,6 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
+from ragbias.call_site import tell_worker
 from ragbias.generation.streaming import Stream
 
 T = TypeVar("T")
@@ -73,7 +74,9 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
 
 
 def _start(worker: Callable[[], None]) -> None:
-    threading.Thread(target=copy_context().run, args=(worker,), daemon=True, name="ragbias-async").start()
+    context = copy_context()
+    tell_worker(context)
+    threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:

@@ -70,6 +70,12 @@ class ContextScoped(Generic[T]):
         self._held.set(held)
         return held.end
 
+    def outdate(self) -> None:
+        """Empty the value of this context also for those that the context was copied from."""
+        held = self._held.get()
+        if held is not None:
+            held.inherited = held.own = None
+
     def forget(self) -> None:
         """Have no value in this context from now on."""
         self._held.set(None)

@@ -36,6 +36,10 @@ class LastReports:
         """
         return self._reports.begin(anew)
 
+    def outdate(self) -> None:
+        """Have no reports here, nor where this context was copied from: what runs cannot leave them to its caller."""
+        self._reports.outdate()
+
     def clear(self) -> None:
         """Have no reports in this context."""
         self._reports.forget()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
-from ragbias.call_site import call_site
+from ragbias.call_site import Site, call_site
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -18,16 +19,17 @@ CERTAIN = ("documents", "artifact", "run", "segmenter")  # sources that concern 
 OTHER_TEXTS = "Pass documents= as they occur in the prompt, or a segmenter= that finds them there"
 TEXTS_OR_SEGMENTER = "Pass documents= as they occur in the prompt, or leave them to the segmenter"
 OTHER_TEMPLATE = "Change the template, or give a segmenter= that tells the documents apart"
+ONE_MESSAGE = "Let one turn retrieve all its documents in one message, or call of a tool"
 OTHER_SEGMENTER = "Let the segmenter find all documents"
 
 
 class MissingDocumentsWarning(UserWarning):
-    """Documents were retrieved or given, but do not occur in the prompt, so the method cannot run on them."""
+    """Documents were retrieved or given, but do not occur in the prompt; or a model that needs some never found any."""
 
 
 @dataclass
 class MissingDocuments:
-    """Warns once for each call site, or raises, where a request misses documents.
+    """Warns once for each call site, or raises, where a request misses documents; one for each model.
 
     Args:
         complete: sources of which every document has to occur in the prompt, beside those that the user gives.
@@ -38,7 +40,8 @@ class MissingDocuments:
     complete: frozenset[str]
     remedy: str
     frameworks: frozenset[str]
-    _warned: set[tuple[tuple[str, int] | None, str]] = field(default_factory=set, init=False, repr=False)
+    _warned: set[tuple[Site | None, str]] = field(default_factory=set, init=False, repr=False)
+    _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
     def check(
         self,
@@ -48,16 +51,20 @@ class MissingDocuments:
         documents: Sequence[object] | None = None,
         segmenter: object = None,
         suspected: bool = False,
+        at_end: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """Judge the request of a method that needs documents.
 
         A single document that was found is fine, since it has no order, and so is an empty list of documents. A warning
-        comes only where documents were expected: calls without any are no mistake.
+        comes where documents were expected, and, once, where none were as long as none were ever found: the method has
+        then never run, and a request without any is no mistake only beside others.
 
         Args:
             documents: given with the call; ``None``: those of ``ragbias.documents``, if it is open.
             segmenter: the user's, if there is one.
             suspected: there may be documents that nothing names, because what should have seen them failed.
+            at_end: takes what is to be called at the end of the run that the request belongs to, whose later requests
+                may find documents; ``None`` outside of any.
 
         Raises:
             NoDocumentsError: with ``on_missing="raise"``, if the method has to run plain.
@@ -65,20 +72,37 @@ class MissingDocuments:
         """
         report = request.report
         explicit = bool(current_documents() if documents is None else documents)
-        all_found = report.source != "none" and report.n_found == report.n_expected
+        complete = self.complete | {"documents", "segmenter"}
+        found = request.origin.boundaries
+        dropped = 0 if report.source in complete else found.n_absent
+        all_found = report.source != "none" and report.n_found == report.n_expected - dropped
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.wanted.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
-        complete = self.complete | {"documents", "segmenter"}
+        self._content = self._content or report.n_found > 0
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
         if on_missing == "ignore" or not (too_few or lost):
             return
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        level, site = call_site(self.frameworks)
-        if (report.n_expected or report.n_found or suspected) and (site, report.source) not in self._warned:
+        _, site = call_site(self.frameworks)
+        if not (report.n_expected or report.n_found or suspected):
+            if not self._content:
+                never = partial(self._warn_of_none, report, segmenter is not None)
+                (at_end or _at_once)(never)
+        elif (site, report.source) not in self._warned:
             self._warned.add((site, report.source))
-            warnings.warn(message, MissingDocumentsWarning, stacklevel=level)
+            _warn(message, site)
+
+    def _warn_of_none(self, report: Report, segmented: bool) -> None:
+        if self._content:
+            return
+        self._content = True
+        message = (
+            f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
+            f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
+        )
+        _warn(message, call_site(self.frameworks)[1])
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -90,6 +114,17 @@ class MissingDocuments:
         else:
             remedy = self.remedy
         return f"{remedy}; on_missing='ignore' silences this."
+
+
+def _warn(message: str, site: Site | None) -> None:
+    if site is None:
+        warnings.warn(message, MissingDocumentsWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, MissingDocumentsWarning, *site)
+
+
+def _at_once(judge: Callable[[], None]) -> None:
+    judge()
 
 
 def _explanation(report: Report, plain: bool) -> str:

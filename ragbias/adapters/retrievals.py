@@ -38,7 +38,7 @@ class Retrievals:
         self._clock, self._swept = clock, clock()
         self._lock = threading.Lock()
         self._all: WeakSet[_Seen] = WeakSet()
-        self._everyones = _Seen(Registry(max_age=MAX_AGE, clock=clock)) if process_wide else None
+        self._everyones = _Seen(Registry(max_age=MAX_AGE, clock=clock, process_wide=True)) if process_wide else None
         self._seen: ContextScoped[_Seen] = ContextScoped(name, self._copy)
 
     @property

@@ -43,7 +43,8 @@ class SearchWatch:
         if self._installed is not None:
             return
         self._before = self._base.__dict__.get("__getattribute__")
-        lookup, names = self._base.__getattribute__, self._names
+        lookup: Callable[[Any, str], Any] = self._base.__getattribute__  # type: ignore[assignment]  # a function, not bound
+        names = self._names
 
         def look_up(store: Any, name: str) -> Any:
             found = lookup(store, name)
@@ -53,7 +54,7 @@ class SearchWatch:
             return MethodType(self._watched(found.__func__), store) if method and found.__self__ is store else found
 
         self._installed = look_up
-        self._base.__getattribute__ = look_up  # type: ignore[method-assign,assignment]
+        self._base.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
 
     def uninstall(self) -> None:
         """Watch no longer, and leave the base class as it was."""
@@ -61,7 +62,7 @@ class SearchWatch:
             if self._before is None:
                 del self._base.__getattribute__
             else:
-                self._base.__getattribute__ = self._before  # type: ignore[method-assign]
+                self._base.__getattribute__ = self._before  # type: ignore[method-assign, assignment]
         self._installed = None
         self._watched.cache_clear()
 

@@ -128,7 +128,7 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
 def _restore(module: nn.Module) -> None:
     """Put the config and the forward back that the module had."""
     for name in ("config", "forward"):
-        ours = vars(module).get(name)
+        ours: Any = vars(module).get(name)
         if not hasattr(ours, "ragbias_original"):
             continue
         if ours.ragbias_original is None:  # the class's own forward

@@ -11,19 +11,23 @@ from typing import Literal, NamedTuple
 
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
-from ragbias.boundaries.matching.truncated import truncated_at_edges
+from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
 from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.spans import Span
+from ragbias.boundaries.spans import Span, loosened, looseness
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.headers_and_separators import split, with_headers
+from ragbias.boundaries.splitting.current_turn import current_turn
+from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.boundaries.splitting.numbering import find_numbering
+from ragbias.boundaries.splitting.outermost import n_outside
+from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
+Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
 SOURCE_IN_WORDS = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -48,6 +52,8 @@ class Boundaries:
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
+        n_untreated: number of documents of this run or its tool messages that are only left plain.
+        n_absent: number of the expected documents of which the prompt holds no part.
         texts: the documents' texts alone, where the spans hold more and it is known; else empty.
         metadata: of each document, how its known metadata are printed; empty if none are known.
         numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
@@ -58,6 +64,8 @@ class Boundaries:
     n_expected: int
     reason: str
     n_left_plain: int = 0
+    n_untreated: int = 0
+    n_absent: int = 0
     texts: tuple[Span, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     numbering: Literal["", "kept", "stripped"] = ""
@@ -85,13 +93,17 @@ def locate(
     registry: Registry | None = None,
     segmenter: Segmenter | None = None,
     include_headers: bool = False,
+    not_documents: Sequence[str] = (),
 ) -> Boundaries:
     """Find the retrieved documents in a prompt. The first source of which a document occurs in the prompt wins.
 
     Documents are found verbatim and in full, also stripped or escaped as in a printed list. Only of the sources that
     name this prompt's own documents (the first three), one that was truncated at each edge of the context is accepted
-    too, if at least half of it and 40 characters are left. Of several messages that hold documents, the one that holds
-    most counts.
+    too, if at least half of it and 40 characters are left.
+
+    A conversation may hold documents of earlier turns, and quotes. Those of the latest retrieval are this turn's, where
+    they are in the prompt for the last time, not quoted; all others are left plain and counted. If this cannot be told,
+    nothing is found, and the reason says so.
 
     Args:
         text: the prompt as the model gets it, chat template applied.
@@ -100,13 +112,15 @@ def locate(
         artifacts: the documents in the artifacts of tool messages, a list of texts for each message, the latest first.
         run: what was retrieved in the run that this request belongs to, a list of texts for each retrieval, the latest
             first.
-        registry: what was retrieved lately, by anyone.
+        registry: what was retrieved lately.
         segmenter: how to find documents that no source above knows. A string is a separator before, between and after
             the documents; what is before the first and after the last one is left as plain text. A compiled pattern
             matches a document, or has it as its group 1. A function gets the prompt and gives a list of
             ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
         include_headers: let each span begin at the header that precedes the document and belongs to it, be it a number,
             a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
+        not_documents: texts of the prompt, such as system messages, in which a registry of all that anyone retrieved
+            (``Registry.process_wide``) finds nothing.
 
     Last of all, documents are found by numbered headers, see ``ragbias.boundaries.sources.numbered_headers``.
 
@@ -124,24 +138,34 @@ def locate(
         return Boundaries((), "documents", 0, "an empty list of documents was given")
     searches: dict[str, Callable[[], _SourceResult]] = {}
     given = () if documents is None else (documents,)
-    for source, named in {"documents": given, "artifact": artifacts, "run": run}.items():
-        if retrievals := _retrievals(named):
-            texts = [each for retrieval in retrievals for each in retrieval]
-            searches[source] = partial(_by_texts, text, texts, source)
+    sources = {"documents": given, "artifact": artifacts, "run": run}
+    named = {source: [texts for texts in map(document_texts, each) if texts] for source, each in sources.items()}
+    known = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(named.values())))
+    for source, retrievals in named.items():
+        if retrievals:
+            searches[source] = partial(_by_texts, text, retrievals, known, source)
+    of_run = known
     if registry is not None:
-        searches["registry"] = partial(_by_registry, text, registry)
+        remembered = registry_search.known_in(text, registry, not_documents)
+        searches["registry"] = partial(_by_registry, text, registry, remembered)
+        known = known if registry.process_wide else known | remembered
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
-    return _first_found(text, searches, len(documents or ()), include_headers)
+    found = _first_found(text, searches, len(documents or ()), include_headers)
+    return replace(
+        found,
+        n_left_plain=n_outside(text, known, found.spans),
+        n_untreated=n_outside(text, _untreated(of_run, found.spans), found.spans) if not given else 0,
+    )
 
 
-def _retrievals(named: Sequence[Sequence[object]]) -> list[Retrieval]:
-    """The texts of each retrieval that has any.
-
-    Raises:
-        WrongTypeError: a retrieval is no list of texts or documents.
-    """
-    return [texts for texts in map(document_texts, named) if texts]
+def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
+    """The documents that are in none of the spans."""
+    return {
+        document: found
+        for document, found in known.items()
+        if not any(each.begin < end and begin < each.end for each in found for begin, end in spans)
+    }
 
 
 def _first_found(
@@ -202,18 +226,26 @@ def _are_apart(text: str, found: Boundaries) -> bool:
     if not found.spans:
         return False
     numbering = find_numbering(text, found.texts or found.spans, found.metadata)
+    loose = looseness(found.spans)
     for without in {False, bool(numbering.cuts)}:
+        rest, spans = numbering.stripped(text, found.spans) if without else (text, found.spans)
         try:
-            split(*(numbering.stripped(text, found.spans) if without else (text, found.spans)))
+            segments(rest, loosened(spans, loose))
         except AmbiguousSegmentsError:
             continue
         return True
     return False
 
 
-def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult:
+def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, source: str) -> _SourceResult:
     """The documents of which a source names the texts."""
-    occurrences = assign(text, documents, occurrences_by_document(text, documents))
+    every = set(chain.from_iterable(retrievals))
+    known = {document: found for document, found in known.items() if document in every}
+    turn = current_turn(text, retrievals, known)
+    documents = turn.documents
+    if turn.doubt:
+        return _SourceResult(Boundaries((), source, len(documents), turn.doubt), len(known))
+    occurrences = assign(text, documents, turn.known)
     context = select_context(text, occurrences, fields_of(documents), lenient=source in ("documents", "segmenter"))
     if context.n_ambiguous:
         return _ambiguous(context, source, len(documents))
@@ -226,20 +258,23 @@ def _by_texts(text: str, documents: Sequence[str], source: str) -> _SourceResult
     if not spans:
         return _SourceResult(Boundaries((), "none", len(documents), f"none of {named} appears verbatim in the prompt"))
     reasons = []
-    if lost := missing.total() - len(truncated):
+    missing -= Counter(each.document for each in truncated)
+    elsewhere = sum(count for document, count in missing.items() if document in known)
+    if lost := missing.total() - elsewhere:
         reasons.append(f"{lost} of {named} do not appear verbatim in the prompt")
-    if apart := len(occurrences) + len(truncated) - len(spans):
+    if apart := len(occurrences) + len(truncated) - len(spans) + elsewhere:
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons))
+    absent = sum(not leaves_a_trace(text, document) for document in (missing - Counter(known)).elements())
+    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons), n_absent=absent)
     return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
 
 
-def _by_registry(text: str, registry: Registry) -> _SourceResult:
-    context = registry_search.find(text, registry)
+def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceResult:
+    context, doubt = registry_search.find(text, registry, known)
     if context.n_ambiguous:
-        return _ambiguous(context, "registry", context.n_in_message)
+        return _ambiguous(context, "registry", context.n_in_message, doubt)
     count = len(context.spans)
     found = Boundaries(tuple(context.spans), "registry" if count else "none", count, "")
     return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
@@ -255,7 +290,7 @@ def _with_texts(found: Boundaries, occurrences: Iterable[Occurrence], documents:
 def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
     given = user_segmenter.find(text, segmenter)
     if texts := [each for each in given if isinstance(each, str)]:
-        found = _by_texts(text, texts, "segmenter").found
+        found = _by_texts(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter").found
         return _SourceResult(found if found.spans else replace(found, source="none"))
     spans = [each for each in given if not isinstance(each, str)]
     if not spans:
@@ -276,9 +311,9 @@ def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, incl
     return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
 
 
-def _ambiguous(context: ContextSelection, source: str, n_expected: int) -> _SourceResult:
+def _ambiguous(context: ContextSelection, source: str, n_expected: int, doubt: str = "") -> _SourceResult:
     count = context.n_in_message
-    reason = (
+    reason = doubt or (
         f"{count} documents are in the prompt, but {context.n_ambiguous} of them cannot be told from the text around "
         "them, so the order of all would count; put nothing but its own metadata around each, and one separator "
         "between them"

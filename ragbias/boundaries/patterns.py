@@ -7,10 +7,14 @@ import re
 import string
 import unicodedata
 
-MESSAGE_BORDER = re.compile(r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]")
+MESSAGE_BORDER = re.compile(
+    r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
+)
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
-QUESTION_LABEL = re.compile(r"\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE)
+QUESTION_LABEL = re.compile(
+    r"(?<!\*)\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE
+)
 QUESTION_LINE = re.compile(rf"\n[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 DOCUMENT_LABEL = (
     r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"

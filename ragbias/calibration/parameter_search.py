@@ -68,7 +68,7 @@ SPACES = {
     "siw": SearchSpace(
         {"dense": (0.3, 0.5, 0.7, 0.9, 1.0), "sparse": (1.0, 1.1, 1.3, 1.5, 2.0), "sigma": (0.5, 0.75, 1.0, 1.25, 1.5)},
         {"dense": 0.9, "sparse": 1.1, "sigma": 1.0},
-        lambda setting, n_layers: SIW(**setting),
+        lambda setting, n_layers: SIW(setting["dense"], setting["sparse"], setting["sigma"]),
         "loss",
     ),
     "position-interpolation": SearchSpace(
@@ -137,7 +137,7 @@ class _Search:
         for sweep in range(1, SWEEPS + 1):
             before = dict(best)
             for axis, values in self.space.axes.items():
-                stage = partial(self._progress, f"sweep {sweep}: {axis}", total=len(values) * len(samples))
+                stage = partial(self._advance, f"sweep {sweep}: {axis}", len(values) * len(samples))
                 along = [{**best, axis: value} for value in values]
                 found = [self._objective(setting, samples, stage) for setting in along]
                 if min(found) < self._objective(best, samples, stage):
@@ -145,6 +145,9 @@ class _Search:
             if best == before:
                 break
         return best
+
+    def _advance(self, stage: str, total: int, done: int) -> None:
+        self._progress(stage, done, total)
 
     def _objective(self, setting: Setting, samples: Sequence[Sample], stage: Callable[[int], None]) -> float:
         found = self.measured(f"choice {setting}", samples, self.at(setting), stage)

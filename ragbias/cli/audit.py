@@ -24,11 +24,12 @@ def audit(
     pipeline: Annotated[
         str | None,
         typer.Option(
-            help="module:object, instead of a model: a LangChain runnable, a LlamaIndex query or chat engine, or a "
-            "function of the question, whose LLM is one of ragbias. It retrieves its own documents."
+            help="module:object, instead of a model: a LangChain runnable, graph or agent, a LlamaIndex engine, "
+            "workflow or agent, a function of the question, or one without arguments that makes one of these; its "
+            "LLM is one of ragbias. It retrieves its own documents."
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "pine",
+    methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "segmented,pine",
     orders: Annotated[int, whole(bounds.AUDIT_ORDERS, "Of the documents: as retrieved, reversed, shuffles.")] = 4,
     seed: Annotated[int, whole(bounds.SEED, "Draws the shuffles.")] = 0,
     json_path: JsonPath = None,
@@ -44,6 +45,7 @@ def audit(
     from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
+    from ragbias.methods import NoMethod
     from ragbias.methods.parse import parse_methods
 
     quiet_libraries()
@@ -52,7 +54,7 @@ def audit(
     with progress() as bar:
         cases, skipped = _cases(asked, model, pipeline, bar)
         own = cases[0].asked.request.origin.wanted
-        as_it_is = "none" if own.acts_on == "nothing" else f"as is: {own.name}"
+        as_it_is = "none" if own.name == NoMethod.name else f"as is: {own.name}"
         compared = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
         task = bar.add_task("", total=work(len(cases), len(compared), orders))
         found = measure(

@@ -24,7 +24,7 @@ def bench(
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
     methods: Annotated[
-        str | None, typer.Option(help="See `ragbias methods`; e.g. none,pine,attention-sorting(rounds=2).")
+        str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
     documents: Annotated[str | None, wholes(bounds.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
     positions: Annotated[str | None, wholes(bounds.POSITIONS, "Of the gold document, from 0, e.g. 0,4,9.")] = None,

@@ -10,6 +10,7 @@ import typer
 
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.extras import missing
+from ragbias.evaluation.report.plain_text import printable
 from ragbias.files import NAMELESS
 
 LONGEST = 600  # characters of one line
@@ -72,5 +73,5 @@ def _usage(error: BaseException) -> str:
 
 
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = " ".join(printable(text).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

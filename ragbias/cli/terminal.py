@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
+from ragbias.evaluation.report.plain_text import printable
 from ragbias.files import irregular, writing
 
 PICTURES = (".png", ".svg", ".pdf")
 
-console = Console(markup=False, emoji=False)  # paths, names and answers are shown as they are
+
+class _PlainConsole(Console):
+    """Shows what others wrote without the codes that would act on the terminal."""
+
+    def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers are shown as they are
 
 
 def writable(path: Path | None) -> Path | None:

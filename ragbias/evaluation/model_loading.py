@@ -32,8 +32,14 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``RunError`` where a model's name is a folder in which something is no file, such as a named pipe."""
-    if name != "tiny" and Path(name).is_dir():
+    """Raise ``RunError`` where a model's name is a file, or a folder in which something is none, as a named pipe."""
+    if name == "tiny":
+        return
+    if Path(name).exists() and not Path(name).is_dir():
+        raise RunError(
+            f"model {name!r} is {irregular(Path(name)) or 'a file'}; expected 'tiny', a hub name or a folder"
+        )
+    if Path(name).is_dir():
         for path in sorted(Path(name).iterdir()):
             if not path.is_dir() and (kind := irregular(path)):
                 raise RunError(f"model {name!r}: {path} is {kind}; expected a folder of regular files")

@@ -1,9 +1,9 @@
-"""One padded batch: from prepared requests to their answers."""
+"""Padded batches: from prepared requests to their answers."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,13 +12,57 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from ragbias.binding import attach
+from ragbias.binding.architectures import window_of
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
 from ragbias.generation.joint import AsTheFirst, Fusion
+from ragbias.generation.memory import memory_told
 from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Request, padded
+from ragbias.generation.request import Request, groups, padded
+from ragbias.generation.voting import elected
 from ragbias.methods import NoMethod
 from ragbias.methods.base import JointMethod
+
+
+def answer_all(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    backend: str,
+    **settings: Any,
+) -> list[Generation]:
+    """One answer for each request: the elected one where it is voted over; settings as of ``answer_batches``."""
+    candidates = [request.candidates() for request in requests if request.method.acts_on != "tokens"]
+    flat = [candidate for each in candidates for candidate in each]
+    given = iter(answer_batches(model, tokenizer, flat, backend, **settings))
+    voted = iter([elected(model, each, [next(given) for _ in each], backend) for each in candidates])
+    return [
+        answer_jointly(model, tokenizer, each, backend=backend, **settings)
+        if each.method.acts_on == "tokens"
+        else next(voted)
+        for each in requests
+    ]
+
+
+def answer_batches(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    requests: Sequence[Request],
+    backend: str,
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+    **settings: Any,
+) -> list[Generation]:
+    """Generate for requests in padded batches of at most ``batch_size``, see ``request.groups`` and ``answer``."""
+    window = window_of(model.config)
+    answers: dict[int, Generation] = {}
+    for together in groups(requests, batch_size, window, max_new_tokens):
+        part = [requests[index] for index in together]
+        room = min(max_new_tokens, window - max(len(request.tokens.ids) for request in part))
+        results = answer(model, tokenizer, part, room, backend=backend, **settings)
+        answers.update(zip(together, results, strict=True))
+    return [answers[index] for index in range(len(requests))]
 
 
 def answer(
@@ -69,7 +113,10 @@ def answer(
         chain.insert(1, Fusion(method))
         chain.append(AsTheFirst())
         method = NoMethod()
-    with attach(model, method, spans, private=True, backend=backend):
+    with (
+        memory_told([len(prompt.ids) for prompt in prompts], ids.device),
+        attach(model, method, spans, private=True, backend=backend),
+    ):
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=mask,
@@ -100,15 +147,19 @@ def answer(
 def answer_jointly(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    window: int,
-    max_new_tokens: int,
-    backend: str,
-    settings: Mapping[str, Any],
     request: Request,
+    *,
+    backend: str,
+    batch_size: int,
+    max_new_tokens: int,
+    **settings: Any,
 ) -> Generation:
-    """The answer to a request whose prompts are decoded side by side; its usage counts the tokens of every prompt."""
+    """The answer to a request whose prompts are decoded side by side, in one batch whatever ``batch_size`` is.
+
+    Its usage counts the tokens of every prompt.
+    """
     prompts = request.candidates()
-    room = min(max_new_tokens, window - max(len(each.tokens.ids) for each in prompts))
+    room = min(max_new_tokens, window_of(model.config) - max(len(each.tokens.ids) for each in prompts))
     first, *others = answer(model, tokenizer, prompts, room, backend=backend, **settings)
     counted = sum((Usage(each.usage.prompt_tokens, 0) for each in others), first.usage)
     return replace(first, usage=counted)

@@ -19,6 +19,8 @@ from ragbias.errors import ArgumentError, WrongTypeError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from ragbias.methods import Method
+
 
 class SamplingArguments(TypedDict, total=False):
     """How tokens are chosen, as every framework's users know it; ``None`` counts as not given."""
@@ -49,7 +51,8 @@ class DecodingArguments(SamplingArguments, total=False):
     max_time: float | None
     """Seconds after which an answer ends where it is, > 0."""
     no_repeat_ngram_size: int | None
-    """No sequence of so many tokens occurs twice in prompt and answer, >= 1; 0 allows all."""
+    """No sequence of so many tokens occurs twice in prompt and answer, >= 1; 0 allows all. Above 1 not with a
+    method that is invariant inside the model, as sequences reach across the borders of documents."""
     bad_words_ids: Sequence[Sequence[int]] | None
     """Sequences of token ids that are never generated."""
     suppress_tokens: Sequence[int] | None
@@ -187,6 +190,35 @@ def check_arguments(arguments: Mapping[str, Any]) -> None:
                 raise WrongTypeError(f"{name}={value!r}; expected {expected}")
         elif name == "stop":
             _check_stop(value)
+
+
+def check_order_free(method: Method, suffix: int, arguments: Mapping[str, Any]) -> None:
+    """Refuse, for a method whose answers do not depend on the order of the documents, what would bring the order back.
+
+    Args:
+        method: that runs.
+        suffix: number of tokens after the documents.
+
+    Raises:
+        ArgumentError: an argument looks at sequences of tokens that reach across the borders of documents.
+    """
+    if not (method.invariant and method.acts_on == "attention"):
+        return  # an order that is settled before the model runs is the same for all of them
+    for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+        if (arguments.get(name) or 0) > 1:
+            raise ArgumentError(
+                f"{name}={arguments[name]!r} with {method.name}: sequences of tokens reach across the borders of "
+                "documents, so the answer would depend on their order again; leave it out, or use repetition_penalty, "
+                "which looks at single tokens"
+            )
+    for name in ("bad_words_ids", "sequence_bias"):
+        given = arguments.get(name) or ()
+        ids = [each[0] if name == "sequence_bias" and not isinstance(given, Mapping) else each for each in given]
+        if any(len(each) - 1 > suffix for each in ids):
+            raise ArgumentError(
+                f"{name} with {method.name}: a sequence of {max(map(len, ids))} token ids reaches over the {suffix} "
+                "after the documents into them, so the answer would depend on their order again; give shorter sequences"
+            )
 
 
 def _check_stop(stop: Any) -> None:

@@ -17,6 +17,7 @@ from ragbias import methods
 from ragbias.binding import attach
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import ArgumentError, MethodError, SpanError
+from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Origin
 from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -91,7 +92,7 @@ class ModelAttention:
     @torch.no_grad()
     def _run(self, observer: methods.AttentionMethod, ids: Sequence[int], spans: list[Span]) -> None:
         check_not_cancelled(self.cancelled)
-        with attach(self.model, observer, [spans], private=True):
+        with memory_told([len(ids)], self.model.device), attach(self.model, observer, [spans], private=True):
             self.model(torch.tensor([list(ids)], device=self.model.device), use_cache=False, logits_to_keep=1)
 
 

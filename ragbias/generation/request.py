@@ -13,7 +13,7 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
 from ragbias.boundaries.splitting.numbering import find_numbering
 from ragbias.checks import check_whole
-from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError
+from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
@@ -153,6 +153,15 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
         found = "one document" if tokens.documents else "no documents"
         return f"{found} found, so there is no order to debias"
     return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
+
+
+def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
+    """Raise ``ArgumentError`` unless a batch has a list of prompts, and one entry of the others for each."""
+    for given in (prompts, documents or [], boundaries or []):
+        if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+            raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
+    if any(len(each) != len(prompts) for each in (documents, boundaries) if each is not None):  # type: ignore[arg-type]
+        raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 
 def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from transformers import PreTrainedModel
 from ragbias.binding import attach
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.decoding import RequireFinite
+from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Request
 from ragbias.methods import AttentionMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
@@ -31,7 +33,7 @@ def continuation_logits(
     model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, target: Sequence[int], backend: str
 ) -> Tensor:
     """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated."""
-    with attach(model, method, [tokens.spans], private=True, backend=backend):
+    with _running(model, method, tokens, backend):
         ids = torch.tensor([tokens.ids], device=model.device)
         first = model(ids, use_cache=True, logits_to_keep=1)
         logits = [first.logits[0]]
@@ -67,10 +69,20 @@ def more_confident(
     return method, ""
 
 
+@contextmanager
+def _running(model: PreTrainedModel, method: Method, tokens: TokenisedPrompt, backend: str = "auto") -> Iterator[None]:
+    """The model runs one prompt with a method."""
+    with (
+        memory_told([len(tokens.ids)], model.device),
+        attach(model, method, [tokens.spans], private=True, backend=backend),
+    ):
+        yield
+
+
 def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, backend: str) -> Tensor:
     """Logits float32 ``[1, V]`` of the token after the prompt."""
     ids = torch.tensor([tokens.ids], device=model.device)
-    with attach(model, method, [tokens.spans], private=True, backend=backend):
+    with _running(model, method, tokens, backend):
         logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
     RequireFinite()(ids, logits)
     return logits

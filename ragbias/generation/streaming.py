@@ -70,7 +70,8 @@ class Stream(Iterator[str]):
         self.close()
 
     def __del__(self) -> None:
-        self.cancel()
+        if "_cancelled" in vars(self):  # not if an interrupt came while it was made
+            self.cancel()
 
 
 def _work(

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from transformers import PreTrainedModel
+
 from ragbias.generation.report import Generation, Usage
+from ragbias.generation.request import Request
+from ragbias.generation.scoring import logprobs_of
+
+
+def elected(
+    model: PreTrainedModel, candidates: Sequence[Request], answers: Sequence[Generation], backend: str
+) -> Generation:
+    """The answer to a request, of those to its candidates."""
+    if len(answers) == 1:
+        return answers[0]
+
+    def mean_logprob(index: int) -> float:
+        ids = answers[index].token_ids
+        return sum(logprobs_of(model, candidates[index], ids, backend)) / len(ids) if ids else -math.inf
+
+    return elect(answers, mean_logprob)
 
 
 def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float]) -> Generation:

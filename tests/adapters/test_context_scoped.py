@@ -80,3 +80,11 @@ def test_the_threads_of_a_run_lose_nothing(values):
     for thread in threads:
         thread.join()
     assert values.get() == [1] * 32
+
+
+def test_a_value_may_be_outdated_where_it_came_from(values):
+    values.own().append(1)
+    copy_context().run(values.outdate)
+    assert values.get() is None
+    values.own().append(2)
+    assert values.get() == [2]

@@ -85,11 +85,47 @@ def test_a_selective_method_that_stays_out_misses_nothing(lm, policy):
     policy.check(request, "raise")
 
 
-def test_calls_without_any_documents_do_not_warn(lm, policy):
+def test_a_model_that_never_found_any_documents_says_so_once(lm, policy):
     request = lm.prepare("Hello.", boundaries=found("none", 0, 0))
+    with pytest.warns(MissingDocumentsWarning, match=r"never found any documents .*\. Retrieve inside") as seen:
+        policy.check(request, "warn")
+    assert [each.filename for each in seen] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy.check(request, "warn")
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "on_missing"),
+    [(found("run", 3, 3), "warn"), (found("run", 1, 1), "warn"), (found("none", 0, 0), "ignore")],
+    ids=["found three", "found one", "ignored"],
+)
+def test_calls_without_documents_beside_others_are_no_mistake(lm, policy, boundaries, on_missing):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(lm.prepare(TEXT, boundaries=boundaries), on_missing)
+        policy.check(lm.prepare("Hello.", boundaries=found("none", 0, 0)), on_missing)
+
+
+def test_a_call_that_says_there_are_none_is_no_mistake(lm, policy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(lm.prepare("Hello.", documents=[]), "warn", documents=[])
+
+
+def test_in_a_run_the_model_is_judged_at_the_end(lm, policy):
+    plain = lm.prepare("Hello.", boundaries=found("none", 0, 0))
+    judges = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.check(plain, "warn", at_end=judges.append)
+        policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn", at_end=judges.append)
+        for judge in judges:
+            judge()
+    other = MissingDocuments(frozenset(), "Retrieve inside the chain", frozenset())
+    other.check(plain, "warn", at_end=judges.append)
+    with pytest.warns(MissingDocumentsWarning, match="never found any documents"):
+        judges[-1]()
 
 
 def test_a_suspicion_warns(lm, policy):

@@ -64,11 +64,11 @@ def test_empty_documents_are_counted_as_missing():
 def test_arguments_of_the_wrong_type_are_errors_of_both_kinds(error):
     with pytest.raises(error, match="list"):
         locate(prompt(STATION), documents=STATION)
-    with pytest.raises(error, match="int"):
+    with pytest.raises(error, match="int 3"):
         locate(prompt(STATION), documents=[3])
     with pytest.raises(error, match="NoneType"):
         locate(None)
-    with pytest.raises(error, match="int"), ragbias.boundaries.documents(3):
+    with pytest.raises(error, match="got 3"), ragbias.boundaries.documents(3):
         pass
 
 

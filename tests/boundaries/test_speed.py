@@ -7,6 +7,8 @@ import time
 import pytest
 
 from ragbias.boundaries import KnownText, Registry, locate
+from ragbias.boundaries.patterns import QUESTION_LABEL
+from ragbias.boundaries.sources import numbered_headers
 
 pytestmark = pytest.mark.serial
 
@@ -38,6 +40,30 @@ FRAMED = "\n\n".join(
 FRAMED = f"Use the context.\n\n{FRAMED}\n\nQuestion: who?"
 MISFRAMED = FRAMED.replace("Title: T3 of", "T3, part of").replace("\nSource: files/5", "\nfiles/5")
 SEPARATED = "Use the context.\n---\n" + "\n---\n".join(DOCUMENTS) + "\n---\nQuestion: who?"
+
+
+HOSTILE = {
+    "brackets": "(",
+    "headers with brackets": "Document 1 (",
+    "headers in one line": "[INST]Document 1 (",
+    "numbers": "[1] ",
+    "lines of numbers": "[1] a\n",
+    "numbers in tags": "|>[1] ",
+    "code blocks": "```\n[1] a\n",
+    "messages": "<|user|>[1] a\n[2] b\n",
+    "open tags": "<",
+    "open borders": "<|",
+    "borders with words": "<|a",
+    "closing tags": "\n</a",
+    "spaces": " ",
+    "line breaks and spaces": "\n ",
+    "stars": "*",
+    "rules": "----x\n",
+    "questions": "Question: a\n",
+    "question labels": "question ",
+    "examples": "[1] a\n[2] b\nQuestion: c\n",
+    "words": "Aaaa ",
+}
 
 
 def registry_of(size: int, documents: list[str] = DOCUMENTS) -> Registry:
@@ -96,6 +122,25 @@ def test_the_same_documents_in_many_retrievals_cost_no_more():
     assert time.thread_time() - begin < 10 * BOUND
 
 
+def seconds_of(text: str, texts: list[str], size: int) -> float:
+    registry = Registry()
+    for begin in range(0, len(texts), size):
+        registry.add(texts[begin : begin + size])
+    begin = time.thread_time()
+    locate(text, registry=registry)
+    return time.thread_time() - begin
+
+
+@pytest.mark.parametrize("size", [1, 2048], ids=["single", "together"])
+@pytest.mark.parametrize("separator", ["\n\n", " "], ids=["lines", "words"])
+def test_many_short_texts_take_time_that_grows_with_the_prompt_not_with_its_square(separator, size):
+    texts = [f"text {number}" for number in range(2048)]
+    words = [text for _ in range(12) for text in RANDOM.sample(texts, len(texts))]
+    text = separator.join(words)[:200_000]
+    short, long = (min(seconds_of(text[:length], texts, size) for _ in range(2)) for length in (25_000, 200_000))
+    assert long < 5 * 8 * short
+
+
 def test_noting_the_metadata_of_twenty_documents_costs_little():
     times = []
     for _ in range(20):
@@ -104,3 +149,21 @@ def test_noting_the_metadata_of_twenty_documents_costs_little():
             KnownText.of(text, each, id="an id")
         times.append(time.thread_time() - begin)
     assert statistics.median(times) < BOUND
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "around", [("", ""), ("[1] a\n[2] b\n", "x"), ("```\n", "\n[1] a\n[2] b\n\n"), ("Context:", "x")]
+)
+def test_looking_for_headers_takes_time_in_proportion_to_the_prompt(name, around):
+    def seconds(length: int) -> float:
+        text = around[0] + HOSTILE[name] * (length // len(HOSTILE[name])) + around[1]
+        times = []
+        for _ in range(3):
+            begin = time.thread_time()
+            numbered_headers.find(text)
+            QUESTION_LABEL.search(text)
+            times.append(time.thread_time() - begin)
+        return min(times)
+
+    assert seconds(120_000) < max(2.5**2 * seconds(30_000), 0.5)  # quadratic: 16 times

@@ -122,3 +122,28 @@ def test_an_unknown_name_is_told_with_the_nearest_one(lm):
 def test_a_continuation_is_text(lm, wrong):
     with pytest.raises(ArgumentError, match="expected a string"):
         lm.score(PROMPT, wrong)
+
+
+def test_sequences_across_the_borders_of_documents_are_refused_with_an_invariant_method(lm):
+    for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+        for method in ("pine", "rotor", "pcw"):
+            with pytest.raises(ArgumentError, match=f"{name}=2 with {method}.*repetition_penalty"):
+                lm.generate(PROMPT, method=method, **{name: 2})
+        with pytest.raises(ArgumentError, match=f"{name}=2"):
+            lm.stream(PROMPT, **{name: 2})
+    for method in ("none", "nia", "canonical-order", "permutation-vote"):
+        lm.generate(PROMPT, method=method, no_repeat_ngram_size=2, max_new_tokens=2)
+    lm.generate("No documents.", no_repeat_ngram_size=2, max_new_tokens=2)  # which runs plain
+    suffix = len(lm.prepare(PROMPT).tokens.suffix)
+    long = list(range(5, suffix + 7))
+    for settings in ({"bad_words_ids": [[5], long]}, {"sequence_bias": [([5], 1.0), (long, 1.0)]}):
+        with pytest.raises(ArgumentError, match="give shorter sequences"):
+            lm.generate(PROMPT, **settings)
+    lm.generate(PROMPT, bad_words_ids=[[5], long[:-1]], max_new_tokens=2)
+    lm.generate(PROMPT, sequence_bias={(5,): 1.0, tuple(long[:-1]): 1.0}, max_new_tokens=2)
+
+
+def test_what_is_allowed_gives_one_answer_in_every_order(lm):
+    settings = {"repetition_penalty": 1.7, "bad_words_ids": [[70, 71]], "max_new_tokens": 12}
+    answers = {lm.generate(PROMPT.reordered(order), **settings).text for order in ([0, 1, 2, 3], [3, 1, 0, 2])}
+    assert len(answers) == 1

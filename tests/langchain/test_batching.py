@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import pytest
 from langchain_core.caches import InMemoryCache
@@ -202,3 +209,39 @@ def test_nobody_waits_for_a_run_without_a_request():
     assert not answered.wait(0.05)
     batch.skip()
     assert future.result(5) == "request"
+
+
+def interrupts(times: int, seed: int) -> int:
+    """Send Ctrl-C to a program that answers batches; gives its exit code. It has seconds to obey each time."""
+    program = Path(__file__).parents[1] / "support" / "interrupted_batches.py"
+    rng = random.Random(seed)
+    process = subprocess.Popen([sys.executable, program, str(times)], stdout=subprocess.PIPE, text=True)
+    stuck = threading.Timer(120, process.kill)
+    stuck.start()
+    try:
+        assert process.stdout is not None
+        for number in range(times):
+            assert process.stdout.readline() == "ready\n"
+            stuck.cancel()
+            time.sleep(rng.uniform(0, 0.08))
+            process.send_signal(signal.SIGINT)
+            stuck = threading.Timer(15, process.kill)
+            stuck.start()
+            assert process.stdout.readline() == f"interrupted {number}\n"
+        return process.wait(15)
+    finally:
+        stuck.cancel()
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_ctrl_c_ends_a_batch_wherever_it_comes():
+    assert interrupts(12, seed=0) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_ctrl_c_ends_many_batches_wherever_it_comes(seed):
+    assert interrupts(50, seed) == 0

@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+from langchain.agents import create_agent
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, ChatMessage, FunctionMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
@@ -157,10 +158,61 @@ def test_a_chain_that_rewrites_its_documents_warns(lm, retriever):
         chain.invoke("Which?")
 
 
-def test_plain_talk_does_not_warn(lm):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", MissingDocumentsWarning)
-        ChatRagBias(lm=lm, max_tokens=2).invoke("Hello!")
+def warnings_of(work) -> list[tuple[str, str]]:
+    """File and text of each warning that documents are missing."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        work()
+    return [(each.filename, str(each.message)) for each in seen if each.category is MissingDocumentsWarning]
+
+
+@pytest.mark.parametrize("how", ["alone", "in a chain", "in a stream", "in an agent"])
+def test_a_model_that_never_finds_documents_says_so_once(lm, how):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    chain = RunnableLambda(str) | llm
+    agent = create_agent(llm)
+
+    def talk() -> None:
+        for _ in range(3):
+            if how == "alone":
+                llm.invoke("Hello!")
+            elif how == "in a chain":
+                chain.invoke("Hello!")
+            elif how == "in a stream":
+                list(chain.stream("Hello!"))
+            else:
+                agent.invoke({"messages": [HumanMessage("Hello!")]})
+
+    ((filename, text),) = warnings_of(talk)
+    assert filename == __file__
+    assert "never found any documents" in text
+    assert "Pass documents=, or retrieve inside the chain" in text
+
+
+async def test_a_warning_names_the_line_that_awaits_the_model(lm):
+    async def read() -> None:
+        async for _ in ChatRagBias(lm=lm, max_tokens=2).astream("Hello!"):
+            pass
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        await read()
+    (warning,) = [each for each in seen if each.category is MissingDocumentsWarning]
+    assert (warning.filename, warning.lineno) == (__file__, read.__code__.co_firstlineno + 1)
+
+
+def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
+    llm = ChatRagBias(lm=lm, max_tokens=2)
+    asked = RunnableLambda(lambda question: f"Rewrite: {question}") | llm | RunnableLambda(lambda _: "Which?")
+    chain = asked | retriever | RunnableLambda(lambda found: "\n\n".join(d.page_content for d in found) + "\nOK?") | llm
+    assert warnings_of(lambda: chain.invoke("Which gate?")) == []
+    assert warnings_of(lambda: llm.invoke("Hello!")) == []
+
+
+def test_plain_talk_does_not_warn_if_that_is_wanted(lm):
+    assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2, on_missing="ignore").invoke("Hello!")) == []
+    assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2, debias="none").invoke("Hello!")) == []
+    assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2).invoke("Hello!", documents=[])) == []
 
 
 def test_missing_documents_raise_if_wanted(lm):

@@ -18,6 +18,7 @@ from langchain_ragbias import install_listener, uninstall_listener
 from langchain_ragbias.collecting import document_lists
 from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener
 from langchain_ragbias.reports import parent_run
+from ragbias.adapters.retrievals import MAX_AGE
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_it_can_be_taken_off_and_put_on_again(chat, rag):
     uninstall_listener()
     assert attached() == [False, False]
     rag(chat).invoke({"input": "Which?"})
-    assert listener.retrievals.registry() is None
+    assert not listener.retrievals.registry()
     uninstall_listener()
     install_listener()
     rag(chat).invoke({"input": "Which?"})
@@ -75,6 +76,21 @@ def test_runs_that_never_end_are_bounded(own):
     assert len(own._trees) <= MAX_TREES
     assert len(own._roots) <= 2 * MAX_TREES
     assert len(own._prompts) <= MAX_TREES
+
+
+def test_runs_that_were_cancelled_are_forgotten_with_age(own, monkeypatch):
+    old, going_on = uuid4(), uuid4()
+    for root in (old, going_on):
+        own.on_chain_start({}, {"context": [Document("one"), Document("two")]}, run_id=root)
+    now = time.monotonic() + MAX_AGE - 1
+    monkeypatch.setattr("langchain_ragbias.listener.time.monotonic", lambda: now)
+    own.on_llm_start({}, ["prompt"], run_id=uuid4(), parent_run_id=going_on)
+    assert len(own._trees) == 2
+    now += 2
+    own.on_chain_start({}, {}, run_id=uuid4())
+    assert own.tree(old).latest_first() == []
+    assert own.tree(going_on).latest_first() == [["one", "two"]]
+    assert old not in own._roots
 
 
 def test_nothing_is_kept_of_real_chains(chat, rag):

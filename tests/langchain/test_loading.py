@@ -9,6 +9,7 @@ from langchain_core.runnables import ConfigurableField
 from transformers import pipeline
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
+from ragbias.errors import UnknownMethodError
 from ragbias.lm import DebiasedLM
 
 QUESTION = "Question: Which bridge is green?\nAnswer:"
@@ -153,3 +154,33 @@ def test_from_model_id_takes_the_stock_backends_and_those_of_attention():
     assert ChatRagBias.from_model_id("tiny", backend="pipeline").lm.backend == "auto"
     with pytest.raises(ValueError, match="'default', 'pipeline', 'auto', 'torch', 'triton', 'flash'"):
         ChatRagBias.from_model_id("tiny", backend="openvino")
+
+
+@pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
+def test_names_of_other_chat_models_are_understood(kind):
+    llm = kind(model="tiny", temperature=0, max_tokens=None, dtype="bfloat16", device="cpu")
+    assert (llm.model_id, llm.max_tokens, llm.lm.model.dtype) == ("tiny", 256, torch.bfloat16)
+    assert kind(model_name="tiny", max_new_tokens=3).max_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": "tiny", "model_id": "other"}, "the same"),
+        ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
+        ({"device": "gpu"}, "device='gpu'"),
+    ],
+)
+def test_names_that_say_two_things_are_refused(fields, text):
+    with pytest.raises(ValueError, match=text):
+        ChatRagBias(**fields)
+
+
+def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(lm):
+    with pytest.raises(ValueError, match="lm is loaded already"):
+        ChatRagBias(lm=lm, dtype="auto")
+
+
+def test_an_unknown_method_is_told_before_the_weights_are_read(tmp_path):
+    with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
+        ChatRagBias(model=str(tmp_path), debias="pin")

@@ -40,7 +40,7 @@ class InOrder(BaseRetriever):
 
     def _get_relevant_documents(self, query, *, run_manager):
         return [
-            Document(SENTENCES[index], metadata={"title": "Zebra Apple Lemon".split()[index]}) for index in self.order
+            Document(SENTENCES[index], metadata={"title": ["Zebra", "Apple", "Lemon"][index]}) for index in self.order
         ]
 
 

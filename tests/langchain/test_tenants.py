@@ -142,7 +142,10 @@ def test_process_wide_a_request_finds_what_another_thread_retrieved(chat, retrie
     install_listener(process_wide=True)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(retriever.invoke, QUESTION).result()
-    assert report(chat, prompts(texts)[0])["n_found"] == len(texts)
+    flat, system, _ = prompts(texts)
+    assert report(chat, flat)["n_found"] == len(texts)
+    assert report(chat, system)["n_found"] == 0
+    assert report(chat, [HumanMessage(flat)])["n_found"] == len(texts)
     install_listener()
     assert report(chat, prompts(texts)[0])["n_found"] == 0
 

@@ -153,3 +153,31 @@ def test_a_model_without_a_name_needs_its_tokenizer():
 def test_documents_that_are_no_list_are_named_by_their_type(lm):
     with pytest.raises(RagBiasError, match="must be a list of texts or documents, got bytes"):
         RagBiasLLM(lm=lm).complete("Which gate?", documents=b"one gate")
+
+
+def test_names_of_other_classes_are_understood() -> None:
+    llm = RagBiasLLM(model="tiny", max_tokens=None, dtype="bfloat16", device="cpu")
+    assert (llm.model_name, llm.max_new_tokens) == ("tiny", 256)
+    assert (str(llm.lm.model.dtype), llm.device_map) == ("torch.bfloat16", None)
+    assert RagBiasLLM(model="tiny", max_tokens=3).max_new_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": "tiny", "model_name": "other"}, "the same"),
+        ({"max_tokens": 3, "max_new_tokens": 4}, "the same"),
+        ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
+        ({"device": "cpu", "device_map": "auto"}, "give one of them"),
+        ({"model": "tiny", "debias": "pin"}, "did you mean 'pine'"),
+        ({"model": "tiny", "debias": "pin", "tokenizer_name": "/none"}, "did you mean 'pine'"),
+    ],
+)
+def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(RagBiasError, match=text):
+        RagBiasLLM(**fields)
+
+
+def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(make_llm: Callable[..., RagBiasLLM]) -> None:
+    with pytest.raises(ArgumentError, match="lm is loaded already"):
+        make_llm(dtype="auto")

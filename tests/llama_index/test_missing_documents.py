@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from llama_index.core import PromptTemplate, VectorStoreIndex
+from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.llms.ragbias import MissingDocumentsWarning, RagBiasLLM
 
 from ragbias.errors import NoDocumentsError
@@ -16,6 +19,22 @@ REWRITTEN = PromptTemplate(
     "Context:\n{context_str}\n\n{query_str}",
     function_mappings={"context_str": lambda **kwargs: str(kwargs["context_str"]).upper()},
 )
+
+
+class MultiStepLike(CustomQueryEngine):
+    """Asks the LLM for another question before it retrieves."""
+
+    llm: RagBiasLLM
+    engine: Any
+
+    def __init__(self, llm: RagBiasLLM, engine: Any) -> None:
+        super().__init__(llm=llm, engine=engine)
+
+    def custom_query(self, query_str: str) -> str:
+        self.llm.complete(f"Rewrite: {query_str}")
+        return str(self.engine.query(query_str))
+
+
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue."]
 
 
@@ -80,7 +99,8 @@ def test_explicit_documents_that_do_not_occur_in_the_prompt(make_llm: Callable[.
 def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[..., RagBiasLLM]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        make_llm().complete(QUESTION)
+        make_llm(on_missing="ignore").complete(QUESTION)
+        make_llm().complete(QUESTION, documents=[])
         make_llm(on_missing="ignore").complete(QUESTION, documents=DOCUMENTS)
         make_llm(debias="none", on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
         make_llm().complete(f"{DOCUMENTS[0]}\n{QUESTION}", documents=DOCUMENTS[:1])
@@ -93,4 +113,32 @@ def test_raise_accepts_one_document_and_an_empty_list(
     index.as_query_engine(llm=llm, similarity_top_k=1).query(QUESTION)
     assert llm.complete(QUESTION, documents=[]).additional_kwargs["ragbias"]["method_ran"] == "none"
     with pytest.raises(NoDocumentsError, match="located none"):
+        llm.complete(QUESTION)
+
+
+def test_a_model_that_never_finds_documents_says_so_once(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm()
+    with pytest.warns(MissingDocumentsWarning, match="never found any documents.*pass documents=") as seen:
+        llm.complete(QUESTION)
+    assert [warning.filename for warning in seen] == [__file__]
+    engine = SimpleChatEngine.from_defaults(llm=make_llm())
+    with pytest.warns(MissingDocumentsWarning, match="never found any documents") as seen:
+        engine.chat(QUESTION)
+    assert [warning.filename for warning in seen] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingDocumentsWarning)
+        llm.complete(QUESTION)
+        engine.chat(QUESTION)
+
+
+def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(
+    make_llm: Callable[..., RagBiasLLM], index: VectorStoreIndex
+) -> None:
+    llm = make_llm()
+    asking = MultiStepLike(llm, index.as_query_engine(llm=llm, similarity_top_k=3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MissingDocumentsWarning)
+        asking.query(QUESTION)
         llm.complete(QUESTION)

@@ -173,6 +173,14 @@ async def test_agent_calls_a_function(scripted: Callable[..., RagBiasLLM], strea
     assert "<|user|>\n5<|assistant|>\n" in llm.lm.prompts[1]
 
 
+async def test_after_an_agent_no_report_of_an_earlier_answer_is_the_last(scripted: Callable[..., RagBiasLLM]) -> None:
+    llm = scripted("Hello.", call("add", '{"a": 2, "b": 3}'), "It is 5.")
+    llm.complete("Hello!")
+    assert llm.last_report is not None
+    await FunctionAgent(tools=[ADD], llm=llm).run("What is 2 + 3?")
+    assert llm.last_report is None
+
+
 async def test_react_agent_needs_no_tools_in_the_template(scripted: Callable[..., RagBiasLLM]) -> None:
     thought = 'Thought: I add.\nAction: add\nAction Input: {"a": 2, "b": 3}'
     llm = scripted(thought, "Thought: I can answer without using any more tools.\nAnswer: 5", chat_template=None)

@@ -11,15 +11,78 @@ from ragbias import Prompt
 from ragbias.boundaries import KnownText, Registry, has_numbering, locate
 from ragbias.errors import AmbiguousSegmentsError
 
-WORDS = ["red", "rose", "gate", "Oak", "it's", "7", "a", "of", "Source", '"so"', "\u00e9t\u00e9", "x\\y", "owls.", "\u2603"]
-LONGER = ["The falcon is red.", "Two herons stand on a bridge of stone.", "An owl\n\nsleeps, it's \"noon\".", "C:\\new\\table"]
+WORDS = [
+    "red",
+    "rose",
+    "gate",
+    "Oak",
+    "it's",
+    "7",
+    "a",
+    "of",
+    "Source",
+    '"so"',
+    "\u00e9t\u00e9",
+    "x\\y",
+    "owls.",
+    "\u2603",
+]
+LONGER = [
+    "The falcon is red.",
+    "Two herons stand on a bridge of stone.",
+    'An owl\n\nsleeps, it\'s "noon".',
+    "C:\\new\\table",
+]
 ENDINGS = ["\n", "\n\n", "\r\n", "\u00a0", " ", "\t"]
 BEGINNINGS = ["\n", "  ", "\u00a0", "\r\n"]
 ITEMS = ["{t}"] * 6 + ["Title: {m}\n{t}", "{m}: {t}", "<doc>{t}</doc>", "<doc>\n{t}\n</doc>", "- {t}", '"{t}"']
-ITEMS += ["[{n}] {t}", "{n}. {t}", "{t}\nSource: {m}", "Text: {t}", "Content: {t}\n(from {m})", "<doc title='{m}'>{t}</doc>"]
-SEPARATORS = ["\n\n", "\n\n", "\n\n", "\n", "\n", " ", "---", "\n---\n", "\n\n---\n\n", "###", "\n###\n", "\n\n\n", ", "]
-PREFIXES = ["", "Context: ", "Context:\n\n", "Use this.\n", "Read:", "<|user|>\n", "[", "<context>", "Docs:\n---\n", "Use.\n\n\n"]
-SUFFIXES = ["\n\nQuestion: which?", "\nWhich?", "", " Which?", "]", "</context>\nQ: who?", "\n\n\nQ", "\n---\nWhich?", "Q", "\r\nQ"]
+ITEMS += [
+    "[{n}] {t}",
+    "{n}. {t}",
+    "{t}\nSource: {m}",
+    "Text: {t}",
+    "Content: {t}\n(from {m})",
+    "<doc title='{m}'>{t}</doc>",
+]
+SEPARATORS = [
+    "\n\n",
+    "\n\n",
+    "\n\n",
+    "\n",
+    "\n",
+    " ",
+    "---",
+    "\n---\n",
+    "\n\n---\n\n",
+    "###",
+    "\n###\n",
+    "\n\n\n",
+    ", ",
+]
+PREFIXES = [
+    "",
+    "Context: ",
+    "Context:\n\n",
+    "Use this.\n",
+    "Read:",
+    "<|user|>\n",
+    "[",
+    "<context>",
+    "Docs:\n---\n",
+    "Use.\n\n\n",
+]
+SUFFIXES = [
+    "\n\nQuestion: which?",
+    "\nWhich?",
+    "",
+    " Which?",
+    "]",
+    "</context>\nQ: who?",
+    "\n\n\nQ",
+    "\n---\nWhich?",
+    "Q",
+    "\r\nQ",
+]
 WRITERS: dict[str, Callable[[Sequence[str]], str]] = {
     "list": lambda texts: str(list(texts)),
     "tuple": lambda texts: repr(tuple(texts)),
@@ -49,7 +112,9 @@ class Template:
         if self.writer:
             return self.prefix + WRITERS[self.writer](texts) + self.suffix
         titles = [title for _, title in documents]
-        items = (self.item.format(t=text, m=title, n=n) for n, (text, title) in enumerate(zip(texts, titles, strict=True), 1))
+        items = (
+            self.item.format(t=text, m=title, n=n) for n, (text, title) in enumerate(zip(texts, titles, strict=True), 1)
+        )
         return self.prefix + self.separator.join(items) + self.suffix
 
 
@@ -85,7 +150,7 @@ def outcome(text: str, named: Sequence[str], source: str) -> tuple[str, tuple[st
     registry = Registry()
     if source == "registry":
         registry.add(named)
-    found = locate(text, **{source: registry if source == "registry" else named})
+    found = locate(text, **{source: {"registry": registry, "run": [named]}.get(source, named)})
     if found.reason or found.n_found < 2 or has_numbering(text, found.spans):
         return None
     try:

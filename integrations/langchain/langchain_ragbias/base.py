@@ -19,6 +19,7 @@ from langchain_ragbias.listener import listener
 from langchain_ragbias.logprobs import openai_logprobs
 from langchain_ragbias.reports import reports
 from ragbias import methods
+from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
@@ -27,6 +28,8 @@ from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
+
+OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
 
 
 class RagBiasModel(BaseModel):
@@ -86,12 +89,10 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Take apart the ``pipeline`` and ``pipeline_kwargs`` that ``HuggingFacePipeline`` takes."""
+        """Take apart the ``pipeline`` and ``pipeline_kwargs`` that ``HuggingFacePipeline`` takes, and other names."""
         if not isinstance(values, dict):
             return values
-        values = dict(values)
-        if "max_new_tokens" in values:
-            values["max_tokens"] = values.pop("max_new_tokens")
+        values = renamed(values, OTHER_NAMES, cls.model_fields, ValueError)
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
             values = {**loading.fields_of(pipeline), **values}
@@ -123,6 +124,7 @@ class RagBiasModel(BaseModel):
         return {"strip_numbering": self.strip_numbering, "backend": self.backend}
 
     def _load_anew(self) -> Self:
+        loading.check_device(self.model_kwargs.get("device"))
         self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.debias, **self._settled(), **self.model_kwargs)
         loading.sources[self.lm] = (self.model_id, self.model_kwargs)
         return self
@@ -172,14 +174,12 @@ class RagBiasModel(BaseModel):
             ValueError: an argument has no counterpart here.
         """
         loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
-        target = loading.torch_device(device)
         given = {"model_id": model_id, "model_kwargs": loaded, "pipeline_kwargs": pipeline_kwargs, **kwargs}
+        if device is not None:
+            given["device"] = device
         if backend not in loading.BACKENDS:
             given["backend"] = backend
-        llm = cls(**given)
-        if target is not None:
-            llm.lm.model.to(target)
-        return llm
+        return cls(**given)
 
     @property
     def max_new_tokens(self) -> int:
@@ -220,6 +220,12 @@ class RagBiasModel(BaseModel):
             **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
         )
 
+    def get_token_ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens by the model's own tokenizer, without special ones."""
+        custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class, the next base
+        ids: list[int] = custom(text) if custom else self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
     # one request
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
@@ -228,7 +234,12 @@ class RagBiasModel(BaseModel):
         return merge(fields, stop, given, self.model_id)
 
     def _request(
-        self, text: str, call: Call, parent_run_id: UUID | None, artifacts: Sequence[Sequence[str]] = ()
+        self,
+        text: str,
+        call: Call,
+        parent_run_id: UUID | None,
+        artifacts: Sequence[Sequence[str]] = (),
+        system: Sequence[str] = (),
     ) -> Request:
         """Find the documents of a templated prompt and make it ready to run.
 
@@ -237,7 +248,7 @@ class RagBiasModel(BaseModel):
                 ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
-        found = documents.find(text, call.documents, artifacts, tree, self.segmenter, self.include_headers)
+        found = documents.find(text, call.documents, artifacts, system, tree, self.segmenter, self.include_headers)
         request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
             self._missing.check(
@@ -246,6 +257,7 @@ class RagBiasModel(BaseModel):
                 documents=call.documents,
                 segmenter=self.segmenter,
                 suspected=bool(tree.failure),
+                at_end=listener.at_end(parent_run_id),
             )
         return request
 

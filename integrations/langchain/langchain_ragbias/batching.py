@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
+SECONDS_TO_END = 2.0  # for runs that are left; then they go on unheard
 T = TypeVar("T")
 Answerer = Callable[..., list[Generation]]
 """Called with the requests, their settings and the event that cancels them."""
@@ -38,9 +39,15 @@ class PaddedBatch:
         self._lock = threading.Lock()
 
     def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
-        """Add a run's request; the last one starts the computation, in a thread of its own."""
+        """Add a run's request; the last one starts the computation, in a thread of its own.
+
+        Raises:
+            CancelledError: the batch was cancelled.
+        """
         future: Future[Generation] = Future()
         with self._lock:
+            if self.cancelled.is_set():
+                raise CancelledError
             self._waiting.append((request, settings, future))
         self.skip()
         return future
@@ -53,21 +60,34 @@ class PaddedBatch:
         if complete:
             threading.Thread(target=self._run, daemon=True, name="ragbias-batch").start()
 
+    def cancel(self) -> None:
+        """Stop computing at the next token, and let no run wait for an answer."""
+        self.cancelled.set()
+        for *_, future in self._take():
+            _settle(future, CancelledError())
+
     def _run(self) -> None:
+        waiting = list(self._waiting)
         try:
-            requests = [request for request, *_ in self._waiting]
-            answers = self._answer(requests, self._waiting[0][1], self.cancelled)
+            outcomes: Sequence[Generation | BaseException] = self._answer(
+                [request for request, *_ in waiting], waiting[0][1], self.cancelled
+            )
             if self.cancelled.is_set():
                 raise CancelledError
         except BaseException as error:
-            for *_, future in self._waiting:
-                _settle(future, error)
-        else:
-            for (*_, future), answer in zip(self._waiting, answers, strict=True):
-                _settle(future, answer)
+            outcomes = [error] * len(waiting)
+        taken = self._take()  # nothing, if the batch was cancelled meanwhile
+        for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
+            _settle(future, outcome)
+
+    def _take(self) -> list[tuple[Request, dict[str, Any], Future[Generation]]]:
+        """Those who wait; whoever takes them settles them."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        return waiting
 
 
-def _settle(future: Future[Generation], outcome: Generation | BaseException) -> None:
+def _settle(future: Future[Any], outcome: object) -> None:
     if future.set_running_or_notify_cancel():  # an async run may have given up
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -111,17 +131,26 @@ def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
     """The results or errors of runs that ask ``model``, in padded batches of at most ``size``."""
 
-    def perform(run: Callable[[], T], batch: PaddedBatch) -> T:
-        with _slot_in(batch, model):
-            return run()
+    def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
+        try:
+            with _slot_in(batch, model):
+                result = run()
+        except BaseException as error:  # given to whoever waits for the run
+            _settle(future, error)
+        else:
+            _settle(future, result)
 
     results: list[T | BaseException] = []
     for group, batch in _batches(runs, size, answer):
-        with ThreadPoolExecutor(len(group), thread_name_prefix="ragbias-run") as pool:
-            futures = [pool.submit(copy_context().run, perform, run, batch) for run in group]
-            with _stopped_if_left(batch):  # by Ctrl-C: the pool waits for its threads, and they for the model
-                wait(futures)
-        results += [future.exception() or future.result() for future in futures]
+        started: list[Future[T]] = []
+        with _cancelled_if_left(batch, started):
+            for run in group:
+                started.append(Future())
+                arguments = (perform, run, batch, started[-1])
+                # no pool: the end of a program waits for a pool's threads
+                threading.Thread(target=copy_context().run, args=arguments, daemon=True, name="ragbias-run").start()
+            wait(started)
+        results += [future.exception() or future.result() for future in started]
     return results
 
 
@@ -136,17 +165,19 @@ async def arun_batched(
 
     results: list[T | BaseException] = []
     for group, batch in _batches(runs, size, answer):
-        with _stopped_if_left(batch):
+        with _cancelled_if_left(batch):
             results += await asyncio.gather(*(perform(run, batch) for run in group), return_exceptions=True)
     return results
 
 
 @contextmanager
-def _stopped_if_left(batch: PaddedBatch) -> Iterator[None]:
+def _cancelled_if_left(batch: PaddedBatch, started: Sequence[Future[Any]] = ()) -> Iterator[None]:
+    """Cancel the batch if it is left by an error, by Ctrl-C say, and wait a little for its runs to end."""
     try:
         yield
     except BaseException:
-        batch.cancelled.set()
+        batch.cancel()
+        wait(started, SECONDS_TO_END)
         raise
 
 

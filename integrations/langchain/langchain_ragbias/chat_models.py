@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
+from jinja2 import TemplateError
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -31,6 +32,7 @@ from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
 
 T = TypeVar("T")
@@ -143,6 +145,18 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
         runs = [partial(one, [own], run_id=id) for own, id in _with_ids(messages, run_id)]
         return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
+
+    def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
+        """Tokens of the prompt that the chat template makes of these messages and tools.
+
+        Where it makes none, of a part of a conversation that does not begin with the user say, those of each message
+        with its role.
+        """
+        try:
+            schemas = [convert_to_openai_tool(tool) for tool in tools or []]
+            return len(self.get_token_ids(self.lm.chat_text(template_messages(messages), schemas))) if messages else 0
+        except (ArgumentError, TemplateError):
+            return super().get_num_tokens_from_messages(messages)
 
     def _invocations(
         self,
@@ -310,8 +324,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
                 raise ValueError("response_format and tools cannot go together; leave one of them out")
             messages = structured.asking_for_json(messages, own["response_format"])
             form = AnswerFormat(beginning=structured.BEGINNING)
-        text = self.lm.chat_text(template_messages(messages), tools=form.tools) + form.beginning
-        request = self._request(text, call, parent, artifact_texts(messages))
+        shown = template_messages(messages)
+        text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
+        system = [message["content"] for message in shown if message["role"] == "system"]
+        request = self._request(text, call, parent, artifact_texts(messages), system)
         return PreparedChat(request, {**call.settings, **form.settings}, form)
 
     # one answer

@@ -18,6 +18,7 @@ def find(
     text: str,
     documents: Sequence[str] | None,
     artifacts: Sequence[Sequence[str]],
+    system: Sequence[str],
     tree: RunTree,
     segmenter: Segmenter | None,
     include_headers: bool,
@@ -26,6 +27,7 @@ def find(
 
     Args:
         artifacts: texts that the conversation's tool messages carry, a list for each, the latest first.
+        system: texts of system messages, in which nothing is found that only others retrieved.
         tree: what the runs around the request retrieved.
         documents, segmenter, include_headers: as in ``ragbias.boundaries.locate``.
     """
@@ -37,6 +39,7 @@ def find(
         registry=listener.retrievals.registry(),
         segmenter=segmenter,
         include_headers=include_headers,
+        not_documents=system,
     )
     return replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
 

@@ -24,6 +24,7 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_ragbias.collecting import document_lists
 from langchain_ragbias.reports import parent_run, reports
+from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.adapters.retrievals import MAX_AGE, Retrievals
 from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries.sources.known_text import merged
@@ -50,7 +51,8 @@ class RunTree:
             text is in the latest retrieval that had it.
         runs: the runs that have not ended yet.
         failure: what went wrong in the listener, in plain words; empty if nothing did.
-        ends: what is to be done when the root run ends.
+        ends: what is to be done when the root run ends, or is forgotten.
+        judges: what is to be called when it ends.
         active: when a run began last, in seconds of a monotonic clock.
     """
 
@@ -58,6 +60,7 @@ class RunTree:
     runs: set[UUID] = field(default_factory=set)
     failure: str = ""
     ends: list[Callable[[], None]] = field(default_factory=list)
+    judges: list[Callable[[], None]] = field(default_factory=list)
     active: float = field(default_factory=time.monotonic)
 
     def note(self, texts: Sequence[str], retrieved: bool) -> None:
@@ -100,6 +103,8 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             event(self, *args, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+        except MissingDocumentsWarning:  # which the user turned into an error
+            raise
         except Exception as error:
             self.fail(run_id, parent_run_id, f"the listener failed in {event.__name__}: {type(error).__name__}")
 
@@ -127,6 +132,12 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 if known is not None:
                     return RunTree([each.copy() for each in known.retrievals], set(), known.failure)
         return RunTree(failure=self.retrievals.failure())
+
+    def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
+        """Takes what is to be called when the root of a run ends; ``None`` for runs that are not known."""
+        with self._lock:
+            tree = self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
+        return None if tree is None else tree.judges.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """The run that sent this prompt to a completion model, if such a request is running."""
@@ -232,6 +243,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 self._drop(next(iter(self._trees)))
 
     def _close(self, run_id: UUID) -> None:
+        judges: list[Callable[[], None]] = []
         with self._lock:
             root = self._roots.pop(run_id, None)
             self._prompts.pop(run_id, None)
@@ -240,6 +252,9 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop(root)
+                    judges = tree.judges
+        for judge in judges:
+            judge()
 
     def _drop(self, root: UUID) -> None:
         tree = self._trees.pop(root)

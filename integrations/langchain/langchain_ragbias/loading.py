@@ -10,7 +10,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ragbias.attention import backends
+from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+from ragbias.models.loading import torch_device
 
 SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
@@ -88,16 +90,9 @@ def loading_kwargs(
     return {**kwargs, "tokenizer_kwargs": {**shared, **kwargs.get("tokenizer_kwargs", {})}} if shared else kwargs
 
 
-def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """A device as transformers' pipelines number them: -1 is the CPU.
-
-    Raises:
-        ValueError: there are not so many accelerators.
-    """
-    if device is None or not isinstance(device, int):
-        return None if device is None else torch.device(device)
-    count = torch.accelerator.device_count()
-    if not -1 <= device < count:
-        raise ValueError(f"device={device}; expected -1 for the CPU, or the number of one of {count} accelerators")
-    current = torch.accelerator.current_accelerator() if device >= 0 else None
-    return torch.device("cpu") if current is None else torch.device(current.type, device)
+def check_device(device: Any) -> None:
+    """Raise ``ValueError`` for a device that is not there."""
+    try:
+        torch_device(device)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from error

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import READINGS, Occurrence, ends_block, is_bounded, is_quoted
+from ragbias.boundaries.matching.occurrences import (
+    MIN_CHARACTERS,
+    Occurrence,
+    ends_block,
+    is_alone,
+    is_bounded,
+    is_cut,
+    is_quoted,
+)
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 from ragbias.boundaries.spans import Looseness
 
@@ -14,6 +23,7 @@ MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters
 MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
+MAX_COMPARISONS = 20_000  # of occurrences with those of documents that occur once
 COMPARED = 24  # characters before and after an occurrence that are compared with those of other occurrences
 
 
@@ -35,10 +45,15 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
         known: the occurrences of these documents, and maybe of others, as ``occurrences_by_document`` gives them.
     """
     wanted = Counter(documents)
-    every = {document: occurrences for document, occurrences in known.items() if document in wanted}
+    every = {
+        document: _uncut(text, occurrences) if len(document.strip()) < MIN_CHARACTERS else occurrences
+        for document, occurrences in known.items()
+        if document in wanted
+    }
     best: list[Occurrence] = []
     tried: list[Mapping[str, list[Occurrence]]] = []
-    for reading in (*range(len(READINGS)), None):  # last of all, each in a way of its own
+    readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
+    for reading in (*readings, None):  # last of all, each in a way of its own
         options = {
             document: printed
             for document, found in every.items()
@@ -49,7 +64,12 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
             best = max(best, _assigned(text, options, wanted), key=len)
         if len(best) == wanted.total():
             break
-    return _loosened(text, best)
+    return _loosened(text, _doubted(text, best, every))
+
+
+def _uncut(text: str, found: Sequence[Occurrence]) -> list[Occurrence]:
+    """Those of the occurrences of a short document that are no part of a word or a rule."""
+    return [each for each in found if not is_cut(text, each.begin, each.end)]
 
 
 def _assigned(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
@@ -60,8 +80,49 @@ def _assigned(text: str, options: Mapping[str, list[Occurrence]], wanted: Counte
     return contiguous if len(contiguous) >= len(single) > 0 else single
 
 
+def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list[Occurrence]]) -> Sequence[Occurrence]:
+    """The occurrences, of which those of short documents know whether they may be somewhere else as well."""
+    short = {each.document for each in assigned if len(each.document.strip()) < MIN_CHARACTERS}
+    options = {document: _uncut(text, every[document]) for document in short}
+    if (
+        not short
+        or len(assigned) == 1
+        or _are_joined(text, assigned, [each for found in options.values() for each in found])
+    ):
+        return assigned
+    cover = _Cover(text, assigned)
+
+    def is_doubtful(each: Occurrence) -> bool:
+        if each.document not in short or is_alone(text, each.begin, each.end):
+            return False
+        return not all(map(cover.overlaps, every[each.document]))
+
+    return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
+
+
+def _are_joined(text: str, assigned: Sequence[Occurrence], short: Sequence[Occurrence]) -> bool:
+    """Whether documents are joined by one separator that nothing else can be, and none of the short ones is beside
+    them; or, for only two documents, begins or ends a line elsewhere."""
+    begin, end = assigned[0].begin, assigned[-1].end
+    gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
+    separator = next(iter(gaps), "")
+    if len(gaps) != 1 or not separator.strip(" ") or any(separator in each.document.strip() for each in assigned):
+        return False
+    n_before = len(text[:begin].removesuffix(separator))
+    n_after = len(text[end:].removeprefix(separator))
+    cover = _Cover(text, assigned)
+    rivals = [each for each in short if not cover.overlaps(each)]
+    beside = any(each.end == n_before or each.begin == len(text) - n_after for each in rivals)
+    if len(assigned) == 2 and (n_before == begin or n_after == len(text) - end):
+        beside = beside or any(
+            text[each.begin - 1 : each.begin] in "\n" or text[each.end : each.end + 1] in "\n" for each in rivals
+        )
+    return not beside and not is_cut(text, begin, end)
+
+
 def _loosened(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
-    """The occurrences, which know on which sides the documents differ in their outer white space."""
+    """The occurrences, which know on which sides the documents differ in their outer white space; those that differ in
+    nothing else are doubtful."""
     documents = {each.document for each in assigned}
     left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
     right = len({document[len(document.rstrip()) :] for document in documents}) > 1
@@ -70,7 +131,11 @@ def _loosened(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
         return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
     if quoted or not (left or right):
         return list(assigned)
-    return [replace(each, looseness=Looseness(left, right)) for each in assigned]
+    copies = Counter(document.strip() for document in documents)  # which is which cannot be told
+    return [
+        replace(each, looseness=Looseness(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
+        for each in assigned
+    ]
 
 
 class _ContiguousSearch:
@@ -91,16 +156,17 @@ class _ContiguousSearch:
         longest = next(iter(self.options))
         anchors = sorted(self.options[longest], key=lambda each: (each.end - each.begin, each.begin), reverse=True)
         best: list[Occurrence] = []
-        best_rank = (0, 0, False, False)
+        best_rank = (0, 0, False, False, False)
         for anchor in anchors[:MAX_ANCHORS]:
             for separator in self._separators(anchor):
                 for step in (1, -1):
                     found = self._sequence(anchor, separator, step)
                     bounded = sum(is_bounded(self.text, each.begin, each.end) for each in found)
-                    rank = (len(found), bounded, is_separator(separator), ends_block(self.text, found[-1]))
+                    quoted = all(is_quoted(self.text, each.begin, each.end) for each in found)
+                    rank = (len(found), bounded, quoted, is_separator(separator), ends_block(self.text, found[-1]))
                     if rank > best_rank:
                         best, best_rank = found, rank
-                if best_rank == (self.wanted.total(), self.wanted.total(), True, True):
+                if best_rank[:2] == (self.wanted.total(), self.wanted.total()) and all(best_rank[3:]):
                     return best
         return best
 
@@ -116,9 +182,11 @@ class _ContiguousSearch:
 
     def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
         """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
-        left = self.wanted - Counter([anchor.document])
+        left = self.wanted.copy()
+        left[anchor.document] -= 1
         first = self._extend(anchor, separator, left, step)
-        second = self._extend(anchor, separator, left - Counter(each.document for each in first), -step)
+        left.subtract(each.document for each in first)
+        second = self._extend(anchor, separator, left, -step)
         return sorted([anchor, *first, *second])
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
@@ -136,7 +204,8 @@ class _ContiguousSearch:
             self.steps -= 1
             if self.steps < 0:
                 break
-            rest = left - Counter([neighbour.document])
+            rest = left.copy()
+            rest[neighbour.document] -= 1
             tail = [neighbour, *self._extend(neighbour, separator, rest, step)]
             if len(tail) > len(best):
                 best = tail
@@ -155,29 +224,51 @@ class _ContiguousSearch:
 def _one_by_one(text: str, options: Mapping[str, list[Occurrence]], wanted: Counter[str]) -> list[Occurrence]:
     """Each document where it occurs outside of longer ones, whatever is between them."""
     assigned: list[Occurrence] = []
-    longer: list[Occurrence] = []
+    longer, taken = _Cover(text), _Cover(text)
     several: dict[str, list[Occurrence]] = {}
     for document, found in options.items():  # the longest first
-        outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
-        free = [each for each in outer if not any(each.overlaps(other) for other in longer)]
+        outer = found
+        if len({each.end - each.begin for each in found}) > 1:
+            outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
+        free = [each for each in outer if not longer.overlaps(each)]
         free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
-        longer.extend(free)
+        longer.add(free)
         if len(free) <= wanted[document]:
-            _take(assigned, free, len(free))
+            _take(assigned, taken, free, len(free))
         else:
             several[document] = free
     for document, free in several.items():
+        last = free[-max(MAX_COMPARISONS // len(several), wanted[document]) :]
+        others = MAX_COMPARISONS // (len(several) * len(last)) + 1
         for _ in range(wanted[document]):
-            free.sort(key=lambda each: _likeness(text, each, assigned), reverse=True)
-            _take(assigned, free, 1)
+            last.sort(key=lambda each: _likeness(text, each, assigned[:others]), reverse=True)
+            _take(assigned, taken, last, 1)
     return sorted(assigned)
 
 
-def _take(assigned: list[Occurrence], options: Sequence[Occurrence], count: int) -> None:
+class _Cover:
+    """The characters of a prompt that occurrences cover."""
+
+    def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
+        self._covered = bytearray(len(text))
+        self.add(occurrences)
+
+    def add(self, occurrences: Iterable[Occurrence]) -> None:
+        """Cover these as well."""
+        for each in occurrences:
+            self._covered[each.begin : each.end] = b"\1" * (each.end - each.begin)
+
+    def overlaps(self, occurrence: Occurrence) -> bool:
+        """Whether any of its characters is covered."""
+        return self._covered.find(1, occurrence.begin, occurrence.end) >= 0
+
+
+def _take(assigned: list[Occurrence], taken: _Cover, options: Sequence[Occurrence], count: int) -> None:
     """Assign up to ``count`` of the options, as far as they do not overlap what is assigned already."""
     for option in options:
-        if count > 0 and not any(option.overlaps(other) for other in assigned):
+        if count > 0 and not taken.overlaps(option):
             assigned.append(option)
+            taken.add([option])
             count -= 1
 
 

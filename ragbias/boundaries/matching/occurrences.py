@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ragbias.boundaries.matching.rewritten import Rewrite, rewrites
 from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
+MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # of one form of a text
 
 
@@ -39,6 +41,7 @@ class Occurrence:
     Attributes:
         readings: indices of ``READINGS``, those that print the document so.
         looseness: whether the document and those with which it was found differ in their outer white space.
+        doubtful: whether the document is so short that it may as well be elsewhere.
     """
 
     begin: int
@@ -46,6 +49,7 @@ class Occurrence:
     document: str
     readings: tuple[int, ...] = field(default=(), compare=False)
     looseness: Looseness = field(default=Looseness(), compare=False)
+    doubtful: bool = field(default=False, compare=False)
 
     @property
     def span(self) -> Span:
@@ -68,11 +72,20 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     Args:
         text: the prompt.
         documents: their texts, repetitions allowed.
-        strict: take only occurrences that neither begin nor end within a word.
+        strict: take only occurrences that neither begin nor end within a word, of texts that nobody rewrote.
     """
+    longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
+    found = _found(text, longest_first, strict)
+    ways = [] if strict else rewrites(text, longest_first, found)
+    return _found(text, longest_first, strict, ways) if ways else found
+
+
+def _found(
+    text: str, documents: Iterable[str], strict: bool, ways: Sequence[Rewrite] = ()
+) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
-    for document in sorted(set(documents), key=lambda document: (-len(document), document)):
-        occurrences = occurrences_of(text, document)
+    for document in documents:
+        occurrences = occurrences_of(text, document, ways)
         if strict:
             occurrences = [each for each in occurrences if is_bounded(text, each.begin, each.end)]
         if occurrences:
@@ -80,23 +93,26 @@ def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = 
     return found
 
 
-def occurrences_of(text: str, document: str) -> list[Occurrence]:
-    """All occurrences of a document in each of its forms, in ascending order."""
+def occurrences_of(text: str, document: str, ways: Sequence[Rewrite] = ()) -> list[Occurrence]:
+    """All occurrences of a document in each of its forms, also as rewritten in each of these ways, in ascending order.
+
+    ``readings`` counts the ways on from those of ``READINGS``.
+    """
     return sorted(
         Occurrence(begin, begin + len(form), document, readings)
-        for form, readings in _forms(document, text).items()
+        for form, readings in _forms(document, text, ways).items()
         for begin in _find_all(text, form)
     )
 
 
-def _forms(document: str, text: str) -> dict[str, tuple[int, ...]]:
+def _forms(document: str, text: str, ways: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
     """The forms in which the document may occur in ``text``, each with the readings that print it so."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
         written = [write(document) for write in READINGS]
     forms: dict[str, tuple[int, ...]] = {}
-    for index, form in enumerate(written):
+    for index, form in enumerate([*written, *(way(document) for way in ways)]):
         forms[form] = (*forms.get(form, ()), index)
     return {form: readings for form, readings in forms.items() if form.strip()}
 
@@ -124,10 +140,22 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
     return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
 
 
+def is_alone(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is quoted, or has its lines to itself."""
+    ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
+    return is_quoted(text, begin, end) or (ends_line and (begin == 0 or text[begin - 1] == "\n"))
+
+
 def is_bounded(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+
+
+def is_cut(text: str, begin: int, end: int) -> bool:
+    """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``."""
+    beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
+    return any(outer.isalnum() or (outer == inner and not inner.isspace()) for outer, inner in beside)
 
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:

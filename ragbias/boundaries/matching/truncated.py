@@ -1,4 +1,4 @@
-"""Accepting a document that was truncated where the context ends or begins."""
+"""Accepting a document that was truncated where the context ends or begins, and seeing that nothing is left of one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ragbias.boundaries.matching.occurrences import Occurrence, escaped_forms, p
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 
 COVERAGE = 0.5  # at least this part of the document must be in the prompt
+TRACE = 16  # characters
 MIN_PRESENT = 40  # and at least so many characters of it
 
 
@@ -35,6 +36,11 @@ def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence
                 found.append(occurrence)
                 break
     return found
+
+
+def leaves_a_trace(text: str, document: str) -> bool:
+    """Whether any part of a document is in the prompt, be it rewritten or cut anywhere: ``TRACE`` characters of it."""
+    return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
 
 
 def _beginning_after(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:

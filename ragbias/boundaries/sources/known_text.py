@@ -47,11 +47,13 @@ class KnownText(str):
 
 
 def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
-    """For each text that knows metadata, the values by name; those of equal texts together."""
+    """For each text that knows metadata, the values by name; those of texts that are equal but for white space around
+    them together."""
     known: dict[str, dict[str, list[str]]] = {}
+    of_stripped: dict[str, dict[str, list[str]]] = {}
     for text in texts:
         if isinstance(text, KnownText) and text.fields:
-            values = known.setdefault(text, {})
+            values = known[text] = of_stripped.setdefault(text.strip(), {})
             for name, value in text.fields:
                 if value not in values.setdefault(name, []):
                     values[name].append(value)

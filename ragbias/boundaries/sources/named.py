@@ -91,5 +91,6 @@ def _text(document: object) -> str:
 
 
 def _named(value: object) -> str:
-    """A value in an error: numbers as they are, of all else only the type, as it may hold a document's text."""
-    return repr(value) if value is None or isinstance(value, (int, float)) else type(value).__name__
+    """A value in an error; of all but numbers only the type, as it may hold a document's text."""
+    name = type(value).__name__
+    return f"{name} {value!r}" if isinstance(value, (int, float)) else name

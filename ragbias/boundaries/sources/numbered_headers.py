@@ -31,6 +31,7 @@ BREAKS = [  # what may end the last document, as soon as no other document holds
     re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
     QUESTION_LINE,
 ]
+RULE = re.compile(r"[-=*_~]{3,}")
 FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
 BIBLIOGRAPHY = re.compile(
     r"\W*(?:references|bibliography|literature|works cited|citations|footnotes|notes)\W*", re.IGNORECASE
@@ -95,12 +96,13 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     """The documents of the message ``text[begin:end]``, or why there are none."""
     fences = [begin + fence.start() for fence in FENCE.finditer(text[begin:end])]
     fenced = [header for header in headers if bisect(fences, header.begin) % 2]
-    several = Counter(header.style for header in headers if header not in fenced)
+    free = [header for header in headers if not bisect(fences, header.begin) % 2]
+    several = Counter(header.style for header in free)
     styles = [style for style, count in several.items() if count > 1]
     styles = [style for style in styles if style[0] != "bare"] or styles
     if len(styles) != 1:
         return [], "they are of several forms" if styles else ""
-    sequences = _consecutive([header for header in headers if header.style == styles[0] and header not in fenced])
+    sequences = _consecutive([header for header in free if header.style == styles[0]])
     examples = pairwise(sequences)  # a worked example has a question of its own
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
     last = sequences[-1]
@@ -118,15 +120,19 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
 def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
     """The documents below consecutive headers, or why they cannot be told."""
     ends = [header.begin for header in headers[1:]]
+    spans = [_stripped(text, header.end, end) for header, end in zip(headers, ends, strict=False)]
+    rules = {_last_line(text, *span) for span in spans}
+    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # it separates them, and the last one has none
+        ends = [end - len(rule) for _, end in spans]
     bodies = [text[header.end : end].strip() for header, end in zip(headers, ends, strict=False)]
     length = _end_of_last(text[headers[-1].end : message_end], bodies)
     if length is None:
         return [], "not where the last document ends"
     ends.append(headers[-1].end + length)
-    spans = [(header, *_stripped(text, header.end, end)) for header, end in zip(headers, ends, strict=True)]
-    if any(begin >= end for _, begin, end in spans):
+    found = [(header, *_stripped(text, header.end, end)) for header, end in zip(headers, ends, strict=True)]
+    if any(begin >= end for _, begin, end in found):
         return [], "no text below one of them"
-    return [NumberedDocument(header.begin, begin, end) for header, begin, end in spans], ""
+    return [NumberedDocument(header.begin, begin, end) for header, begin, end in found], ""
 
 
 def _consecutive(headers: Sequence[_Header]) -> list[list[_Header]]:
@@ -147,6 +153,10 @@ def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
     if ends:
         return min(ends)
     return len(rest) if BREAKS[0] in kinds else None  # documents of one line each, the last one ends the message
+
+
+def _last_line(text: str, begin: int, end: int) -> str:
+    return text[max(begin, text.rfind("\n", begin, end) + 1) : end]
 
 
 def _stripped(text: str, begin: int, end: int) -> Span:

@@ -24,6 +24,7 @@ class Registry:
             out.
         max_age: seconds after which a retrieval is forgotten.
         clock: a monotonic clock, in seconds.
+        process_wide: it remembers what anyone retrieved, so its texts are never looked for in system messages.
 
     Raises:
         ValueError: ``max_texts`` or ``max_characters`` is less than 1.
@@ -35,11 +36,13 @@ class Registry:
         max_characters: int = 16_000_000,
         max_age: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
+        process_wide: bool = False,
     ) -> None:
         for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
             if value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
         self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
+        self.process_wide = process_wide
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
         self._n_texts = self._n_characters = 0
@@ -48,7 +51,7 @@ class Registry:
 
     def copy(self) -> Registry:
         """A registry that remembers the same and goes its own way."""
-        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock)
+        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
         with self._lock:
             copied._retrievals = self._retrievals.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters

@@ -2,87 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 
 from ragbias.boundaries.matching.assignment import assign
-from ragbias.boundaries.matching.occurrences import Occurrence, is_block, occurrences_by_document
+from ragbias.boundaries.matching.occurrences import Occurrence, is_block, occurrences_by_document, occurrences_of
 from ragbias.boundaries.sources.known_text import fields_of
-from ragbias.boundaries.sources.registry import Registry, Retrieval
-from ragbias.boundaries.spans import n_characters
-from ragbias.boundaries.splitting.context_selection import MIN_CHARACTERS, ContextSelection, select_context
+from ragbias.boundaries.sources.registry import Registry
+from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
+from ragbias.boundaries.splitting.current_turn import current_turn
+from ragbias.boundaries.splitting.outermost import is_long
 
 NOTHING = ContextSelection([], [])
+Known = dict[str, list[Occurrence]]
 
 
-def find(text: str, registry: Registry) -> ContextSelection:
-    """The documents of the remembered retrieval that explains most of the prompt.
+def known_in(text: str, registry: Registry, not_documents: Sequence[str] = ()) -> Known:
+    """The remembered texts that occur in the prompt, not within a word, each with its occurrences; the longest first.
 
-    Texts of other retrievals are added only where they continue the documents with the same separator, as the merged
-    results of two retrievers do. A single document is accepted only if it has its lines to itself, so that a text that
-    merely occurs in the question is not taken for one. Short texts are accepted only where they are together with
-    longer ones of their retrieval.
+    What anyone retrieved is never looked for in ``not_documents``, other texts of the prompt.
     """
-    likely = occurrences_by_document(text, registry.likely_in(text), strict=True)
-    known = {document: found for document, found in likely.items() if len(document.strip()) >= MIN_CHARACTERS}
-    if not known:
-        return NOTHING
-    best = _best_retrieval(text, registry.candidates(), likely, known)
-    if best.occurrences:
-        return best if best.n_ambiguous or best.has_metadata else _continued(text, best.occurrences, known.values())
-    best = _select(text, list(known), known)
-    several = len(best.occurrences) > 1
-    return best if several or (best.occurrences and is_block(text, best.occurrences[0])) else NOTHING
+    known = occurrences_by_document(text, registry.likely_in(text), strict=True)
+    if registry.process_wide:
+        excluded = [each for other in not_documents if other.strip() for each in occurrences_of(text, other)]
+        known = {
+            document: [each for each in found if not any(each.overlaps(other) for other in excluded)]
+            for document, found in known.items()
+        }
+    return {document: found for document, found in known.items() if found}
 
 
-def _best_retrieval(
-    text: str,
-    retrievals: Iterable[Retrieval],
-    likely: Mapping[str, list[Occurrence]],
-    known: Mapping[str, list[Occurrence]],
-) -> ContextSelection:
-    """The two or more documents of one retrieval that cover most text; of equal ones the latest."""
-    longest = {document: max(each.end - each.begin for each in found) for document, found in likely.items()}
-    candidates = [
-        [document for document in retrieval if document in longest]
-        for retrieval in retrievals
-        if len(retrieval) > 1 and not known.keys().isdisjoint(retrieval)
-    ]
-    candidates = [documents for documents in candidates if len(documents) > 1]
-    limits = [sum(longest[document] for document in documents) for documents in candidates]
-    best = NOTHING
-    best_rank = (0, 0)  # characters covered, then the latest
-    for index in sorted(range(len(candidates)), key=lambda index: -limits[index]):
-        if (limits[index], -index) <= best_rank:
-            break  # neither this nor any further one can cover more
-        documents = candidates[index]
-        found = _select(text, [document for document in documents if document in known], known)
-        if not known.keys() >= set(documents):
-            whole = _select(text, documents, likely)
-            if len(whole.occurrences) > len(found.occurrences) and not whole.n_ambiguous:
-                found = whole
-        rank = (n_characters(each.span for each in found.occurrences), -index)
-        if len(found.occurrences) > 1 and rank > best_rank:
-            best, best_rank = found, rank
-    return best
+def find(text: str, registry: Registry, known: Mapping[str, list[Occurrence]]) -> tuple[ContextSelection, str]:
+    """The documents of the latest remembered retrieval in the prompt; and, if they cannot be told, why.
+
+    A single document is accepted only if it has its lines to itself, so that a text that merely occurs in the question
+    is not taken for one. Short texts are accepted only where they are together with longer ones of their retrieval.
+
+    Args:
+        text: the prompt.
+        registry: the retrievals.
+        known: as ``known_in`` gives it.
+    """
+    long = {document: found for document, found in known.items() if is_long(document)}
+    names = set(long)
+    retrievals = [retrieval for retrieval in registry.candidates() if not names.isdisjoint(retrieval)]
+    if not retrievals:
+        return NOTHING, ""
+    found, doubt = _select(text, retrievals, long)
+    if any(document in known and document not in long for retrieval in retrievals for document in retrieval):
+        whole, unclear = _select(text, retrievals, known)
+        if len(whole.occurrences) > len(found.occurrences) and not whole.n_ambiguous and not unclear:
+            found, doubt = whole, ""
+    alone = len(found.occurrences) == 1 and not is_block(text, found.occurrences[0])
+    return NOTHING if alone else found, doubt
 
 
-def _select(text: str, documents: Sequence[str], known: Mapping[str, list[Occurrence]]) -> ContextSelection:
-    return select_context(text, assign(text, documents, known), fields_of(documents))
-
-
-def _continued(text: str, selected: Sequence[Occurrence], known: Iterable[Sequence[Occurrence]]) -> ContextSelection:
-    """The selected documents with all others before and after them that have the same separator."""
-    found = list(selected)
-    separators = {text[left.end : right.begin] for left, right in pairwise(found)}
-    if len(separators) > 1:
-        return ContextSelection.of_texts(found)
-    (separator,) = separators
-    every = sorted(occurrence for occurrences in known for occurrence in occurrences)
-    beginning = {each.begin: each for each in every}  # of several at one index the longest
-    ending = {each.end: each for each in reversed(every)}
-    while (edge := found[-1].end + len(separator)) in beginning and text.startswith(separator, found[-1].end):
-        found.append(beginning[edge])
-    while (edge := found[0].begin - len(separator)) in ending and text.startswith(separator, edge):
-        found.insert(0, ending[edge])
-    return ContextSelection.of_texts(found)
+def _select(
+    text: str, retrievals: Sequence[Sequence[str]], known: Mapping[str, list[Occurrence]]
+) -> tuple[ContextSelection, str]:
+    here = [[document for document in retrieval if document in known] for retrieval in retrievals]
+    turn = current_turn(text, here, known)
+    if turn.doubt:
+        return ContextSelection([], [], len(known)), turn.doubt
+    occurrences = assign(text, turn.documents, turn.known)
+    return select_context(text, occurrences, fields_of(turn.documents)), ""

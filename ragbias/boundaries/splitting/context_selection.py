@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ragbias.boundaries.matching.occurrences import Occurrence, is_bounded
-from ragbias.boundaries.patterns import MESSAGE_BORDER, QUESTION_LABEL, QUESTION_LINE
+from ragbias.boundaries.patterns import QUESTION_LABEL, QUESTION_LINE
 from ragbias.boundaries.spans import Span, largest_group
 from ragbias.boundaries.splitting.document_groups import document_groups
 from ragbias.boundaries.splitting.headers_and_separators import split
 from ragbias.boundaries.splitting.metadata_blocks import Fields, with_metadata
+from ragbias.boundaries.splitting.outermost import is_long
 from ragbias.errors import AmbiguousSegmentsError
 
-MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 QUESTION_BEFORE = re.compile(rf"[^\S\n]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
 
 
@@ -52,30 +52,34 @@ class ContextSelection:
 def select_context(
     text: str, occurrences: Sequence[Occurrence], fields: Mapping[str, Fields], lenient: bool = False
 ) -> ContextSelection:
-    """The documents that are the context.
+    """The documents of a message that are its context.
 
-    First, those of one message that all have their metadata around them in the same way; else the largest group that is
+    First, those that all have their metadata around them in the same way; else the largest group that is
     joined by bare separators or by like headers and footers. That group is right only if no document is beside it.
     Which documents are selected so never depends on their order.
 
     Args:
         text: the prompt.
-        occurrences: in ascending order, not overlapping.
+        occurrences: in one message, in ascending order, not overlapping.
         fields: by text, its metadata.
         lenient: as in ``document_groups``.
     """
+    certain = [each for each in occurrences if not each.doubtful]
+    if len(certain) < len(occurrences):
+        return ContextSelection.of_texts(certain, len(occurrences) - len(certain))
     group = largest_group(document_groups(text, occurrences, lenient), lambda each: each.span)
     if fields:
-        message = _same_message(text, occurrences, group)
-        for several in (message, [each for each in message if not _is_quoted(text, each, message)]):
+        for several in (occurrences, [each for each in occurrences if not _is_quoted(text, each, occurrences)]):
             texts = [each.span for each in several]
-            spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            try:
+                spans = with_metadata(text, texts, [fields.get(each.document, {}) for each in several])
+            except AmbiguousSegmentsError:
+                return ContextSelection.of_texts((), len(several))
             if spans:
                 return ContextSelection(several, spans)
     if len(group) == len(occurrences):
         return ContextSelection.of_texts(group)
-    message = _same_message(text, occurrences, group)
-    wider = [each for each in message if each in group or _is_context(text, each, group)]
+    wider = [each for each in occurrences if each in group or _is_context(text, each, group)]
     if len(wider) > len(group) > 0:
         try:
             split(text, [each.span for each in wider])
@@ -85,23 +89,10 @@ def select_context(
     return ContextSelection.of_texts(group)
 
 
-def _same_message(text: str, occurrences: Sequence[Occurrence], group: Sequence[Occurrence]) -> list[Occurrence]:
-    """The occurrences in the message that holds the group."""
-    begin = end = occurrences.index(group[0]) if group else 0
-    while begin > 0 and not MESSAGE_BORDER.search(text, occurrences[begin - 1].end, occurrences[begin].begin):
-        begin -= 1
-    while end + 1 < len(occurrences) and not MESSAGE_BORDER.search(
-        text, occurrences[end].end, occurrences[end + 1].begin
-    ):
-        end += 1
-    return list(occurrences[begin : end + 1])
-
-
 def _is_context(text: str, occurrence: Occurrence, group: Sequence[Occurrence]) -> bool:
     """Whether a document apart from the group seems to be one of the context, not one that a question quotes."""
-    long = len(occurrence.document.strip()) >= MIN_CHARACTERS
     bounded = is_bounded(text, occurrence.begin, occurrence.end)
-    return long and bounded and not _is_quoted(text, occurrence, [*group, occurrence])
+    return is_long(occurrence.document) and bounded and not _is_quoted(text, occurrence, [*group, occurrence])
 
 
 def _is_quoted(text: str, occurrence: Occurrence, others: Sequence[Occurrence]) -> bool:

@@ -1,4 +1,4 @@
-"""What may count documents in a text: figures, ordinals, letters, roman numerals and number words, with their values."""
+"""What may count documents in a text, and its value: figures, ordinals, letters, roman numerals, number words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
-UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+UNITS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+)
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 IRREGULAR = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
 IRREGULAR |= {"twelve": "twelfth"} | {ten: f"{ten[:-1]}ieth" for ten in TENS.split()}

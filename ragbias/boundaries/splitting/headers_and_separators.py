@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from ragbias.boundaries.patterns import NUMBER, NUMBERED_HEADER, common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span, looseness, loosened, stripped
+from ragbias.boundaries.spans import Span, loosened, looseness, stripped
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_FIRST_HEADER = 500  # characters before the first document in which its header is looked for
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
+OWN_SPACE = (
+    "some documents begin or end with white space of their own, which cannot be told from the separator here; strip "
+    "the documents before they are printed, or join them with a blank line"
+)
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
 
 

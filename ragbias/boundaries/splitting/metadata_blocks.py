@@ -15,7 +15,9 @@ from typing import TypeAlias
 
 from ragbias.boundaries.matching.occurrences import is_bounded
 from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span, looseness, loosened, stripped
+from ragbias.boundaries.spans import Looseness, Span, loosened, looseness, stripped
+from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, RULES
+from ragbias.errors import AmbiguousSegmentsError
 
 MAX_CHOICES = 24  # templates tried for each gap
 MAX_REFERENCES = 4  # gaps that a template is read off
@@ -59,8 +61,11 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
         fields: what is known of each of them.
 
     Returns:
-        ``None`` if there is no metadata between the documents, or no template or more than one explains all of it. Where
-        the documents differ in their outer white space, those that are printed stripped have to give the same.
+        ``None`` if there is no metadata between the documents, or no template or more than one explains all of it.
+
+    Raises:
+        AmbiguousSegmentsError: the documents differ in their outer white space, and what belongs to them depends on
+            whether they are printed stripped.
     """
     loose = looseness(spans)
     found = [_with_metadata(text, spans, fields)]
@@ -68,9 +73,13 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
         bare = [stripped(text, span) for span in spans]
         found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
     several = [each for each in found if each]
-    if len({tuple(stripped(text, span) for span in each) for each in several}) != 1:
+    if len({tuple(stripped(text, span) for span in each) for each in several}) > 1:
+        raise AmbiguousSegmentsError(OWN_SPACE)
+    if not several:
         return None
-    return loosened(several[0], loose)
+    has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
+    has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
+    return loosened(several[0], Looseness(loose.left and not has_header, loose.right and not has_footer))
 
 
 def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
@@ -93,7 +102,7 @@ def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -
 
 
 def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
-    """Whether all gaps begin, and end, with the same white space: else no template gives all, which saves trying them."""
+    """Whether all gaps begin, and end, with the same white space; else no template gives all of them."""
     gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
@@ -192,6 +201,7 @@ def _apply(
     head = common_suffix(template.between, before).lstrip()
     rest = template.between.removesuffix(head)
     foot = common_prefix(rest, after).rstrip()
+    foot = "" if RULES.fullmatch(foot + "\n") else foot
     if holds_words(rest[len(foot) :]):
         return None  # the first document lacks a part of the header, or the last one of the footer
     return [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -158,7 +159,7 @@ class _Place(NamedTuple):
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the like of it is a number of a document: in brackets, a tag or an attribute, or at a line's begin."""
+        """Whether the like of it numbers documents: in brackets, in a tag, after a label, or where a line begins."""
         if self.is_compound:
             return False
         if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
@@ -202,7 +203,7 @@ class _Reading:
             for place in _places(self.text, region):
                 keys = place.keys()
                 self._add(keys, index, place)
-                opening = place._replace(line=re.split(r"\s", place.line)[-1])
+                opening = place._replace(line=re.split(r"[\s>\[({]", place.line)[-1])
                 if index == self.edge == 0 and opening.keys() != keys and not opening.line[-1:].isalnum():
                     self._add(opening.keys(), index, place)  # as in ``Context: 1. ...``, where others begin a line
 
@@ -213,7 +214,7 @@ class _Reading:
     def without_edge(self, series: Sequence[_Place]) -> Series:
         return [place for index, place in enumerate(series) if index != self.edge]
 
-    def certain(self, taken: Collection[Span]) -> Iterator[Series]:
+    def certain(self, taken: AbstractSet[Span]) -> Iterator[Series]:
         """What surely numbers the documents: decided by the set of values, so in the same way in every order."""
         for exact, group in zip((True, False), self.groups, strict=True):
             for rows in group.values():
@@ -261,7 +262,7 @@ class _Beginnings(_Reading):
 
     def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
         for series in super().by_position(taken):
-            ends = all(re.match(r"[:.)\]}>\"'/|\n]|\Z", place.after) for place in series)
+            ends = all(re.match(r"[:.)\]}>\"'/|\n](?!\w)|\Z", place.after) for place in series)  # not ``a.txt``
             few = len(series) == 2 and {place.value for place in series} not in ({0, 1}, {1, 2})
             if ends and not few and len({place.line for place in series}) == 1:
                 yield series
@@ -373,9 +374,13 @@ def _is_own(text: str, place: _Place, values: Collection[str]) -> bool:
 
 
 def _from_first(series: Series) -> bool:
-    """Whether they count 0, 1, 2 or 1, 2, 3, as a template would, by accident or not."""
+    """Whether they are the figures 0, 1, 2 or 1, 2, 3, as of a template, by accident or not."""
     values = [place.value for place in series]
-    return values[0] in (0, 1) and values == list(range(values[0], values[0] + len(values)))
+    return (
+        series[0].counter.kind == "figure"
+        and values[0] in (0, 1)
+        and values == list(range(values[0], values[0] + len(values)))
+    )
 
 
 def _cut(text: str, place: _Place, opens: bool) -> Span:

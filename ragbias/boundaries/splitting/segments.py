@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ragbias.boundaries.spans import Looseness, Span, looseness, stripped
-from ragbias.boundaries.splitting.headers_and_separators import split_in_one_reading
+from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, split_in_one_reading
 from ragbias.errors import AmbiguousSegmentsError
 
 
@@ -27,8 +27,8 @@ def segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -
 
     Where documents differ in their outer white space (``LooseSpan``), there are two readings of the white space around
     them: each is printed in full, or stripped. The true one fits in every order, the other one in some. So each reading
-    that fits is written in a normal form, in which a document's own white space counts for nothing, and all of them have
-    to be the same.
+    that fits is written in a normal form, in which a document's own white space counts for nothing, and all of them
+    have to be the same.
 
     Args:
         text: the prompt.
@@ -45,24 +45,21 @@ def segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -
         return _cut(text, spans, numbers)
     if numbers:
         raise AmbiguousSegmentsError(
-            "the documents are numbered, and some begin or end with white space of their own; strip the documents before "
-            "they are printed, or make the model with strip_numbering=True"
+            "the documents are numbered, and some begin or end with white space of their own; strip the documents "
+            "before they are printed, or make the model with strip_numbering=True"
         )
-    forms: set[Segments] = set()
-    refused: AmbiguousSegmentsError | None = None
-    for reading in (spans, [stripped(text, span) for span in spans]):
-        try:
-            forms.add(_normal(text, reading, loose))
-        except AmbiguousSegmentsError as error:
-            refused = refused or error
-    if not forms and refused:
-        raise refused
-    if len(forms) > 1:
-        raise AmbiguousSegmentsError(
-            "some documents begin or end with white space of their own, which cannot be told from the separator here; "
-            "strip the documents before they are printed, or join them with a blank line"
-        )
-    return forms.pop()
+    bare = [stripped(text, span) for span in spans]
+    try:
+        in_full = _normal(text, spans, loose)
+    except AmbiguousSegmentsError:
+        return _normal(text, bare, loose)
+    try:
+        in_part = _normal(text, bare, loose)
+    except AmbiguousSegmentsError:
+        return in_full
+    if in_full != in_part:
+        raise AmbiguousSegmentsError(OWN_SPACE)
+    return in_full
 
 
 def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segments:
@@ -81,7 +78,8 @@ def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segment
 
 def _normal(text: str, spans: Sequence[Span], loose: Looseness) -> Segments:
     """The parts, without the documents' outer white space on the sides on which they differ, and with as much of it
-    beside them as depends on nothing but whether a line breaks there."""
+    beside them as depends on nothing but whether a line breaks there. Between a text and its header or footer it stays.
+    """
     gaps = split_in_one_reading(text, spans)
     headers, footer, separator = gaps.headers, gaps.footer, gaps.separator
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
@@ -90,21 +88,15 @@ def _normal(text: str, spans: Sequence[Span], loose: Looseness) -> Segments:
         raise AmbiguousSegmentsError(
             "nothing but white space of some documents' own separates them; join them with a separator"
         )
-    if loose.left:
+    if loose.left and not headers[0]:
         texts = [each.lstrip() for each in texts]
-        if headers[0]:
-            headers = [_right_normal(header) for header in headers]
-        else:
-            prefix, separator = _right_normal(prefix), _right_normal(separator)
-    if loose.right:
+        separator = _right_normal(separator)
+        prefix = (prefix.rstrip() + separator[len(separator.rstrip()) :]) if prefix.strip() else ""
+    if loose.right and not footer:
         texts = [each.rstrip() for each in texts]
-        if footer:
-            footer = _left_normal(footer)
-        else:
-            separator, suffix = _left_normal(separator), _left_normal(suffix)
+        separator = _left_normal(separator)
+        suffix = separator[: len(separator) - len(separator.lstrip())] + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
-    if loose.right and not footer and not separator.strip():
-        return Segments(prefix, tuple(body + separator for body in bodies), suffix.lstrip())
     if separator and suffix.startswith(separator):
         return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix)

@@ -17,7 +17,7 @@ from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
-from ragbias.evaluation.report.html import address
+from ragbias.evaluation.report.html import address, finalized
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.methods import Method
 
@@ -135,7 +135,7 @@ def as_html(
     preferred = any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values())
     flipped = flipped_questions(audit, questions)
     loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalized)
     return environment.get_template("audit.html.j2").render(
         advice=advice,
         headings=HEADINGS,

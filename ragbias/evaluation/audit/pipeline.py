@@ -1,36 +1,35 @@
-"""Somebody's pipeline: importing it, asking it, and catching what it asks the model.
-
-No framework is imported here. What a pipeline is, its methods tell: ``chat`` (a LlamaIndex chat engine), ``query`` (a
-LlamaIndex query engine), ``invoke`` (a LangChain runnable), or else it is called with the question.
-"""
+"""Somebody's pipeline: importing it, asking it, and catching what it asks the model."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.asking import AuditCase
+from ragbias.evaluation.audit.ways import ACCEPTED, FAILURES, Way, settled, ways
 from ragbias.evaluation.data.questions import Question
 from ragbias.generation.recording import Recorded, recording
 
-KEYS = ("input", "question", "query")  # under which LangChain's chains take the question
 SWAP = (
     "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with debias='none' it answers as before"
 )
-FAILURES = (Exception, SystemExit)  # whatever a user's code raises; a script's sys.exit would end the audit unheard
-Ask = Callable[[str], Any]
+# what is often given instead of a pipeline, by a method of it that leads to one
+MAKERS = {"compile": "its .compile()", "as_query_engine": "its .as_query_engine()", "as_retriever": "a chain with it"}
 
 
 def load_pipeline(location: str) -> Any:
-    """The object at ``module:object``; modules are looked for in the current folder too.
+    """The object at ``module:object``, or what it returns if it is a function without arguments.
+
+    Modules are looked for in the current folder too.
 
     Raises:
-        RunError: it cannot be imported, is not there, or cannot be asked.
+        RunError: it cannot be imported, is not there, cannot be made, or cannot be asked.
     """
     module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
@@ -44,17 +43,52 @@ def load_pipeline(location: str) -> Any:
     try:
         for name in path.split("."):
             found = getattr(found, name)
-        can_be_asked = not isinstance(found, type) and any(_ways(found))
+        can_be_asked = any(True for _ in ways(found))
     except AttributeError as error:
         raise RunError(f"pipeline {location!r}: module {module_name!r} has no {path!r} ({error})") from error
     except FAILURES as error:
         raise RunError(f"pipeline {location!r} cannot be reached: {_told(error)}") from error
     if not can_be_asked:
-        raise RunError(
-            f"pipeline {location!r} is {found!r:.100}, which cannot be asked; expected a LangChain runnable, a "
-            "LlamaIndex query or chat engine, or a function of the question"
-        )
-    return found
+        raise RunError(f"pipeline {location!r} is {_shown(found)}, which cannot be asked; expected {ACCEPTED}")
+    return _made(found, location)
+
+
+def _made(found: Any, location: str) -> Any:
+    """What a function makes that needs no arguments; anything else as it is."""
+    if not (inspect.isroutine(found) and _needs_nothing(found)):
+        return found
+    try:
+        made = settled(found())
+        can_be_asked = any(True for _ in ways(made))
+    except FAILURES as error:
+        if inspect.signature(found).parameters:
+            return found  # a function of a question that has a default
+        raise RunError(f"pipeline {location!r} is a function without arguments, which fails: {_told(error)}") from error
+    if can_be_asked:
+        return made
+    if inspect.signature(found).parameters:
+        return found
+    raise RunError(
+        f"pipeline {location!r} is a function without arguments and returns {_shown(made)}, which cannot be asked; "
+        f"expected {ACCEPTED}"
+    )
+
+
+def _needs_nothing(function: Any) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of a function written in C
+        return False
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return all(each.default is not each.empty or each.kind in optional for each in parameters)
+
+
+def _shown(found: Any) -> str:
+    """What was given, and what it leads to."""
+    if isinstance(found, type):
+        return f"the class {found.__name__}, no object of it"
+    hint = next((f" (give {hint})" for maker, hint in MAKERS.items() if callable(getattr(found, maker, None))), "")
+    return f"{found!r:.100}, of type {type(found).__name__}{hint}"
 
 
 def from_pipeline(
@@ -68,12 +102,12 @@ def from_pipeline(
     Raises:
         RunError: the pipeline fails, asks none of ragbias' models, or gives them documents for no question.
     """
-    ways = list(_ways(pipeline))
+    tried = list(ways(pipeline))
     cases: list[AuditCase] = []
     other: list[Recorded] = []
     for question in questions:
-        way, records = _run(ways, question.question)
-        ways = [way]
+        way, records = _run(tried, question.question)
+        tried = [way]
         if not records:
             raise RunError(f"the pipeline answered {question.question!r:.80} without a model of ragbias; {SWAP}")
         holding = [each for each in records if len(each.request.origin.tokens.documents) > 1]
@@ -91,55 +125,20 @@ def from_pipeline(
     return cases, len(other)
 
 
-def _run(ways: Sequence[Ask], question: str) -> tuple[Ask, list[Recorded]]:
+def _run(tried: Sequence[Way], question: str) -> tuple[Way, list[Recorded]]:
     """The first way to ask that does not fail, and what the models were asked meanwhile."""
-    failures: list[BaseException] = []
-    for way in ways:
+    failures: dict[str, BaseException] = {}
+    for way in tried:
         with recording() as records:
             try:
-                way(question)
+                way.ask(question)
             except FAILURES as error:
-                failures.append(error)
+                failures[way.name] = error
                 continue
         return way, records
-    raise RunError(f"the pipeline fails on {question!r:.80}: " + "; ".join(map(_told, failures))) from failures[0]
+    told = "; ".join(f"{name}: {_told(error)}" for name, error in failures.items())
+    raise RunError(f"the pipeline fails on {question!r:.80}: {told}") from next(iter(failures.values()))
 
 
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _ways(pipeline: Any) -> Iterator[Ask]:
-    """How a pipeline may be asked, the likeliest way first."""
-    if callable(chat := getattr(pipeline, "chat", None)):
-        reset = getattr(pipeline, "reset", lambda: None)
-        yield lambda question: (reset(), chat(question))  # a question must not see those before it
-    elif callable(query := getattr(pipeline, "query", None)):
-        yield query
-    elif callable(invoke := getattr(pipeline, "invoke", None)):
-        named = [_under(invoke, key) for key in _keys(pipeline)]
-        yield from [*named, invoke] if _takes_a_mapping(pipeline) else [invoke, *named]
-    elif callable(pipeline):
-        yield pipeline
-
-
-def _under(invoke: Callable[[Any], Any], key: str) -> Ask:
-    return lambda question: invoke({key: question})
-
-
-def _properties(runnable: Any) -> list[str]:
-    """Keys of a LangChain runnable's input, where it declares any."""
-    try:
-        schema = runnable.get_input_jsonschema()
-    except FAILURES:  # not every runnable can tell
-        return []
-    return list(schema.get("properties", ()))
-
-
-def _takes_a_mapping(runnable: Any) -> bool:
-    return any(key in _properties(runnable) for key in KEYS)
-
-
-def _keys(runnable: Any) -> list[str]:
-    declared = _properties(runnable)
-    return sorted(KEYS, key=lambda key: key not in declared)

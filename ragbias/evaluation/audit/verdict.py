@@ -8,6 +8,7 @@ from enum import Enum
 
 from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.methods import NoMethod
 
 WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem
 
@@ -62,7 +63,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
     now = audit.outcomes[label]
     found = verdict(now)
     if found is Verdict.NO_PROBLEM:
-        due = "" if now.method.acts_on == "nothing" else f" with {now.method.name}"
+        due = "" if now.method.name == NoMethod.name else f" with {now.method.name}"
         return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + due)
     if found is Verdict.TOO_FEW:
         return Recommendation(found, None, _too_few(audit, now), found.value)
@@ -70,9 +71,10 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
         f"You have the problem: {_percent(now.flips)} of your questions get another answer when only the order of the "
         f"documents changes; asking again in the same order changes {now.floor.estimate:.0%}."
     )
-    helpful = {name: other for name, other in audit.outcomes.items() if name != label and _helps(other, now)}
+    others = {name: each for name, each in audit.outcomes.items() if name != label and each.method.acts_on != "nothing"}
+    helpful = {name: other for name, other in others.items() if _helps(other, now)}
     if not helpful:
-        tried = ", ".join(name for name in audit.outcomes if name != label) or "none"
+        tried = ", ".join(others) or "none"
         text = f"{told} None of the methods tried helps enough (tried: {tried})."
         return Recommendation(found, None, text, found.value)
     best = min(helpful, key=lambda name: (-_accuracy(helpful[name]), _rank(helpful[name]), time_ratios.get(name, 1.0)))
@@ -97,7 +99,7 @@ def _rank(outcome: Outcome) -> tuple[float, bool]:
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
     """Whether the model does not care for the order, or the pipeline's own method sees to it."""
-    if now.method.acts_on == "nothing":
+    if now.method.name == NoMethod.name:
         return f"You do not have this problem: {_at_most(now)}. There is nothing here worth paying for."
     name = now.method.name
     if now.method.invariant and now.ran == 1:
@@ -105,7 +107,7 @@ def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) ->
     else:
         why = _at_most(now)
     told = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
-    plain = next((each for each in audit.outcomes.values() if each.method.acts_on == "nothing"), None)
+    plain = next((each for each in audit.outcomes.values() if each.method.name == NoMethod.name), None)
     return f"{told} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
 
 

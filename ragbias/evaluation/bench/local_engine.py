@@ -13,7 +13,7 @@ from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report
 from ragbias.lm import DebiasedLM
-from ragbias.methods import NoMethod
+from ragbias.methods import Method
 
 
 class Models:
@@ -69,11 +69,11 @@ def _record(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) 
         seconds=seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
-        shown=_shown(case, answer.report),
+        shown=_shown(case, answer.report, unit.methods[label]),
     )
 
 
-def _shown(case: Case, report: Report) -> tuple[int, ...]:
+def _shown(case: Case, report: Report, method: Method) -> tuple[int, ...]:
     """What ``Record.shown`` holds."""
-    as_given = range(len(case.documents)) if report.method_requested == NoMethod.name else ()
+    as_given = range(len(case.documents)) if method.acts_on == "nothing" else ()
     return ranking(case.contents or case.documents, report.order or as_given)

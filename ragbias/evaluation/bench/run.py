@@ -86,8 +86,8 @@ def _try(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
         lm = load_model(model, dtype=settings.dtype) if settings.engine == "ray" else models.load(model)
         for label, method in plan.methods[model].items():
             _validate(label, method, lm)
-        for task, case in longest:
-            lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
+        for asked, case in longest:
+            lm.prepare(asked.prompt(lm, case), documents=case.documents, method=NoMethod())
 
 
 def _validate(label: str, method: Method, lm: DebiasedLM) -> None:

@@ -34,7 +34,7 @@ def interleaved(
         methods: by label; ``none`` runs beside them, whether it is among them or not.
         inputs: one for each round.
     """
-    plain = next((label for label, method in methods.items() if method.acts_on == "nothing"), None)
+    plain = next((label for label, method in methods.items() if method.name == NoMethod.name), None)
     with_plain: dict[str | None, Method] = {plain: NoMethod()}
     with_plain.update(methods.items())
     taken: Taken = {label: [] for label in with_plain}

@@ -43,7 +43,8 @@ def config_of(name: str) -> PreTrainedConfig:
     """The config of a model by its name: ``"tiny"``, a hub name, a folder, or a config file."""
     if is_config(name) and not Path(name).is_file():
         raise ArgumentError(f"model {name!r}: there is no such file")
-    refuse_irregular(name)
+    if not is_config(name):
+        refuse_irregular(name)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
     except StrictDataclassError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeAlias
 
@@ -38,8 +38,8 @@ class Record:
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
         shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
             number is the same document in all records of one question, equally many ``documents`` and the same
-            ``seed``. Only of methods that reorder the documents, and of ``none``, which shows them as given; else
-            empty.
+            ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
+            them as given; else empty.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -80,14 +80,26 @@ _RECORD = TypeAdapter(Record)
 def read_records(path: Path) -> list[Record]:
     """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
 
+    A record that stands there twice, but for its ``seconds``, counts once.
+
     Raises:
-        DataError: a line is no record; names file and line.
+        DataError: a line is no record, or two are of one case and differ; names file and lines.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
     raw = path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
-    return [_record(path, number, line) for number, line in enumerate(whole, start=1) if line.strip()]
+    found: dict[Key, tuple[int, Record]] = {}
+    for number, line in enumerate(whole, start=1):
+        if line.strip():
+            record = _record(path, number, line)
+            first, same = found.setdefault(record.key, (number, record))
+            if replace(record, seconds=same.seconds) != same:
+                raise DataError(
+                    f"{path}, lines {first} and {number}: two records of task {record.task!r}, model {record.model!r}, "
+                    f"method {record.method!r} and case {record.id!r}, which differ; drop the wrong one"
+                )
+    return [record for _, record in found.values()]
 
 
 def _record(path: Path, number: int, line: bytes) -> Record:

@@ -27,7 +27,16 @@ from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.files import writing
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionSorting, CanonicalOrder, ChannelScaling, LongContextReorder, Method, NoMethod, Pine
+from ragbias.methods import (
+    AttentionSorting,
+    CanonicalOrder,
+    ChannelScaling,
+    LongContextReorder,
+    Method,
+    NoMethod,
+    Pine,
+    Segmented,
+)
 from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
@@ -58,7 +67,7 @@ def demo_methods(model: str) -> list[Method]:
     scaling: list[Method] = []
     with suppress(MethodError):
         scaling.append(ChannelScaling.from_profile(model))
-    return [NoMethod(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
+    return [NoMethod(), Segmented(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
 
 
 def as_text(passage: Passage) -> str:

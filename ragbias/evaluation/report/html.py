@@ -18,6 +18,7 @@ from ragbias.evaluation.report.figures.depth_maps import depth_maps
 from ragbias.evaluation.report.figures.flip_rates import flip_rates
 from ragbias.evaluation.report.figures.position_curves import u_curves
 from ragbias.evaluation.report.looks import Look, looks_of
+from ragbias.evaluation.report.plain_text import printable
 from ragbias.evaluation.report.read_runs import Run
 
 required("jinja2", "bench")
@@ -66,7 +67,10 @@ FONTS = ["DejaVu Sans", "Verdana"]
 def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     """The report of ``runs``; ``summary`` is what ``summary_of`` gives for them."""
     environment = Environment(
-        loader=PackageLoader("ragbias.evaluation.report", "."), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("ragbias.evaluation.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=finalized,
     )
     looks = looks_of(label for result in summary["results"] for label in result["methods"])
     parts = [
@@ -178,6 +182,11 @@ def _shown(made: Mapping[str, Figure | None]) -> list[dict[str, str]]:
         for name, figure in made.items()
         if figure is not None
     ]
+
+
+def finalized(value: Any) -> Any:
+    """What a template shows; of text only what can be printed."""
+    return printable(value) if type(value) is str else value
 
 
 def address(figure: Figure, name: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ragbias.evaluation.report.plain_text import printable
+
 # the colours that Okabe and Ito found safe for the colour-blind; lines differ in dashes and markers as well
 LINES: tuple[tuple[str, Any], ...] = (
     ("#000000", "-"),
@@ -43,4 +45,4 @@ def looks_of(labels: Iterable[str]) -> dict[str, Look]:
 
 def literal(text: str) -> str:
     """A name as matplotlib draws it letter by letter; between two dollar signs it would read mathematics."""
-    return text.replace("$", r"\$")
+    return printable(text).replace("$", r"\$")

@@ -13,6 +13,7 @@ from rich.text import Text
 from ragbias.evaluation.measures.aggregates import JUDGE, REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.plain_text import no_formula, printable
 
 NOTHING = "-"
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
@@ -147,7 +148,7 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 def _in_markdown(text: str) -> str:
     """One line that no name can break out of."""
-    text = " ".join(text.split())
+    text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)
     return text.replace("_", "\\_")
@@ -170,8 +171,13 @@ def _position(name: str) -> int:
 
 
 def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    row = {name: result[name] for name in ("model", "task", "documents")}
-    row |= {"method": label, "questions": method["questions"], "rows": method["rows"]}
+    row: dict[str, Any] = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
+    row |= {
+        "documents": result["documents"],
+        "method": no_formula(label),
+        "questions": method["questions"],
+        "rows": method["rows"],
+    }
     for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
         row |= _columns(name, method[name])
     row["gap_by_chance"] = method["gap_by_chance"]

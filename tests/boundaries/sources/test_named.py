@@ -47,14 +47,20 @@ def test_what_began_in_a_block_keeps_its_documents():
 
 @pytest.mark.parametrize(
     ("documents", "named"),
-    [(5, "got 5;"), (True, "got True;"), (None, "got None;"), ("text", "got str;"), ({"a": "text"}, "got dict;")],
+    [
+        (5, "got int 5;"),
+        (True, "got bool True;"),
+        (None, "got NoneType;"),
+        ("text", "got str;"),
+        ({"a": "text"}, "got dict;"),
+    ],
 )
 def test_documents_that_are_no_list_are_refused_by_name(documents, named):
     with pytest.raises(WrongTypeError, match=named), ragbias.boundaries.documents(documents):
         pass
 
 
-@pytest.mark.parametrize(("document", "named"), [(5, "got 5$"), (None, "got None$"), (b"text", "got bytes$")])
+@pytest.mark.parametrize(("document", "named"), [(5, "got int 5$"), (None, "got NoneType$"), (b"text", "got bytes$")])
 def test_a_document_without_a_text_is_refused_by_name(document, named):
     with pytest.raises(WrongTypeError, match=named), ragbias.boundaries.documents([document]):
         pass

@@ -1,11 +1,14 @@
 """Documents found by nothing but their numbered headers, and what must not be taken for such."""
 
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import locate
+from ragbias.boundaries import Registry, locate
+from ragbias.generation.request import in_parts
 from support.flat_prompts import found_texts
 
 A = "The Falcon Station opened in 1901. It has four platforms."
@@ -182,3 +185,21 @@ def test_spans_are_ascending_apart_and_not_empty(noise, include):
     text = f"[1] {noise}\n[2] {A}{noise}\n\nQuestion: {noise}"
     edges = [edge for span in locate(text, include_headers=include).spans for edge in span]
     assert edges == sorted(set(edges))
+
+
+@pytest.mark.parametrize("separator", ["\n\n", "\n", "\n---\n", "\n\n===\n\n"])
+@pytest.mark.parametrize("header", ["[{n}] ", "Document [{n}](Title: {title}) ", "Source {n}:\n"])
+@pytest.mark.parametrize("texts", [["red", "blue", "a b"], ["Zebra", "A wall is blue.", "owl"]], ids=["short", "mixed"])
+@pytest.mark.parametrize("known", [True, False])
+def test_short_documents_below_headers_have_the_same_segments_in_every_order(texts, header, separator, known):
+    clean = set()
+    for order in permutations(range(3)):
+        blocks = [header.format(n=n, title="ABC"[i]) + texts[i] for n, i in enumerate(order, 1)]
+        text = f"Use it.\n\nContext:\n{separator.join(blocks)}\n\nQuestion: which?"
+        registry = Registry()
+        registry.add(texts)
+        found = locate(text, registry=registry if known else None)
+        parts, found, reason = in_parts(text, None, found, strip_numbering=True)
+        if found.numbering == "stripped" and not found.reason and not reason:
+            clean.add((parts.prefix, tuple(sorted(parts.documents)), parts.suffix))
+    assert len(clean) < 2

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import has_numbering, locate, strip_numbering
+from ragbias.boundaries import KnownText, has_numbering, locate, strip_numbering
+from ragbias.generation.request import in_parts
 
 TEXTS = ["The falcon is red, see [2].", "2 owls sleep at 12 noon.", "Document 3 is about herons."]
 STYLES = {
@@ -129,3 +130,48 @@ def test_what_the_headers_step_finds_can_be_stripped():
         assert has_numbering(text, spans)
         prompt = Prompt.from_text(text, spans, strip_numbering=True)
         assert prompt.documents == tuple(f"Source:\n{body}\n\n" for body in TEXTS)
+
+
+def paged(pages, label="Page", count=None):
+    """A prompt with a page above each text, and the documents that know it."""
+    blocks = [
+        f"{label}: {page if count is None else count(index)}\n{body}"
+        for index, (page, body) in enumerate(zip(pages, TEXTS, strict=False))
+    ]
+    documents = [KnownText.of(body, {"page": page}) for page, body in zip(pages, TEXTS, strict=False)]
+    return "Context:\n" + "\n\n".join(blocks) + "\n\nQuestion: which?", documents
+
+
+@pytest.mark.parametrize("pages", [(3, 4), (4, 3), (17, 9), (5, 6, 7), (7, 6, 5), (9, 17, 1), (2, 1, 3)])
+def test_known_metadata_are_no_numbering(pages):
+    text, documents = paged(pages)
+    found = locate(text, run=documents)
+    for strip in (False, True):
+        parts, after, reason = in_parts(text, None, found, strip)
+        assert (after.numbering, after.reason, reason) == ("", "", "")
+        assert all(f"Page: {page}" in document for page, document in zip(pages, parts.documents, strict=True))
+
+
+@pytest.mark.parametrize("pages", [(1, 2, 3), (0, 1), (1, 2)])
+def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
+    text, documents = paged(pages)
+    found = locate(text, run=documents)
+    assert in_parts(text, None, found)[1].numbering == "kept"
+    parts, after, _ = in_parts(text, None, found, strip_numbering=True)
+    assert (after.numbering, "may be the documents' own" in after.reason) == ("kept", True)
+    assert parts.text == text
+
+
+@pytest.mark.parametrize("pages", [(1, 3, 2), (2, 9, 1)])
+def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
+    text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
+    parts, after, reason = in_parts(text, None, locate(text, run=documents), strip_numbering=True)
+    assert (after.numbering, after.reason, reason) == ("stripped", "", "")
+    assert "Rank:\n" in parts.text
+
+
+def test_a_prompt_in_parts_is_reported_and_left():
+    prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
+    assert in_parts(prompt, None, None)[1].numbering == "kept"
+    kept, after, _ = in_parts(prompt, None, None, strip_numbering=True)
+    assert (kept, after.numbering, "given in parts" in after.reason) == (prompt, "kept", True)

@@ -41,7 +41,7 @@ COUNTS = {
     "small roman": lambda i, n: ROMAN[i].lower(),
     "words": lambda i, n: CARDINALS[i].capitalize(),
     "ordinals": lambda i, n: ORDINALS[i],
-    "1st": lambda i, n: f"{i + 1}{'st nd rd th th th th'.split()[i]}",
+    "1st": lambda i, n: f"{i + 1}{['st', 'nd', 'rd', 'th', 'th', 'th', 'th'][i]}",
     "circled": lambda i, n: chr(0x2460 + i),
 }
 TEMPLATES = {

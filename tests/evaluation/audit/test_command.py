@@ -22,6 +22,7 @@ def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     assert none["floor"][0] == 0
     assert none["by_place"]["middle"][0] < 0 < none["by_place"]["last"][0]
     assert none["by_place"]["middle"][0] < none["by_place"]["first"][0]
+    assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in said
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
     assert [part[0] for part in pine["lean"]["excess"]] == [0] * 5
     assert {figure[0] for figure in pine["by_place"].values()} == {0}

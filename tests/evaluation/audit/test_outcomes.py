@@ -4,19 +4,19 @@ import pytest
 
 from ragbias import DebiasedLM, Prompt, binding
 from ragbias.evaluation.audit.asking import AuditCase, answers, answers_again, audit_orders
-from ragbias.evaluation.audit.outcomes import Outcome, rate
+from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
 from ragbias.evaluation.audit.position_preference import (
     PositionPreference,
     arrangements,
     logprob_by_position,
     position_preference,
 )
-from ragbias.evaluation.audit.verdict import Verdict, verdict
+from ragbias.evaluation.audit.verdict import Verdict, recommendation, verdict
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.generation import scoring
 from ragbias.generation.recording import Recorded
-from ragbias.methods import Method, NoMethod, Pine
+from ragbias.methods import Method, NoMethod, Pine, Segmented
 
 
 def test_orders_begin_as_retrieved_and_reversed_and_are_all_different():
@@ -95,6 +95,12 @@ def outcome(flips: list[float], floor: float = 0.0, method: Method | None = None
 )
 def test_verdict_follows_the_interval(flips, expected):
     assert verdict(outcome(flips)) is expected
+
+
+def test_tokenising_alone_is_shown_and_never_recommended():
+    outcomes = {"none": outcome([1.0] * 30), "segmented": outcome([0.0] * 40, method=Segmented())}
+    advice = recommendation(Audit(outcomes, 30, 4, {}, {}), {})
+    assert advice.method is None and "None of the methods tried helps enough (tried: none)" in advice.text
 
 
 def test_flips_that_asking_again_makes_as_well_are_no_problem():

@@ -119,6 +119,17 @@ def test_orders_shown_agree_wholly_if_they_are_canonical_and_are_not_known_of_me
     assert reordered["pine"]["kendall_tau"] is None
 
 
+def test_segmented_stands_beside_none_and_shows_the_documents_as_given(tmp_path):
+    summary = silently(settings(tmp_path / "run", limit=1, cost=True, methods="segmented,none,pine"))
+    methods = summary["results"][0]["methods"]
+    assert methods["none"]["cost"]["prefill_ratio"] == [1, 1, 1]
+    assert methods["segmented"]["cost"]["prefill_ratio"] != [1, 1, 1]
+    by_method = {}
+    for record in read_records(tmp_path / "run" / "rows.jsonl"):
+        by_method.setdefault(record.method, []).append(record.shown)
+    assert by_method["segmented"] == by_method["none"] and set(by_method["pine"]) == {()}
+
+
 def test_orders_shown_by_a_fixed_rule_agree_as_that_rule_says(reordered):
     given = ["Gabcde", "abcGde", "abcdeG"]  # the gold document first, fourth and last
     shown = [[order[index] for index in (1, 3, 5, 4, 2, 0)] for order in given]

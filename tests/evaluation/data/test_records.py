@@ -16,7 +16,7 @@ LINE = asdict(record())
 def test_records_are_read_as_they_were_written(tmp_path):
     records = [
         record(prediction="An Ü\u2028 and more\n", shown=(1, 0)),
-        record(gold_position=None, score=0.5, reason="none found"),
+        record(id="other", gold_position=None, score=0.5, reason="none found"),
     ]
     (tmp_path / "rows.jsonl").write_text(as_lines(records) + '{"id": "torn')
     assert read_records(tmp_path / "rows.jsonl") == records
@@ -60,3 +60,19 @@ def test_what_is_no_object_is_named_with_its_line(tmp_path, line):
     path.write_bytes(line + b"\n")
     with pytest.raises(DataError, match=re.escape(f"{path}, line 1: ")):
         read_records(path)
+
+
+@pytest.mark.parametrize("edited", [{"prediction": "another"}, {"score": 0.0}, {"shown": [1, 0]}])
+def test_two_records_of_one_case_that_differ_are_refused_with_both_lines(tmp_path, edited):
+    path = tmp_path / "rows.jsonl"
+    lines = [LINE, {**LINE, "id": "other"}, {**LINE, **edited}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match=re.escape(f"{path}, lines 1 and 3: two records of task")):
+        read_records(path)
+
+
+def test_a_record_that_stands_there_twice_counts_once(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in (LINE, {**LINE, "seconds": 77.0})))
+    (read,) = read_records(path)
+    assert read.seconds == LINE["seconds"]

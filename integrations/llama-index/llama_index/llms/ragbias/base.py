@@ -18,13 +18,13 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, documents, loading, tool_calls
+from llama_index.llms.ragbias import arguments, documents, listener, loading, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
 from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
@@ -32,6 +32,7 @@ from llama_index.llms.ragbias.responses import AnswerSoFar
 from typing_extensions import Unpack
 
 from ragbias import methods
+from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.settled_fields import settle
@@ -39,6 +40,8 @@ from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+
+OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 
 
 class RagBiasLLM(FunctionCallingLLM):
@@ -109,6 +112,15 @@ class RagBiasLLM(FunctionCallingLLM):
     _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
     _template_knows_tools: bool = PrivateAttr(default=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _other_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        given = renamed(values, OTHER_NAMES, cls.model_fields, ArgumentError)
+        on_device = "device" in (given.get("model_kwargs") or {})
+        return {**given, "device_map": None} if on_device else given
+
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
     def _as_template(cls, value: Any) -> Any:
@@ -171,6 +183,15 @@ class RagBiasLLM(FunctionCallingLLM):
             is_function_calling_model=self.is_chat_model and self._template_knows_tools and self._uses_chat_template,
             model_name=self.model_name,
         )
+
+    def token_ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens by the model's own tokenizer, without special ones.
+
+        LlamaIndex counts by a tokenizer of its own unless it is given one: `Settings.tokenizer = llm.token_ids`,
+        `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
+        """
+        ids: list[int] = self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
 
     def to_payload(self) -> dict[str, Any]:
         """What observers may see; the method is part of the LLM's identity."""
@@ -297,15 +318,17 @@ class RagBiasLLM(FunctionCallingLLM):
             return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
         return self.messages_to_prompt(messages)
 
-    def _prepare(self, text: str, call: Mapping[str, Any]) -> PreparedCall:
+    def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("debias"), self.lm.name)
         named = given.pop("documents", None)
-        found = documents.find(text, named, self.segmenter, self.include_headers)
+        found = documents.find(text, named, self.segmenter, self.include_headers, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
-            self._missing.check(request, self.on_missing, documents=named, segmenter=self.segmenter)
+            self._missing.check(
+                request, self.on_missing, documents=named, segmenter=self.segmenter, at_end=listener.at_end()
+            )
         return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
@@ -316,7 +339,8 @@ class RagBiasLLM(FunctionCallingLLM):
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
-        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call)
+        system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
+        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
         return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:

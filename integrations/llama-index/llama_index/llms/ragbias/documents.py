@@ -15,13 +15,18 @@ from ragbias.boundaries.sources.named import check_lasting, document_texts
 
 
 def find(
-    text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None = None, include_headers: bool = False
+    text: str,
+    documents: Sequence[Any] | None,
+    segmenter: Segmenter | None = None,
+    include_headers: bool = False,
+    system: Sequence[str] = (),
 ) -> Boundaries:
     """The documents in the final prompt: those given with the call, those of its synthesis, those seen lately.
 
     Args:
         documents: texts, or nodes with or without score; an empty list says that there are none.
         segmenter, include_headers: as in ``ragbias.boundaries.locate``.
+        system: texts of system messages, in which nothing is found that only others retrieved.
     """
     given = current_documents() if documents is None else _texts_of(documents)
     synthesis = listener.open_synthesis()
@@ -33,6 +38,7 @@ def find(
         registry=listener.registry(),
         segmenter=segmenter,
         include_headers=include_headers,
+        not_documents=system,
     )
     expected = found.n_expected
     if found.source == "none":

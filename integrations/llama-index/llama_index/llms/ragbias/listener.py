@@ -27,6 +27,7 @@ from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
+from llama_index.core.workflow import Workflow
 from llama_index.llms.ragbias.requests import reports
 from pydantic import PrivateAttr
 
@@ -51,6 +52,8 @@ class Synthesis:
 
 
 _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synthesis", default=None)
+
+_run: ContextVar[str | None] = ContextVar("ragbias_llama_index_run", default=None)
 
 
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
@@ -84,7 +87,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     ) -> None:
         """Begin a run, or open a synthesis: its prompt is made of its nodes, which have passed all postprocessors."""
         if parent_id is None:
+            if isinstance(instance, Workflow):  # runs in tasks of its own, whose caller is not known
+                reports.outdate()
             self._begin(id_, anew=not isinstance(instance, PARTS))
+            _run.set(None if isinstance(instance, BaseLLM) else id_)
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get()))
@@ -110,6 +116,12 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         """Note the nodes that a direct query on a vector store returned."""
         if isinstance(result, VectorStoreQueryResult) and result.nodes:
             self._read("a direct query-", result.nodes)
+
+    def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
+        """Takes what is to be called when a run ends; None if none is going on."""
+        with self._changing:
+            ends = self._runs.get(id_) if id_ else None
+        return None if ends is None else ends.append
 
     def _begin(self, id_: str, anew: bool) -> None:
         """A run's steps share what they retrieve and report, and leave it to the caller.
@@ -260,3 +272,8 @@ def registry() -> Registry | None:
 def failure() -> str:
     """What went wrong in the listener lately, in this context."""
     return "" if _listener is None else _listener.retrievals.failure()
+
+
+def at_end() -> Callable[[Callable[[], None]], None] | None:
+    """Takes what is to be called when the run that is going on here ends; None outside of any."""
+    return None if _listener is None else _listener.at_end(_run.get())

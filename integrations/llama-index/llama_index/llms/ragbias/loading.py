@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
+from ragbias import methods
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-from ragbias.models import local_path
+from ragbias.models.loading import load_model, load_tokenizer
 
 
 def load(
@@ -28,12 +27,13 @@ def load(
     if model is None and tokenizer is None and tokenizer_name in (None, model_name):
         return DebiasedLM.from_pretrained(model_name, tokenizer_kwargs=tokenizer_kwargs, **settings, **model_kwargs)
     if model is None:
-        model = AutoModelForCausalLM.from_pretrained(local_path(model_name), **model_kwargs)
+        methods.get(settings["method"], model_name)  # before the weights are read
+        model = load_model(model_name, model_kwargs)
     if tokenizer is None:
         name = tokenizer_name or model.config._name_or_path
         if not name:
             raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
-        tokenizer = AutoTokenizer.from_pretrained(local_path(name), **tokenizer_kwargs)
+        tokenizer = load_tokenizer(name, tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
     return DebiasedLM(model, tokenizer, **settings)
 
 

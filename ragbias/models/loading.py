@@ -1,0 +1,96 @@
+"""Loading a model and its tokenizer, without running code or unpickling data that nobody asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ragbias.errors import ArgumentError
+from ragbias.models import local_path
+
+
+def load(
+    name: str,
+    device: int | str | torch.device | None,
+    tokenizer_kwargs: Mapping[str, Any],
+    model_kwargs: Mapping[str, Any],
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model and its tokenizer; the arguments and errors are those of ``DebiasedLM.from_pretrained``."""
+    target, device_map = torch_device(device), model_kwargs.get("device_map")
+    if target is not None and device_map is not None:
+        raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
+    tokenizer = load_tokenizer(name, tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
+    model = load_model(name, model_kwargs)
+    if target is not None:
+        torch.nn.Module.to(model, target)
+    return model, tokenizer
+
+
+def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """The tokenizer of this name; ``kwargs`` are for ``AutoTokenizer.from_pretrained``.
+
+    Raises:
+        ArgumentError: it comes with code of its own, and ``trust_remote_code`` is False.
+    """
+    with _told(name):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            local_path(name), **{"trust_remote_code": trust_remote_code, **kwargs}
+        )
+    return tokenizer
+
+
+def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
+    """The model of this name; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``.
+
+    Raises:
+        ArgumentError: it comes with code of its own, or with pickled weights only, and the argument that allows this
+            (``trust_remote_code=True``, ``use_safetensors=False``) is not given.
+    """
+    safe = {"trust_remote_code": False, **({} if "gguf_file" in kwargs else {"use_safetensors": True})}
+    with _told(name):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), **{**safe, **kwargs})
+    return model
+
+
+def torch_device(device: int | str | torch.device | None) -> torch.device | None:
+    """A device as transformers' pipelines number them: -1 is the CPU.
+
+    Raises:
+        ArgumentError: torch knows no such device, or there are not so many accelerators.
+    """
+    if device is None or not isinstance(device, int):
+        try:
+            return None if device is None else torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(f"device={device!r}; expected a name that torch knows, such as 'cuda:0'") from error
+    count = torch.accelerator.device_count()
+    if not -1 <= device < count:
+        raise ArgumentError(f"device={device}; expected -1 for the CPU, or the number of one of {count} accelerators")
+    current = torch.accelerator.current_accelerator() if device >= 0 else None
+    return torch.device("cpu") if current is None else torch.device(current.type, device)
+
+
+@contextmanager
+def _told(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ArgumentError(
+            f"model {name!r} comes with code of its own, which would run here; if you have read it and trust it, pass "
+            "trust_remote_code=True"
+        ) from error
+    except OSError as error:
+        folder = Path(local_path(name))
+        if ".safetensors" not in str(error) or (folder.is_dir() and not any(folder.glob("*.bin"))):
+            raise
+        raise ArgumentError(
+            f"model {name!r} has no weights in safetensors ({error}); pickled ones (.bin) may run code as they are "
+            "read: if you trust them, pass use_safetensors=False"
+        ) from error

@@ -1,0 +1,60 @@
+"""Names and answers that hold codes for a terminal or formulas for a spreadsheet are shown, and do nothing."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from ragbias.evaluation.data.records import as_lines
+from ragbias.evaluation.report.plain_text import no_formula, printable
+from support.bench_records import records_with
+
+CODES = "\x1b[31mred\x1b]0;title\x07\x9b2J\r\u202e\ud800"
+ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")
+
+
+def test_codes_are_shown_as_one_sign_and_other_text_stays():
+    assert printable(CODES) == "\ufffd[31mred\ufffd]0;title\ufffd\ufffd2J\ufffd\ufffd\ufffd"
+    assert printable("Ü\tA\r\nB\n→ 😀") == "Ü\tA\nB\n→ 😀"
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_formula_is_text(text):
+    assert no_formula(text)[0] in "'\ufffd"
+    assert no_formula("none - x") == "none - x"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run whose names hold codes and formulas."""
+    run = tmp_path / "run"
+    run.mkdir()
+    accuracies = {"none": {0: 0.9, 1: 0.2}, "=HYPERLINK(1)": {0: 0.5, 1: 0.5}, "m\x1b[2J": {0: 0.5, 1: 0.5}}
+    records = records_with(accuracies, 8, model="\x1b]0;owned\x07", task="@task", groups=("\x1b[1mg",))
+    (run / "rows.jsonl").write_text(as_lines(records))
+    (run / "settings.json").write_text(json.dumps({"decides": {"x": "\x1b[5m"}}, ensure_ascii=False))
+    return run
+
+
+def test_no_report_of_a_run_holds_codes_or_formulas(cli, folder, tmp_path):
+    files = [tmp_path / name for name in ("a.html", "a.md", "a.csv")]
+    options = [each for pair in zip(("--html", "--markdown", "--csv"), files, strict=True) for each in pair]
+    code, said, errors = cli("report", folder, *options)
+    assert (code, errors) == (0, "")
+    for text in (said, *(file.read_text() for file in files)):
+        assert "owned" in text and not ACTING.search(text)
+    for row in csv.DictReader(io.StringIO(files[2].read_text())):
+        assert row["task"] == "'@task" and not row["method"].startswith("=")
+
+
+def test_errors_show_no_codes(cli, tmp_path):
+    code, _, errors = cli("report", tmp_path / "a\x1b[31m")
+    assert code == 2 and not ACTING.search(errors.rstrip("\n"))
+
+
+def test_an_answer_and_its_documents_show_no_codes(cli, tmp_path):
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a \x1b[31mbrass\x07 owl.")
+    code, said, _ = cli("ask", "What is the mascot of \x1b[5mHeron Mill?", "--documents", tmp_path)
+    assert code == 0 and not ACTING.search(said)

@@ -1,0 +1,16 @@
+"""Tokens are counted by the model's own tokenizer where LlamaIndex is given it."""
+
+from __future__ import annotations
+
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.llms.ragbias import RagBiasLLM
+
+
+def test_a_memory_is_trimmed_to_the_models_tokens(llm: RagBiasLLM) -> None:
+    text = "user: " + "word " * 20
+    assert llm.token_ids(text) == llm.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
+    history = [ChatMessage(role=role, content="word " * 20) for role in ("user", "assistant") * 5]
+    one = len(llm.token_ids("word " * 20))
+    memory = ChatMemoryBuffer.from_defaults(history, llm=llm, token_limit=5 * one, tokenizer_fn=llm.token_ids)
+    assert 2 <= len(memory.get()) <= 5

@@ -1,0 +1,24 @@
+"""A program that answers batches of one-token answers until Ctrl-C has come a number of times, which it counts."""
+
+import sys
+import time
+
+from langchain_ragbias import ChatRagBias
+
+chat = ChatRagBias(model_id="tiny", max_tokens=1, debias="none")
+questions = [f"Question {index}?" for index in range(8)]
+chat.batch(questions)
+
+
+def answer_until_interrupted(number):
+    try:
+        print("ready", flush=True)
+        while True:
+            chat.batch(questions)
+    except KeyboardInterrupt:
+        print("interrupted", number, flush=True)
+
+
+for number in range(int(sys.argv[1])):
+    answer_until_interrupted(number)
+time.sleep(0.1)  # what runs on is there at the end of the program too
