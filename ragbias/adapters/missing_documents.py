@@ -104,8 +104,8 @@ class MissingDocuments:
             self._warned.add((site, "untreated"))
             _warn(
                 f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
-                f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. {ONE_MESSAGE}; "
-                "on_missing='ignore' silences this.",
+                f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
+                f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
                 site,
             )
 
