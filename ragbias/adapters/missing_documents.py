@@ -80,7 +80,11 @@ class MissingDocuments:
         too_few = plain and not (all_found and report.n_found < 2)
         self._content = self._content or report.n_found > 0
         lost = (report.source in complete and not all_found) or (explicit and report.source not in CERTAIN)
-        if on_missing == "ignore" or not (too_few or lost):
+        if on_missing == "ignore":
+            return
+        if found.n_untreated > 1 and not too_few:
+            self._warn_of_untreated(report, found.n_untreated)
+        if not (too_few or lost):
             return
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
@@ -93,6 +97,17 @@ class MissingDocuments:
         elif (site, report.source) not in self._warned:
             self._warned.add((site, report.source))
             _warn(message, site)
+
+    def _warn_of_untreated(self, report: Report, n_untreated: int) -> None:
+        _, site = call_site(self.frameworks)
+        if (site, "untreated") not in self._warned:
+            self._warned.add((site, "untreated"))
+            _warn(
+                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
+                f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
+                f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
+                site,
+            )
 
     def _warn_of_none(self, report: Report, segmented: bool) -> None:
         if self._content:

@@ -266,7 +266,7 @@ def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, so
         reasons.append(f"{apart} are apart from the others and were left as plain text")
     if truncated:
         reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    absent = sum(not leaves_a_trace(text, document) for document in (missing - Counter(known)).elements())
+    absent = sum(document not in known and not leaves_a_trace(text, document) for document in missing.elements())
     found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons), n_absent=absent)
     return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
 

@@ -173,6 +173,25 @@ def two_retrievers(llm: ChatRagBias, store: FAISS, question: str) -> str:
         return text_of(agent.invoke({"messages": [HumanMessage(question)]})["messages"][-1])
 
 
+def one_retriever_for_both(llm: ChatRagBias, store: FAISS, question: str) -> str:
+    """The same with one tool that asks both."""
+
+    @tool(response_format="content_and_artifact")
+    def look_up(query: str) -> tuple[str, list[Document]]:
+        """Search the gates and the mottos."""
+        found = [
+            each
+            for asked in (query, "the motto of the lighthouse")
+            for each in store.as_retriever(search_kwargs={"k": 3}).invoke(asked)
+        ]
+        found = list({each.page_content: each for each in found}.values())
+        return joined(found), found
+
+    agent = create_agent(agents_model(llm), [look_up], system_prompt="Look things up before you answer.")
+    with saying(llm.lm, call("look_up", f'{{"query": "{question}"}}')):
+        return text_of(agent.invoke({"messages": [HumanMessage(question)]})["messages"][-1])
+
+
 def rag_fusion(llm: ChatRagBias, store: FAISS, question: str) -> str:
     """Several searches, fused by reciprocal rank; ties keep the order in which they came. The list is printed as it is,
     in pairs of document and score."""
@@ -289,7 +308,7 @@ PROGRAMS: dict[str, Program] = {
     "conversational RAG": Program(history_aware, 4),
     "chat loop": Program(chat_loop, 3),
     "chat loop, one flat text": Program(flat_history, 3),
-    "agent with two retrievers": Program(two_retrievers, 3),
+    "agent with two retrievers": Program(two_retrievers, 6, remedied=one_retriever_for_both),
     "RAG-fusion": Program(rag_fusion, 4),
     "step-back prompting": Program(
         step_back, 4, remedied=partial(step_back, template=STEP_BACK.replace("\n# {step", "\n\n{step"))

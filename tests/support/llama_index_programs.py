@@ -134,7 +134,7 @@ def agent(llm: RagBiasLLM, index: VectorStoreIndex, question: str) -> str:
     """The starter tutorial's agent with a query engine as its tool."""
     engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K)
     tool = QueryEngineTool.from_defaults(engine, name="stations", description="Knows all about stations.")
-    model = RagBiasLLM(lm=llm.lm, max_new_tokens=60)
+    model = RagBiasLLM(lm=llm.lm, max_new_tokens=120)
 
     async def ask() -> str:
         with saying(llm.lm, call("stations", f'{{"input": "{question}"}}')):

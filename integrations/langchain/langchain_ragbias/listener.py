@@ -52,7 +52,7 @@ class RunTree:
         runs: the runs that have not ended yet.
         failure: what went wrong in the listener, in plain words; empty if nothing did.
         ends: what is to be done when the root run ends, or is forgotten.
-        judges: what is to be called when it ends.
+        judges: what is to be called when it ends, if nothing was retrieved in it.
         active: when a run began last, in seconds of a monotonic clock.
     """
 
@@ -252,7 +252,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop(root)
-                    judges = tree.judges
+                    judges = [] if tree.retrievals else tree.judges
         for judge in judges:
             judge()
 

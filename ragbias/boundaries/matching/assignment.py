@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import (
     MIN_CHARACTERS,
+    READINGS,
     Occurrence,
     ends_block,
     is_alone,
@@ -24,6 +25,7 @@ MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters
 MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
 MAX_COMPARISONS = 20_000  # of occurrences with those of documents that occur once
+IN_SENTENCE = tuple(" .,;:?!")  # what follows a word there
 COMPARED = 24  # characters before and after an occurrence that are compared with those of other occurrences
 
 
@@ -57,7 +59,7 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
         options = {
             document: printed
             for document, found in every.items()
-            if (printed := [each for each in found if reading is None or reading in each.readings])
+            if (printed := [each for each in found if _is_printed(each, reading)])
         }
         if options and options not in tried:
             tried.append(options)
@@ -65,6 +67,11 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
         if len(best) == wanted.total():
             break
     return _loosened(text, _doubted(text, best, every))
+
+
+def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
+    """Whether a document is printed so in this reading, or, without one, whether nobody rewrote it."""
+    return reading in occurrence.readings if reading is not None else min(occurrence.readings) < len(READINGS)
 
 
 def _uncut(text: str, found: Sequence[Occurrence]) -> list[Occurrence]:
@@ -102,7 +109,7 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list
 
 def _are_joined(text: str, assigned: Sequence[Occurrence], short: Sequence[Occurrence]) -> bool:
     """Whether documents are joined by one separator that nothing else can be, and none of the short ones is beside
-    them; or, for only two documents, begins or ends a line elsewhere."""
+    them; or, for only two documents, elsewhere but within a sentence."""
     begin, end = assigned[0].begin, assigned[-1].end
     gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
     separator = next(iter(gaps), "")
@@ -114,8 +121,8 @@ def _are_joined(text: str, assigned: Sequence[Occurrence], short: Sequence[Occur
     rivals = [each for each in short if not cover.overlaps(each)]
     beside = any(each.end == n_before or each.begin == len(text) - n_after for each in rivals)
     if len(assigned) == 2 and (n_before == begin or n_after == len(text) - end):
-        beside = beside or any(
-            text[each.begin - 1 : each.begin] in "\n" or text[each.end : each.end + 1] in "\n" for each in rivals
+        beside = beside or not all(
+            text[each.begin - 1 : each.begin] == " " and text[each.end : each.end + 1] in IN_SENTENCE for each in rivals
         )
     return not beside and not is_cut(text, begin, end)
 

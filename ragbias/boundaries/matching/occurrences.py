@@ -30,7 +30,7 @@ READINGS: tuple[Callable[[str], str], ...] = (  # how all documents of a prompt 
     str,
     *ESCAPES,
     str.strip,
-    *(lambda text, escape=escape: escape(text.strip()) for escape in ESCAPES),  # type: ignore[misc]
+    *(lambda text, escape=escape: escape(text.strip()) for escape in ESCAPES),
 )
 
 

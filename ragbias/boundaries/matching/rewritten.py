@@ -33,7 +33,13 @@ def rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> lis
         return []
     ways: list[Rewrite] = []
     if any(len(each.split("\n")) > 1 or "  " in each for each in missing):
-        ways += [_in_one_line, _collapsed, _dedented, *(partial(_indented, prefix=prefix) for prefix in INDENTS)]
+        ways += [
+            _in_one_line,
+            _in_one_line_stripped,
+            _collapsed,
+            _dedented,
+            *(partial(_indented, prefix=prefix) for prefix in INDENTS),
+        ]
     ways += [partial(_wrapped, width=width) for width in WIDTHS if any(len(each) > width for each in missing)]
     cut = _cut_length(text, missing, whole)
     return [*ways, partial(_cut, length=cut)] if cut else ways
@@ -66,7 +72,11 @@ def _cut(document: str, length: int) -> str:
 
 
 def _in_one_line(document: str) -> str:
-    return document.replace("\r\n", " ").replace("\n", " ").strip()
+    return document.replace("\n", " ")
+
+
+def _in_one_line_stripped(document: str) -> str:
+    return _in_one_line(document).strip()
 
 
 def _collapsed(document: str) -> str:

@@ -203,7 +203,7 @@ class _Reading:
             for place in _places(self.text, region):
                 keys = place.keys()
                 self._add(keys, index, place)
-                opening = place._replace(line=re.split(r"[\s>\[({]", place.line)[-1])
+                opening = place._replace(line=re.split(r"[\s>:\[({]", place.line)[-1])
                 if index == self.edge == 0 and opening.keys() != keys and not opening.line[-1:].isalnum():
                     self._add(opening.keys(), index, place)  # as in ``Context: 1. ...``, where others begin a line
 

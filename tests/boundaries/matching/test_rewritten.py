@@ -9,8 +9,8 @@ from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 
 TEXTS = [
-    "The Falcon Station opened in 1901.\nIt has four platforms, and a clock that the town paid for in the spring of 1907.",
-    "The Heron Bridge is 300 metres long.\n\nIt was painted green, as the council had asked for since the war was over.",
+    "The Falcon Station opened in 1901.\nIt has four platforms, and a clock that the town paid for in May 1907.",
+    "The Heron Bridge is 300 metres long.\n\nIt was painted green, as the council had asked for since the war.",
     "The Otter Library lends twelve thousand books,\nmost of them on rivers,  seas and what lives there in the winter.",
 ]
 FORMATS = {

@@ -64,6 +64,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
 
     _retrievals: Retrievals = PrivateAttr()
     _runs: OrderedDict[str, list[Callable[[], None]]] = PrivateAttr(default_factory=OrderedDict)  # what ends each
+    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # those of them in which something was retrieved
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -118,10 +119,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             self._read("a direct query-", result.nodes)
 
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Takes what is to be called when a run ends; None if none is going on."""
+        """Takes what is to be called when a run ends in which nothing was retrieved; None if none is going on."""
         with self._changing:
             ends = self._runs.get(id_) if id_ else None
-        return None if ends is None else ends.append
+        return None if ends is None else lambda judge: ends.append(lambda: None if id_ in self._retrieving else judge())
 
     def _begin(self, id_: str, anew: bool) -> None:
         """A run's steps share what they retrieve and report, and leave it to the caller.
@@ -141,6 +142,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             ends = self._runs.pop(id_, [])
         for end in ends:
             end()
+        self._retrieving.discard(id_)
 
     def _synthesis_that_is_read(self) -> Synthesis | None:
         """The synthesis whose stream is what runs here; it asks the LLM."""
@@ -173,6 +175,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             except Exception as error:  # noqa: PERF203 - its message may hold a document's text, so only its type is kept
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
+        if texts and (run := _run.get()) in self._runs:
+            self._retrieving.add(run)
         self._retrievals.add(texts)
         if bare != texts:
             self._retrievals.add(bare)
