@@ -8,7 +8,7 @@ import torch
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import MethodError
 from ragbias.methods import ParallelExperts
-from support.random_models import random_model
+from support.random_models import FAMILIES, random_model
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n"]
 PREFIX, SUFFIX = "Read:\n", "Who sits?"
@@ -84,6 +84,20 @@ def test_every_order_of_the_documents_gives_the_same_bits(lm):
         for order in itertools.permutations(DOCUMENTS)
     ]
     assert all((each.token_ids, each.logprobs) == (found[0].token_ids, found[0].logprobs) for each in found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_every_family_the_order_does_not_matter_and_equal_experts_are_one(byte_tokenizer, family):
+    lm = DebiasedLM(random_model(family), byte_tokenizer, method="pced")
+    alone, together = (
+        lm.generate(Prompt(PREFIX, DOCUMENTS[:1] * count, SUFFIX), max_new_tokens=5).token_ids for count in (1, 3)
+    )
+    assert alone == together
+    first, second = (
+        lm.generate(Prompt(PREFIX, order, SUFFIX), max_new_tokens=5, logprobs=True)
+        for order in (DOCUMENTS, DOCUMENTS[::-1])
+    )
+    assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
 
 
 def test_sampling_goes_on_with_one_token_for_all_prompts(lm):

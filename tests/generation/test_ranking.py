@@ -7,10 +7,9 @@ import ragbias
 from ragbias.errors import ArgumentError, EmptyDocumentError, MethodError, SpanError, UnknownMethodError
 from ragbias.generation.ranking import without_query
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
-from support.random_models import random_model
+from support.random_models import FAMILIES, random_model
 from support.segments import Segments
 
-FAMILIES = ["llama", "mistral", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "smollm3", "cohere", "mpt"]
 SEGMENTS = Segments([8, 5, 11, 7], prefix=6, suffix=10, seed=3)
 IDS, SPANS = SEGMENTS.plain
 BEGIN = SPANS[-1][1]  # of the tokens after the documents
