@@ -106,6 +106,10 @@ class _Search:
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
         measured |= self._losses("factors", data.choose, scaled)
+        together: Measured = {}
+        if plan.pair and len(best) > 1:
+            pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
+            together = self._losses("two channels", data.choose, [replace(pair, factor=factor) for factor in FACTORS])
 
         measure = functools.partial(gold_attention, self._lm.model, data.choose, plan.batch_size)
         attention = self._once("attention", "retrieving layers", len(data.choose), len(data.choose), measure)
@@ -114,7 +118,7 @@ class _Search:
         measured |= self._losses("layers", data.choose, moved)
         chosen = _lowest(measured)
         check = self._losses("check", data.check, [NoMethod(), chosen])
-        return Found(data, states, ranking, attention, ranges, measured, chosen, check)
+        return Found(data, states, ranking, attention, ranges, measured, together, chosen, check)
 
     def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
         of, total = "check" if stage == "check" else "choice", len(methods) * len(samples)

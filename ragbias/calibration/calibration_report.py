@@ -72,7 +72,7 @@ def tell(profile: Profile, console: Console) -> None:
     plain = measured["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
     table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
-    for tried in sorted(measured["losses"], key=lambda tried: tried["loss"]):
+    for tried in sorted((*measured["losses"], *measured.get("two_channels", ())), key=lambda tried: tried["loss"]):
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)

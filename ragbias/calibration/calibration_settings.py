@@ -44,6 +44,7 @@ class CalibrationSettings:
         variant: of the search for channels, ``"released"`` as in the authors' code or ``"paper"``.
         without: of the paper's ablations, the criteria that are left out: ``"monotonicity"``, ``"smoothness"``,
             ``"validation"`` (the first channel of the search is taken, its factor and layers still by loss).
+        pair: measure the best two channels scaled together as well, as in the paper's ablation; the profile has one.
     """
 
     model: str
@@ -58,6 +59,7 @@ class CalibrationSettings:
     batch_size: int = 8
     variant: str = "released"
     without: tuple[str, ...] = ()
+    pair: bool = False
     method: str = "channel-scaling"
 
     def __post_init__(self) -> None:
@@ -65,10 +67,10 @@ class CalibrationSettings:
             if getattr(self, name) is not None:
                 check_whole_between(f"calibrate: {name}", getattr(self, name), each)
         check_choice("calibrate: method", self.method, SEARCHED)
-        if self.method != "channel-scaling" and (self.variant, self.without) != ("released", ()):
+        if self.method != "channel-scaling" and (self.variant, self.without, self.pair) != ("released", (), False):
             raise MethodError(
-                f"calibrate: variant={self.variant!r} and without={self.without!r} are of the search for channels; "
-                f"leave them out for method={self.method!r}"
+                f"calibrate: variant={self.variant!r}, without={self.without!r} and pair={self.pair!r} are of the "
+                f"search for channels; leave them out for method={self.method!r}"
             )
         check_choice("calibrate: variant", self.variant, VARIANTS)
         for criterion in self.without:

@@ -32,7 +32,7 @@ class Found:
         data: the calibration set.
         states: mean hidden states ``[n_hs, T, D]``; ``ranking``: the channels found in them.
         attention: per layer, to the gold document and to another one; ``ranges``: the layers compared.
-        losses: of ``data.choose``, by method.
+        losses: of ``data.choose``, by method; ``together``: those of the best two channels scaled together.
         chosen: the method with the lowest of them.
         check: losses of ``data.check``, plain and as chosen.
     """
@@ -43,6 +43,7 @@ class Found:
     attention: Sequence[Sequence[float]]
     ranges: dict[str, tuple[int, int]]
     losses: Measured
+    together: Measured
     chosen: ChannelScaling
     check: Measured
 
@@ -70,17 +71,8 @@ def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
             "plain": loss_by_depth(choose, plain),
             "scaled": {"by_depth": loss_by_depth(choose, scaled)["by_depth"]},  # its loss is among all losses
         },
-        "losses": [
-            {
-                "channel": method.channel,
-                "factor": method.factor,
-                "layers": method.layers,
-                "loss": mean(values),
-                **difference(choose, values, plain),
-            }
-            for method, values in found.losses.items()
-            if isinstance(method, ChannelScaling)
-        ],
+        "losses": _rows(found.losses, choose, plain),
+        **({"two_channels": _rows(found.together, choose, plain)} if found.together else {}),
         "layer_search": {
             "attention_by_layer": [
                 {"layer": layer, "gold": gold, "other": other} for layer, (gold, other) in enumerate(found.attention)
@@ -93,6 +85,21 @@ def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
     return {name: rounded(value) for name, value in whole.items()}
+
+
+def _rows(losses: Measured, samples: Sequence[Sample], plain: Sequence[float]) -> list[dict[str, Any]]:
+    """Each setting with its loss, and the difference from plain."""
+    return [
+        {
+            "channel": method.channel,
+            "factor": method.factor,
+            "layers": method.layers,
+            "loss": mean(values),
+            **difference(samples, values, plain),
+        }
+        for method, values in losses.items()
+        if isinstance(method, ChannelScaling)
+    ]
 
 
 def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:

@@ -45,6 +45,9 @@ def calibrate(
             help="A criterion to leave out, as in the paper's ablation: monotonicity, smoothness, validation."
         ),
     ] = None,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="Measure the best two channels together as well, as in the paper's ablation.")
+    ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Throw away what an interrupted calibration left.")
     ] = False,
@@ -74,6 +77,7 @@ def calibrate(
         batch_size=batch_size,
         variant=variant,
         without=tuple(without or ()),
+        pair=pair,
         method=method,
     )
     try:

@@ -62,7 +62,9 @@ class ChannelScaling(AttentionMethod):
         for channel in self.channels:
             check_whole_between("channel-scaling: channel", channel, Bounds(0, 1_000_000))
         if not self.channels or len(set(self.channels)) < len(self.channels):
-            raise MethodError(f"channel-scaling: channel={shown(self.channel)}; expected channels, each of them once")
+            raise MethodError(
+                f"channel-scaling: channel={shown(self.channel)}; expected different channels from 0 to 1,000,000"
+            )
         check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":
             check_whole_between("channel-scaling: last", self.last, Bounds(1, 10_000_000))

@@ -61,6 +61,16 @@ def test_the_profile_is_written_with_everything_measured(whole):
     assert len(found["curve"]["by_layer"]) == 4
 
 
+def test_the_best_two_channels_are_measured_together_and_one_is_chosen(tmp_path, command):
+    code, told, _ = command("--model", "tiny", "--out", tmp_path / "p.json", "--pair", *OPTIONS)
+    profile = Profile.load(tmp_path / "p.json")
+    pairs = profile.measured["two_channels"]
+    best = {each["channel"] for each in profile.measured["losses"] if each["factor"] == -1}
+    assert code in (0, 1) and [each["factor"] for each in pairs] == [0.5, 0, -0.5, -1]
+    assert all(len(each["channel"]) == 2 and set(each["channel"]) <= best for each in pairs)
+    assert str(pairs[0]["channel"]) in told or str(tuple(pairs[0]["channel"])) in told
+
+
 def test_without_validation_the_first_channel_of_the_search_is_taken(tmp_path):
     settings = CalibrationSettings("tiny", **SMALL, variant="paper", without=("validation", "smoothness"))
     profile = calibrate.calibrate(settings, tmp_path / "p.json")
