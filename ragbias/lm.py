@@ -272,7 +272,7 @@ class DebiasedLM:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
         plain = self._whole(origin)
         tokens = origin.tokens if ran.needs_documents else plain
-        self._check_length(len(tokens.ids))
+        self._check_length(Request.longest_prompt(ran, tokens))
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = model_attention(self.model, self.tokenizer, origin, cancelled)

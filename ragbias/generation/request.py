@@ -70,6 +70,13 @@ class Request:
     report: Report
     origin: Origin
 
+    @staticmethod
+    def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
+        """Tokens of the longest prompt that a method runs."""
+        if not isinstance(method, JointMethod):
+            return len(tokens.ids)
+        return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
+
     def candidates(self) -> list[Request]:
         """The requests that are generated to answer this one.
 

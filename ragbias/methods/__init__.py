@@ -2,7 +2,7 @@
 
 from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting
-from ragbias.methods.base import AttentionMethod, Method, ReorderingMethod
+from ragbias.methods.base import AttentionMethod, Method, Ranking, ReorderingMethod
 from ragbias.methods.canonical_order import CanonicalOrder
 from ragbias.methods.channel_scaling import ChannelScaling
 from ragbias.methods.compose import Compose
@@ -46,6 +46,7 @@ __all__ = [
     "PermutationVote",
     "Pine",
     "PositionInterpolation",
+    "Ranking",
     "ReorderingMethod",
     "RoToR",
     "Segmented",

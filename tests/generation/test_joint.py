@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.errors import MethodError
+from ragbias.errors import MethodError, PromptTooLongError
 from ragbias.methods import ParallelExperts
 from support.random_models import FAMILIES, random_model
 
@@ -98,6 +98,15 @@ def test_on_every_family_the_order_does_not_matter_and_equal_experts_are_one(byt
         for order in (DOCUMENTS, DOCUMENTS[::-1])
     )
     assert (first.token_ids, first.logprobs) == (second.token_ids, second.logprobs)
+
+
+def test_documents_that_do_not_fit_together_are_asked_one_by_one(byte_tokenizer):
+    lm = DebiasedLM(random_model("llama", max_position_embeddings=64), byte_tokenizer, method="pced")
+    assert lm.generate(PROMPT, max_new_tokens=3).report.method_ran == "pced"
+    with pytest.raises(PromptTooLongError):
+        lm.generate(PROMPT, method="none", max_new_tokens=3)
+    with pytest.raises(PromptTooLongError):
+        lm.generate(Prompt(PREFIX, [DOCUMENTS[0], 70 * "z"], SUFFIX), max_new_tokens=3)
 
 
 def test_sampling_goes_on_with_one_token_for_all_prompts(lm):
