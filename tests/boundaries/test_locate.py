@@ -68,7 +68,7 @@ def test_arguments_of_the_wrong_type_are_errors_of_both_kinds(error):
         locate(prompt(STATION), documents=[3])
     with pytest.raises(error, match="NoneType"):
         locate(None)
-    with pytest.raises(error, match="got 3"), ragbias.boundaries.documents(3):
+    with pytest.raises(error, match="int 3"), ragbias.boundaries.documents(3):
         pass
 
 

@@ -5,8 +5,12 @@ import multiprocessing
 import numpy as np
 import pytest
 
+from ragbias.calibration import algorithm
+from ragbias.calibration.algorithm import calibrate
+from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.partial_results import PartialResults, unfinished
-from ragbias.errors import MethodError
+from ragbias.errors import ArgumentError, DataError, MethodError
 
 
 def test_results_and_sums_are_read_again_and_removed(tmp_path):
@@ -55,3 +59,22 @@ def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(PartialResults(out, {"seed": 1}).results) == 50
+
+
+def test_a_refused_calibration_leaves_nothing_that_the_corrected_one_would_meet(tmp_path):
+    data = tmp_path / "q.jsonl"
+    data.write_text('{"question": "Why?", "documents": ["a", "b"]}\n')
+    for changes, error in (({"data": data}, DataError), ({"documents": 10_000}, ArgumentError)):
+        with pytest.raises(error):
+            calibrate(CalibrationSettings("tiny", strings=1, length=20, **changes), tmp_path / "p.json")
+        assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
+    with pytest.raises(NoPositionalChannelError):
+        search_fails(tmp_path / "p.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["q.jsonl"]
+
+
+def search_fails(out):
+    """A calibration whose random strings show no channel; what it had kept until then is not the next one's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm, "search", lambda states, top: search(np.zeros((3, 20, 4)), top))
+        calibrate(CalibrationSettings("tiny", strings=1, length=20, questions=1, documents=2), out)

@@ -47,11 +47,17 @@ def test_documents_at_the_very_end_run_plain_and_the_report_says_so(lm):
 
 
 def test_documents_with_footers_run_plain_and_the_report_says_so(lm):
-    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
+    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {body[:3]}" for body in DOCUMENTS) + "\n\nQ:"
     answer = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=4)
     assert (answer.report.method_ran, answer.report.n_found) == ("none", 4)
     assert "footer" in answer.report.reason
     assert answer.text == lm.generate(text, method="none", max_new_tokens=4).text
+
+
+def test_documents_with_numbered_footers_run_and_the_report_tells_of_the_numbers(lm):
+    text = "Context:\n" + "\n\n".join(f"{body.strip()}\nSource: {i}" for i, body in enumerate(DOCUMENTS)) + "\n\nQ:"
+    report = lm.generate(text, documents=[body.strip() for body in DOCUMENTS], max_new_tokens=1).report
+    assert (report.method_ran, report.n_found, report.numbering, report.reason) == ("pine", 4, "kept", "")
 
 
 def test_batch_takes_lists(lm):

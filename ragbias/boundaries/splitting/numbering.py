@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ragbias.boundaries.patterns import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER
 from ragbias.boundaries.spans import Span
 from ragbias.boundaries.splitting.counters import Counter, counters
+from ragbias.boundaries.splitting.number_cuts import TAG, TOTAL, cut
 
 REACH = 1000  # characters of a gap, or around all documents, in which a document's number is looked for
 INSIDE = 300  # characters of a text in which a number in front of it is looked for
@@ -30,11 +31,6 @@ LABELLED = re.compile(
     rf"(?:^|[\W_])(?:{DOCUMENT_LABEL}|(?i:id|index|idx|number|no|nr|num|rank|item|entry|ref|reference|citation|evidence"
     r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
 )
-TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
-TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
-ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
-JSON_FIELD = re.compile(r"([\"'])[\w .-]+\1[ ]?:[ ]?[\"']?\Z")
-BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 class NumberedHeadersWarning(UserWarning):
@@ -60,7 +56,7 @@ class Numbering:
 
     def stripped(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
         """The prompt without the cuts, and where its documents are."""
-        edges = [0, *(edge for cut, _ in self.cuts for edge in cut), len(text)]
+        edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         kept = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
         return kept, [(self._moved(begin), self._moved(end)) for begin, end in spans]
 
@@ -115,7 +111,7 @@ def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collecti
             if not all(_is_own(text, each, known[index]) for index, each in enumerate(series)):
                 taken.update(each.span for each in series)
                 opens = all(place.opens for place in reading.without_edge(series))
-                cuts |= {_cut(text, each, opens): index for index, each in enumerate(series)}
+                cuts |= {cut(text, each.span, each.region, opens): index for index, each in enumerate(series)}
     readings += _at_beginnings(text, spans)
     doubtful = any(
         not all(_is_own(text, each, known[index]) for index, each in enumerate(series)) or _from_first(series)
@@ -228,8 +224,8 @@ class _Reading:
         count = inner.pop()
         if inner or any(len(row) < count for row in rows):
             return
-        cut = [row[:count] if index else row[len(row) - count :] for index, row in enumerate(rows)]
-        yield from map(list, zip(*cut, strict=True))
+        equal = [row[:count] if index else row[len(row) - count :] for index, row in enumerate(rows)]
+        yield from map(list, zip(*equal, strict=True))
 
     def _is_certain(self, series: Series, exact: bool) -> bool:
         values = sorted(place.value for place in series)
@@ -381,36 +377,6 @@ def _from_first(series: Series) -> bool:
         and values[0] in (0, 1)
         and values == list(range(values[0], values[0] + len(values)))
     )
-
-
-def _cut(text: str, place: _Place, opens: bool) -> Span:
-    """The number, and what would be left over without it: brackets, the field's name, a total, a space."""
-    (begin, end), (low, high) = place.span, place.region
-    if total := TOTAL.match(text, end, high):
-        end = total.end()
-    line = text[low:begin]
-    quote = 1 if line[-1:] in ("'", '"') and text[end : end + 1] == line[-1:] else 0
-    if pair := JSON_FIELD.search(line[-LINE * 2 :]):
-        begin, end = begin - len(pair[0]), end + quote
-        comma = re.compile(r"\s*,\s*").match(text, end, high)
-        if comma:
-            return begin, comma.end()
-        ahead = re.search(r"\s*,\s*\Z", text[low:begin])
-        return begin - (len(ahead[0]) if ahead else 0), end
-    if name := ATTRIBUTE.search(line[-LINE * 2 :]):
-        begin, end = begin - len(name[0]), end + quote
-    elif begin > low and BRACKETS.get(text[begin - 1]) == text[end : end + 1]:
-        begin, end = begin - 1, end + 1
-    elif (begin > low and text[begin - 1] == "#") or (TAG.search(line) and line[-1:] in "-_"):
-        begin -= 1
-    if opens:
-        while end < high and text[end] in " \t:.)]":
-            end += 1
-    elif begin > low and text[begin - 1] == " " and text[end : end + 1] not in ("(", "["):
-        begin -= 1
-    elif name and text[end : end + 1] == " ":
-        end += 1
-    return begin, end
 
 
 def _apart(cuts: dict[Span, int]) -> Iterator[tuple[Span, int]]:

@@ -145,7 +145,7 @@ def paged(pages, label="Page", count=None):
 @pytest.mark.parametrize("pages", [(3, 4), (4, 3), (17, 9), (5, 6, 7), (7, 6, 5), (9, 17, 1), (2, 1, 3)])
 def test_known_metadata_are_no_numbering(pages):
     text, documents = paged(pages)
-    found = locate(text, run=documents)
+    found = locate(text, run=[documents])
     for strip in (False, True):
         parts, after, reason = in_parts(text, None, found, strip)
         assert (after.numbering, after.reason, reason) == ("", "", "")
@@ -155,7 +155,7 @@ def test_known_metadata_are_no_numbering(pages):
 @pytest.mark.parametrize("pages", [(1, 2, 3), (0, 1), (1, 2)])
 def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages)
-    found = locate(text, run=documents)
+    found = locate(text, run=[documents])
     assert in_parts(text, None, found)[1].numbering == "kept"
     parts, after, _ = in_parts(text, None, found, strip_numbering=True)
     assert (after.numbering, "may be the documents' own" in after.reason) == ("kept", True)
@@ -165,7 +165,7 @@ def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
 @pytest.mark.parametrize("pages", [(1, 3, 2), (2, 9, 1)])
 def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
     text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
-    parts, after, reason = in_parts(text, None, locate(text, run=documents), strip_numbering=True)
+    parts, after, reason = in_parts(text, None, locate(text, run=[documents]), strip_numbering=True)
     assert (after.numbering, after.reason, reason) == ("stripped", "", "")
     assert "Rank:\n" in parts.text
 
