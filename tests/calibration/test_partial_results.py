@@ -76,5 +76,5 @@ def test_a_refused_calibration_leaves_nothing_that_the_corrected_one_would_meet(
 def search_fails(out):
     """A calibration whose random strings show no channel; what it had kept until then is not the next one's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "search", lambda states, top: search(np.zeros((3, 20, 4)), top))
+        patch.setattr(algorithm, "search", lambda states, top, **settings: search(np.zeros((3, 20, 4)), top))
         calibrate(CalibrationSettings("tiny", strings=1, length=20, questions=1, documents=2), out)
