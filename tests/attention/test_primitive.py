@@ -21,6 +21,7 @@ from ragbias.attention import (
     primitive,
     rotate,
     segment_mass,
+    segment_scores,
     weigh,
 )
 
@@ -66,7 +67,7 @@ def literal(query, key, value, positions, starts, segments, bounds, bias, scorin
                     encoded = scoring.encoding(key[group, begin + offset], position)
                     score = scoring.encoding(query[h, i], positions[i]) @ encoded * SCALE
                     if isinstance(scoring.encoding, Alibi):
-                        score = score - scoring.encoding.slopes[h] * (positions[i] - position)
+                        score = score - scoring.encoding.slopes[h] * (positions[i] - position).abs()
                     if scoring.softcap:
                         score = scoring.softcap * torch.tanh(score / scoring.softcap)
                     near = scoring.window is None or positions[i] - position < scoring.window
@@ -118,6 +119,33 @@ def test_attend_equals_attention_written_out(name, window, softcap, per_query, l
         )
         torch.testing.assert_close(output, expected[0], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(lse, expected[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_queries_may_stand_before_the_segments_that_they_see(name, window):
+    segments = SEGMENTS["adjacent"]
+    query, key, value = inputs(5, 15)
+    scoring, positions = Scoring(ENCODINGS[name], SCALE, None, window), torch.arange(6, 11)
+    starts = torch.randint(8, 20, (HEADS, 1, len(segments)))
+    starts[..., -1] = 3
+    expected = literal(query, key, value, positions, starts, segments, CAUSAL, [0.0] * 3, scoring)
+    local = locally_encoded(key, segments, scoring.encoding)
+    given = dict(positions=positions, starts=starts, segments=segments, scoring=scoring, causal=True)
+    output, lse = attend(query, local, value, **given)
+    torch.testing.assert_close(output, expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(lse, expected[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("softcap", [None, 0.7])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_divided_scores_are_those_of_another_temperature(name, softcap):
+    query, key, _ = inputs(3, 7)
+    scoring, positions = Scoring(ENCODINGS[name], SCALE, softcap), torch.arange(9, 12)
+    plain, divided = (
+        segment_scores(query, key, positions=positions, scoring=each) for each in (scoring, scoring.divided(0.4))
+    )
+    torch.testing.assert_close(divided, plain / 0.4)
 
 
 def test_a_query_whose_window_holds_no_key_adds_nothing():
