@@ -23,7 +23,7 @@ from ragbias.boundaries.splitting.context_selection import ContextSelection, sel
 from ragbias.boundaries.splitting.current_turn import current_turn
 from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.boundaries.splitting.outermost import n_outside
+from ragbias.boundaries.splitting.outermost import n_outside, touches
 from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -161,11 +161,7 @@ def locate(
 
 def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
     """The documents that are in none of the spans."""
-    return {
-        document: found
-        for document, found in known.items()
-        if not any(each.begin < end and begin < each.end for each in found for begin, end in spans)
-    }
+    return {document: found for document, found in known.items() if not any(touches(each, spans) for each in found)}
 
 
 def _first_found(

@@ -88,9 +88,13 @@ class Turn:
             return len(ours) > 1 or len(theirs) == 1
         return True if ours > theirs or not earlier.documents <= retrieved else None
 
+    def blocks_with(self, retrieved: AbstractSet[str]) -> list[Block]:
+        """The blocks that hold any of these documents."""
+        return [block for block in self.blocks if not block.documents.isdisjoint(retrieved)]
+
     def documents_with(self, retrievals: Sequence[Sequence[str]], latest: int) -> list[str] | None:
         """The documents of a retrieval and of all that continue its context here; ``None`` if these cannot be told."""
-        blocks = [block for block in self.blocks if not block.documents.isdisjoint(retrievals[latest])]
+        blocks = self.blocks_with(set(retrievals[latest]))
         if not self.documents <= set(retrievals[latest]) and (len(blocks) > 1 or self._shows_metadata()):
             blocks = self.blocks
         if any(first in blocks or second in blocks for first, second in self.rivals):
