@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
 from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
-from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter

@@ -27,7 +27,7 @@ from langchain_ragbias.reports import parent_run, reports
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.adapters.retrievals import MAX_AGE, Retrievals
 from ragbias.adapters.searches import SearchWatch
-from ragbias.boundaries.sources.known_text import merged
+from ragbias.boundaries.known_text import with_fields_of_both
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
@@ -73,13 +73,13 @@ class RunTree:
         """
         known: dict[str, str] = {}
         for text in texts:
-            known[text] = merged(known.get(text, text), text)
+            known[text] = with_fields_of_both(known.get(text, text), text)
         counts = Counter(texts)
         n_known = sum(text in counts for each in self.retrievals for text in each)
         is_new = retrieved or n_known < len(counts)
         for each in self.retrievals:
             for old in [text for text in each if text in counts]:
-                known[old] = merged(old, known[old])
+                known[old] = with_fields_of_both(old, known[old])
                 counts[old] = max(counts[old], each.pop(old))
                 if not is_new:
                     each[known[old]] = counts[old]

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations
 
+from ragbias.boundaries.known_text import fields_of, with_fields_of_both
 from ragbias.boundaries.matching.occurrences import Occurrence
 from ragbias.boundaries.patterns import LETTER, common_prefix, common_suffix
-from ragbias.boundaries.sources.known_text import fields_of
-from ragbias.boundaries.sources.known_text import merged as with_fields_of_both
 from ragbias.boundaries.splitting.blocks import Block, blocks_of
 from ragbias.boundaries.splitting.document_groups import PART_OF_WORD
 from ragbias.boundaries.splitting.messages import Message
