@@ -55,11 +55,6 @@ class NgramIndex:
                 found.add(texts)
         return found
 
-    def clear(self) -> None:
-        """Forget all texts."""
-        self._texts.clear()
-        self._short.clear()
-
     def __len__(self) -> int:
         """Number of entries, to which the memory in use is proportional."""
         return sum(len(texts) if isinstance(texts, set) else 1 for texts in self._texts.values()) + len(self._short)

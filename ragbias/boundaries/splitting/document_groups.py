@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import Occurrence, ends_block
 from ragbias.boundaries.patterns import LETTER, MESSAGE_BORDER, NUMBER, common_prefix, common_suffix, is_separator
+from ragbias.boundaries.spans import split_at
 
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
@@ -26,15 +27,10 @@ def document_groups(text: str, occurrences: Sequence[Occurrence], lenient: bool 
         occurrences: in ascending order, not overlapping.
         lenient: keep documents together over any other text as well, if each ends its line or its quotation.
     """
-    groups: list[list[Occurrence]] = []
     gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
     wordy = [index for index, gap in enumerate(gaps) if not is_separator(gap)]
-    for index, occurrence in enumerate(occurrences):
-        if index and (index - 1 not in wordy or _joins(text, occurrences, gaps, index - 1, wordy, lenient)):
-            groups[-1].append(occurrence)
-        else:
-            groups.append([occurrence])
-    return groups
+    borders = [index + 1 for index in wordy if not _joins(text, occurrences, gaps, index, wordy, lenient)]
+    return split_at(occurrences, borders)
 
 
 def _joins(
