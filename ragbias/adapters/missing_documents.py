@@ -34,12 +34,10 @@ class MissingDocuments:
     Args:
         complete: sources of which every document has to occur in the prompt, beside those that the user gives.
         remedy: what the user can do where nothing was given, as a sentence.
-        frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
 
     complete: frozenset[str]
     remedy: str
-    frameworks: frozenset[str]
     _warned: set[tuple[Site | None, str]] = field(default_factory=set, init=False, repr=False)
     _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
@@ -89,7 +87,7 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        _, site = call_site(self.frameworks)
+        _, site = call_site()
         if not (report.n_expected or report.n_found or suspected):
             if not self._content:
                 never = partial(self._warn_of_none, report, segmenter is not None)
@@ -99,7 +97,7 @@ class MissingDocuments:
             _warn(message, site)
 
     def _warn_of_untreated(self, report: Report, n_untreated: int) -> None:
-        _, site = call_site(self.frameworks)
+        _, site = call_site()
         if (site, "untreated") not in self._warned:
             self._warned.add((site, "untreated"))
             _warn(
@@ -117,7 +115,7 @@ class MissingDocuments:
             f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
             f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
         )
-        _warn(message, call_site(self.frameworks)[1])
+        _warn(message, call_site()[1])
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):

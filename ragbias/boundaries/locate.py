@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
 from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
-from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
@@ -23,7 +23,7 @@ from ragbias.boundaries.splitting.context_selection import ContextSelection, sel
 from ragbias.boundaries.splitting.current_turn import current_turn
 from ragbias.boundaries.splitting.headers_and_separators import with_headers
 from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.boundaries.splitting.outermost import n_outside, touches
+from ragbias.boundaries.splitting.outermost import n_outside
 from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
@@ -161,7 +161,7 @@ def locate(
 
 def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
     """The documents that are in none of the spans."""
-    return {document: found for document, found in known.items() if not any(touches(each, spans) for each in found)}
+    return {document: found for document, found in known.items() if not any(each.is_in(spans) for each in found)}
 
 
 def _first_found(
@@ -178,22 +178,24 @@ def _first_found(
     misses: list[str] = []
     n_expected = 0
     ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
-    partial: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
+    incomplete: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
     for source, search in searches.items():
-        if (ambiguous or partial) and source != "segmenter":
+        if (ambiguous or incomplete) and source != "segmenter":
             continue
         result = search()
         found = result.found
         if found.spans and "segmenter" in searches and source != "segmenter" and not _is_whole(text, found):
-            partial = found
+            incomplete = found
             continue
-        if partial and not _is_better(text, found, partial):
-            return _finished(text, partial, misses, include_headers)
+        if incomplete and not _is_better(text, found, incomplete):
+            return _finished(text, incomplete, misses, include_headers)
         if found.spans:
             if source == "segmenter":
-                n_known = max(ambiguous.n_in_message if ambiguous else 0, partial.n_found if partial else 0, n_given)
+                n_known = max(
+                    ambiguous.n_in_message if ambiguous else 0, incomplete.n_found if incomplete else 0, n_given
+                )
                 found = _of_at_least(found, n_known)
-                misses += [partial.reason] if partial else []
+                misses += [incomplete.reason] if incomplete else []
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
             ambiguous = result
@@ -210,11 +212,11 @@ def _is_whole(text: str, found: Boundaries) -> bool:
     return found.n_found == found.n_expected and _are_apart(text, found)
 
 
-def _is_better(text: str, found: Boundaries, partial: Boundaries) -> bool:
+def _is_better(text: str, found: Boundaries, incomplete: Boundaries) -> bool:
     """Whether a segmenter found more documents than the source before it, or documents that can be told apart."""
-    if _are_apart(text, found) != _are_apart(text, partial):
+    if _are_apart(text, found) != _are_apart(text, incomplete):
         return found.n_found > 0 and _are_apart(text, found)
-    return found.n_found > partial.n_found
+    return found.n_found > incomplete.n_found
 
 
 def _are_apart(text: str, found: Boundaries) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
@@ -16,7 +17,7 @@ from ragbias.checks import check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
-from ragbias.prompt import Prompt, Span, TokenisedPrompt
+from ragbias.prompt import Prompt, Span, TokenisedPrompt, tokenise_whole
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
 OWN_NUMBERS_ARE_LEFT = (
@@ -51,6 +52,10 @@ class Origin:
         parts = self.parts.reordered(order)
         text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
+
+    def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+        """The prompt as it runs with a method that need not know its documents, the plain model above all."""
+        return tokenise_whole(self.text, self.spans, tokenizer)
 
 
 def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, is_block, occurrences_by_document, occurrences_of
-from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
 from ragbias.boundaries.splitting.current_turn import current_turn

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import Occurrence, ends_block
 from ragbias.boundaries.patterns import LETTER, MESSAGE_BORDER, NUMBER, is_separator
+from ragbias.boundaries.spans import split_at
 
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
@@ -30,13 +31,7 @@ def document_groups(text: str, occurrences: Sequence[Occurrence], lenient: bool 
     """
     gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
     joined = _joined(text, occurrences, gaps, lenient)
-    groups: list[list[Occurrence]] = []
-    for index, occurrence in enumerate(occurrences):
-        if index and joined[index - 1]:
-            groups[-1].append(occurrence)
-        else:
-            groups.append([occurrence])
-    return groups
+    return split_at(occurrences, [index for index, joins in enumerate(joined, 1) if not joins])
 
 
 def _joined(text: str, occurrences: Sequence[Occurrence], gaps: Sequence[str], lenient: bool) -> list[bool]:

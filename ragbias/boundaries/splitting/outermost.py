@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect, bisect_left
+from bisect import bisect
 from collections.abc import Mapping, Sequence
 
 from ragbias.boundaries.matching.occurrences import MIN_CHARACTERS, Occurrence, is_bounded
@@ -39,13 +39,7 @@ def outermost(text: str, known: Mapping[str, list[Occurrence]]) -> list[Occurren
 def n_outside(text: str, known: Mapping[str, list[Occurrence]], spans: Sequence[Span]) -> int:
     """The number of times that documents are in the prompt outside of all spans; short ones may be there by chance."""
     found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
-    return sum(not touches(each, spans) for each in found)
-
-
-def touches(occurrence: Occurrence, spans: Sequence[Span]) -> bool:
-    """Whether it shares a character with one of the spans, which are ascending and apart."""
-    last = bisect_left(spans, occurrence.end, key=lambda span: span[0]) - 1
-    return last >= 0 and spans[last][1] > occurrence.begin
+    return sum(not each.is_in(spans) for each in found)
 
 
 def is_long(document: str) -> bool:

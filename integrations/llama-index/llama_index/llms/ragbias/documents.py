@@ -54,7 +54,6 @@ def missing() -> MissingDocuments:
         complete=frozenset({"run"}),
         remedy="If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template "
         "rewrites them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`",
-        frameworks=frozenset({"llama_index", "llama_index_instrumentation", "pydantic", "wrapt", "workflows"}),
     )
 
 

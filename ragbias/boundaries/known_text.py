@@ -60,7 +60,7 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     return known
 
 
-def merged(old: str, new: str) -> str:
+def with_fields_of_both(old: str, new: str) -> str:
     """One text for two equal ones, with the metadata of both; the newer first, if there is too much of it."""
     ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
