@@ -48,6 +48,6 @@ def missing() -> MissingDocuments:
     """What judges requests that miss documents: of what a run retrieved, the chain may drop a part."""
     return MissingDocuments(
         complete=frozenset(),
-        remedy="Pass documents=, or retrieve inside the chain",
+        remedy="Pass documents= as they occur in the prompt, or retrieve inside the chain",
         frameworks=FRAMEWORKS,
     )
