@@ -143,7 +143,7 @@ def _at_once(judge: Callable[[], None]) -> None:
 def _explanation(report: Report, plain: bool) -> str:
     count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
+    but = "but" if 0 < report.n_found == report.n_expected else "so"  # they were found, and cannot be told apart
     reason = f" ({report.reason})" if report.reason else ""
-    return (
-        f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
-    )
+    needs = f"{report.method_requested} needs the retrieved documents"
+    return f"{needs}, and located {count} in the prompt, {but} {ran}{reason}"

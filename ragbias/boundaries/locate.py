@@ -28,6 +28,11 @@ from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
+NOTHING_KNOWN = "no documents were given, and none retrieved lately"
+NOTHING_RECOGNISED = (
+    "no documents were given, and of those retrieved lately none was recognised in the prompt, where they have to "
+    "stand word for word"
+)
 SOURCE_IN_WORDS = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -152,6 +157,8 @@ def locate(
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)
+    if not (found.spans or found.reason):
+        found = replace(found, reason=NOTHING_RECOGNISED if registry else NOTHING_KNOWN)
     return replace(
         found,
         n_left_plain=n_outside(text, known, found.spans),
@@ -306,7 +313,7 @@ def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, incl
         texts = tuple(each.span for each in documents)
         return Boundaries(spans, "headers", len(spans), "; ".join(misses), texts=texts)
     reason = "; ".join(filter(None, [*misses, doubt]))
-    return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
+    return Boundaries((), "none", n_expected, reason)
 
 
 def _ambiguous(context: ContextSelection, source: str, n_expected: int, doubt: str = "") -> _SourceResult:

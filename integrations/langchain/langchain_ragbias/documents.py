@@ -43,4 +43,6 @@ def find(
 
 def missing() -> MissingDocuments:
     """What judges requests that miss documents: of what a run retrieved, the chain may drop a part."""
-    return MissingDocuments(complete=frozenset(), remedy="Pass documents=, or retrieve inside the chain")
+    return MissingDocuments(
+        complete=frozenset(), remedy="Pass documents= as they occur in the prompt, or retrieve inside the chain"
+    )
