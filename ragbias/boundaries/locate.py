@@ -51,9 +51,9 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry and headers, the number found; for a
-            segmenter, the number found in one message, or more where another source knows of more in the prompt; where
-            nothing was found, the number that the first source named.
+        n_expected: number of documents that this source named; for the registry, as many of a retrieval as are in the
+            prompt; for headers, the number found; for a segmenter, the number found in one message, or more where
+            another source knows of more in the prompt; where nothing was found, the number that the first source named.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
@@ -277,11 +277,12 @@ def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, so
 
 
 def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceResult:
-    context, doubt = registry_search.find(text, registry, known)
+    context, n_apart, doubt = registry_search.find(text, registry, known)
     if context.n_ambiguous:
         return _ambiguous(context, "registry", context.n_in_message, doubt)
     count = len(context.spans)
-    found = Boundaries(tuple(context.spans), "registry" if count else "none", count, "")
+    reason = f"{n_apart} of the same retrieval are apart from the others and were left as plain text" if n_apart else ""
+    found = Boundaries(tuple(context.spans), "registry" if count else "none", count + n_apart, reason)
     return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ragbias.boundaries.matching.rewritten import Rewrite, rewrites
+from ragbias.boundaries.patterns import ESCAPED_SPACE
 from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
@@ -141,8 +142,10 @@ def is_alone(text: str, begin: int, end: int) -> bool:
 
 
 def is_bounded(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
+    """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number; an escaped line break
+    is no letter."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
+    cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
