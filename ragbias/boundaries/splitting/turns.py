@@ -117,7 +117,7 @@ class Turn:
     def within(self, found: Sequence[Occurrence]) -> list[Occurrence]:
         """The occurrences that are in the message, but in none of its quotes."""
         message = [(self.message.begin, self.message.end)]
-        quotes = [(quote.begin, quote.end) for quote in self.quotes]
+        quotes = sorted((quote.begin, quote.end) for quote in self.quotes)
         return [each for each in found if each.is_in(message) and not each.is_in(quotes)]
 
     def _shows_metadata(self) -> bool:
