@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ragbias.boundaries.matching.occurrences import escaped_forms, plain_forms
+from ragbias.boundaries.matching.occurrences import escaped_forms
 
 LENGTH = 16  # characters of an n-gram
 STRIDE = 8  # every eighth n-gram of a prompt is looked up, so eight n-grams of each text are kept
@@ -73,8 +73,9 @@ class NgramIndex:
 
 
 def _heads(text: str) -> set[str]:
-    """How each form of the text begins."""
-    return {form[:HEAD] for form in (*plain_forms(text), *escaped_forms(text))}
+    """How each form of the text begins, without the white space around it."""
+    stripped = text.strip()
+    return {form[:HEAD] for form in (stripped, *escaped_forms(stripped))}
 
 
 def _middle_ngrams(text: str) -> dict[str, None]:
