@@ -48,7 +48,14 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th.
+
+        Raises:
+            ArgumentError: the order leaves documents out, or repeats some.
+        """
+        count = len(self.tokens.documents)
+        if len(order) != count or set(order) != set(range(count)):
+            raise ArgumentError(f"order={order!r}; expected each index below {count} once")
         parts = self.parts.reordered(order)
         text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
