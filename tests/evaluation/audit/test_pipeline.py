@@ -115,6 +115,13 @@ def test_pipeline_without_documents_is_told_so(tiny):
         from_pipeline(lambda question: tiny.generate(question, max_new_tokens=1), QUESTIONS)
 
 
+def test_a_plain_pipeline_whose_documents_are_rewritten_is_told_why_they_were_not_found(tiny):
+    llm = ChatRagBias(lm=tiny, debias="none", max_tokens=1)
+    given = ["The gate is red.", "The wall is blue."]
+    with pytest.raises(RunError, match="none of the 2 documents given explicitly appears verbatim"):
+        from_pipeline(lambda question: llm.invoke(question, documents=given), QUESTIONS)
+
+
 def test_failing_pipeline_shows_its_error():
     def pipeline(question):
         raise KeyError("index.faiss")
