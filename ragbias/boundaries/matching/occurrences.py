@@ -149,6 +149,11 @@ def is_bounded(text: str, begin: int, end: int) -> bool:
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
 
 
+def is_number(text: str, begin: int, end: int) -> bool:
+    """Whether no digit is right beside ``text[begin:end]``."""
+    return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()
+
+
 def is_cut(text: str, begin: int, end: int) -> bool:
     """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
