@@ -6,6 +6,7 @@ import threading
 import pytest
 from langchain_core.runnables import RunnableLambda
 
+from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
