@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import KnownText, has_numbering, locate
 from ragbias.errors import AmbiguousSegmentsError
 
 HEADERS = ["", "", "Source: {}\n", "{}\n", "{}: ", "## {}\n", "[page {} of 10]\n", "page_label: {}\n\n", "Next:\n"]
@@ -39,6 +39,8 @@ def outcome(text, spans):
         prompt = Prompt.from_text(text, spans)
     except AmbiguousSegmentsError:
         return "plain"
+    if has_numbering(text, spans):
+        return "plain"  # or as good as: its report tells that the order counts
     return prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix
 
 
@@ -53,6 +55,7 @@ def outcome(text, spans):
 @settings(max_examples=1500, deadline=None)
 @example("Source: {}\n", "", "\n\n", "Context:\n\n", SUFFIXES[0], [("x", ("b.txt",) * 2), *[("y", ("a.txt",) * 2)] * 2])
 @example("## {}\n", "", "\n\n", "", SUFFIXES[0], [("red rose", ("a.txt",) * 2), ("red rose", ("**",) * 2)])
+@example("{}\n", "\n</doc>", " ", "", SUFFIXES[0], [("red rose", ("a.txt", "a")), ("red rose", ("b.txt", "a"))])
 @example("", "\nSource: {}", "\n\n", "Context:\n\n", SUFFIXES[0], [*[("y", ("a", "a"))] * 2, ("x", ("b", "b"))])
 def test_the_segments_are_the_same_in_every_order(header, footer, separator, prefix, suffix, documents):
     outcomes = {}
