@@ -87,25 +87,26 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        _, site = call_site()
-        if not (report.n_expected or report.n_found or suspected):
-            if not self._content:
-                never = partial(self._warn_of_none, report, segmenter is not None)
-                (at_end or _at_once)(never)
-        elif (site, report.source) not in self._warned:
-            self._warned.add((site, report.source))
-            _warn(message, site)
+        if report.n_expected or report.n_found or suspected:
+            self._warn_once(report.source, message)
+        elif not self._content:
+            never = partial(self._warn_of_none, report, segmenter is not None)
+            (at_end or _at_once)(never)
 
     def _warn_of_untreated(self, report: Report, n_untreated: int) -> None:
+        self._warn_once(
+            "untreated",
+            f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
+            f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
+            f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
+        )
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        """Warn at the user's line, unless that line was warned of this kind before."""
         _, site = call_site()
-        if (site, "untreated") not in self._warned:
-            self._warned.add((site, "untreated"))
-            _warn(
-                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
-                f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
-                f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
-                site,
-            )
+        if (site, kind) not in self._warned:
+            self._warned.add((site, kind))
+            _warn(message, site)
 
     def _warn_of_none(self, report: Report, segmented: bool) -> None:
         if self._content:
