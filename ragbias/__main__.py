@@ -1,7 +1,10 @@
 """``ragbias`` and ``python -m ragbias``."""
 
+from __future__ import annotations
+
 import os
 import signal
+from types import FrameType
 
 
 def _end(*_: object) -> None:
@@ -9,12 +12,21 @@ def _end(*_: object) -> None:
     os._exit(130)
 
 
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """An exception, unless a module is being imported: it may catch the exception, or be left half."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _end()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line; Ctrl-C ends it in one line from the first import on."""
-    before = signal.signal(signal.SIGINT, _end)  # no exception: an import may catch it, or leave half a module
+    before = signal.signal(signal.SIGINT, _end)
     from ragbias.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, _interrupt if before is signal.default_int_handler else before)
     try:
         run()
     finally:

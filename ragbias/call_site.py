@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from contextvars import Context, ContextVar
 
-FRAMEWORKS = frozenset(
+FRAMEWORKS = frozenset(  # top-level packages between the user's code and this library
     {
         *("langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"),
         *("llama_index", "llama_index_instrumentation", "pydantic", "torch", "workflows", "wrapt"),
     }
 )
 Site = tuple[str, int]  # file and line
-
 
 _of_worker: ContextVar[Site | None] = ContextVar("ragbias_call_site", default=None)
 
@@ -22,16 +21,13 @@ def tell_worker(context: Context) -> None:
     context.run(_of_worker.set, call_site()[1])
 
 
-def call_site(frameworks: frozenset[str] = FRAMEWORKS) -> tuple[int, Site | None]:
+def call_site() -> tuple[int, Site | None]:
     """The caller's stack level of the nearest code of the user's, and its file and line.
 
     A worker thread may run no code of the user's; then the level is that of whoever called the caller, and the line is
     that of ``tell_worker``, if it was told.
-
-    Args:
-        frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
-    inside = frameworks | sys.stdlib_module_names | {"ragbias"}
+    inside = FRAMEWORKS | sys.stdlib_module_names | {"ragbias"}
     frame, level = sys._getframe(1), 1
     while frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         if frame.f_back is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from numbers import Real
@@ -45,12 +44,10 @@ def check_whole_between(name: str, value: int, bounds: Bounds, error: type[RagBi
         raise error(f"{name}={shown(value)}; expected a whole number from {bounds}")
 
 
-def check_finite(name: str, value: float, above: float = -math.inf) -> None:
-    """Raise ``MethodError`` unless ``value`` is a finite number greater than ``above``."""
+def check_finite(name: str, value: float) -> None:
+    """Raise ``MethodError`` unless ``value`` is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise MethodError(f"{name}={shown(value)} is not a finite number")
-    if value <= above:
-        raise MethodError(f"{name}={shown(value)}; expected a number > {above:g}")
 
 
 def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = MethodError) -> None:

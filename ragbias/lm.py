@@ -32,7 +32,7 @@ from ragbias.generation.scoring import logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.loading import load
-from ragbias.prompt import Prompt, TokenisedPrompt, tokenise, tokenise_whole
+from ragbias.prompt import Prompt, tokenise
 
 ALONE = ("on_tokens", "prefix_allowed_tokens_fn")  # functions of one call's sequences
 MAX_NEW_TOKENS = 256  # of an answer, unless the caller says otherwise
@@ -73,7 +73,7 @@ class DebiasedLM:
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
-        self._warned_of_numbering: set[Site | None] = set()  # the places of use
+        self._warned_of_numbering: set[Site | None] = set()
         self._joined = None if strict else JoinedCalls(self._answered)
         self.method = methods.get(method, self.name)
 
@@ -96,9 +96,7 @@ class DebiasedLM:
             name: a hub name, a path, or ``"tiny"`` for the embedded model.
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering: take numbers out of the headers of documents in flat prompts, as they tell their order.
-            backend: what computes the method's attention, see ``ragbias.attention.backends``.
-            strict: as of the class.
+            strip_numbering, backend, strict: as of the class.
             device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
@@ -270,7 +268,7 @@ class DebiasedLM:
         plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
         if wanted.needs_documents and plain_because:
             ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
-        plain = self._whole(origin)
+        plain = origin.whole(self.tokenizer)
         tokens = origin.tokens if ran.needs_documents else plain
         self._check_length(Request.longest_prompt(ran, tokens))
         order: tuple[int, ...] = ()
@@ -278,7 +276,7 @@ class DebiasedLM:
             attention = model_attention(self.model, self.tokenizer, origin, cancelled)
             order = ran.ranking(tokens.documents, attention).order
             in_order = origin.reordered(order)
-            tokens, plain = in_order.tokens, self._whole(in_order)
+            tokens, plain = in_order.tokens, in_order.whole(self.tokenizer)
         if isinstance(ran, AttentionMethod) and ran.selective:
             ran, reason = more_confident(self.model, plain, tokens, ran, self.backend, cancelled)
             tokens = tokens if ran.needs_documents else plain
@@ -296,8 +294,8 @@ class DebiasedLM:
             n_left_plain=boundaries.n_left_plain,
             segmentation_changed=tokens.ids != plain.ids,
         )
-        reordered = ran.acts_on == "order"  # done already, above
-        return Request(tokens, NoMethod() if reordered else ran, report, origin)
+        settled = NoMethod() if ran.acts_on == "order" else ran  # whose order the documents are in already
+        return Request(tokens, settled, report, origin)
 
     @torch.no_grad()
     def score(
@@ -328,10 +326,6 @@ class DebiasedLM:
 
     # from a prompt to a request
 
-    def _whole(self, origin: Origin) -> TokenisedPrompt:
-        """The prompt as it runs with a method that need not know its documents, the plain model above all."""
-        return tokenise_whole(origin.text, origin.spans, self.tokenizer)
-
     def _resolve(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
@@ -348,7 +342,7 @@ class DebiasedLM:
         return self.prepare(prompt, documents, boundaries, method, cancelled)
 
     def _warn_of_numbering(self, boundaries: Boundaries) -> None:
-        """Once for each place of use."""
+        """Warn once for each call site."""
         level, site = call_site()
         if boundaries.numbering != "kept" or site in self._warned_of_numbering:
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from ragbias.cli import main
 from support.random_models import random_model
 from training import tokenizer as tiny_tokenizer
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it, and so do its processes
 torch.set_num_threads(1)  # on models this small, more threads wait for each other
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
-from ragbias.errors import CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
+from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
 from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, RoToR
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
@@ -83,6 +83,12 @@ def test_the_plain_prompt_in_another_order_is_that_text_in_one_piece():
     segmented = lm.again(came, method="segmented")
     assert segmented.report.segmentation_changed and not came.report.segmentation_changed
     assert segmented.tokens == lm.again(came, method="pine").tokens == came.origin.tokens
+
+
+@pytest.mark.parametrize("order", [[0, 0, 1, 2], [1], [0, 1, 2, 4], "0123"])
+def test_an_order_that_is_none_is_refused(lm, order):
+    with pytest.raises(ArgumentError, match="each index below 4 once"):
+        lm.again(lm.prepare(PROMPT), order)
 
 
 def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):

@@ -1,1 +1,7 @@
-"""What every framework integration needs: asyncio, missing documents, tool calls, last reports, settled fields."""
+"""What every framework integration needs.
+
+What was retrieved: ``retrievals``, and ``searches`` that no framework announces. What a request leaves behind:
+``last_report`` and ``missing_documents``. Both belong to a context, see ``context_scoped``. Arguments and fields of the
+models: ``constructor_arguments``, ``settled_fields``. Calls of tools: ``tool_use``, ``tool_formats``. Event loops:
+``asyncio_bridge``.
+"""

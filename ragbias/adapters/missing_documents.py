@@ -34,12 +34,10 @@ class MissingDocuments:
     Args:
         complete: sources of which every document has to occur in the prompt, beside those that the user gives.
         remedy: what the user can do where nothing was given, as a sentence.
-        frameworks: top-level packages between the user's code and this library, where no call site is looked for.
     """
 
     complete: frozenset[str]
     remedy: str
-    frameworks: frozenset[str]
     _warned: set[tuple[Site | None, str]] = field(default_factory=set, init=False, repr=False)
     _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
@@ -89,25 +87,26 @@ class MissingDocuments:
         message = f"{_explanation(report, plain)}. {self._remedy(report, explicit, segmenter is not None)}"
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
-        _, site = call_site(self.frameworks)
-        if not (report.n_expected or report.n_found or suspected):
-            if not self._content:
-                never = partial(self._warn_of_none, report, segmenter is not None)
-                (at_end or _at_once)(never)
-        elif (site, report.source) not in self._warned:
-            self._warned.add((site, report.source))
-            _warn(message, site)
+        if report.n_expected or report.n_found or suspected:
+            self._warn_once(report.source, message)
+        elif not self._content:
+            never = partial(self._warn_of_none, report, segmenter is not None)
+            (at_end or _at_once)(never)
 
     def _warn_of_untreated(self, report: Report, n_untreated: int) -> None:
-        _, site = call_site(self.frameworks)
-        if (site, "untreated") not in self._warned:
-            self._warned.add((site, "untreated"))
-            _warn(
-                f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
-                f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
-                f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
-                site,
-            )
+        self._warn_once(
+            "untreated",
+            f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
+            f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
+            f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
+        )
+
+    def _warn_once(self, kind: str, message: str) -> None:
+        """Warn at the user's line, unless that line was warned of this kind before."""
+        _, site = call_site()
+        if (site, kind) not in self._warned:
+            self._warned.add((site, kind))
+            _warn(message, site)
 
     def _warn_of_none(self, report: Report, segmented: bool) -> None:
         if self._content:
@@ -117,7 +116,7 @@ class MissingDocuments:
             f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
             f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
         )
-        _warn(message, call_site(self.frameworks)[1])
+        _warn(message, call_site()[1])
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -145,7 +144,7 @@ def _at_once(judge: Callable[[], None]) -> None:
 def _explanation(report: Report, plain: bool) -> str:
     count = f"{report.n_found} of {report.n_expected} expected ones" if report.n_expected else "none"
     ran = "it has to run plain" if plain else "it treats only those"
+    but = "but" if 0 < report.n_found == report.n_expected else "so"  # they were found, and cannot be told apart
     reason = f" ({report.reason})" if report.reason else ""
-    return (
-        f"{report.method_requested} needs the retrieved documents, and located {count} in the prompt, so {ran}{reason}"
-    )
+    needs = f"{report.method_requested} needs the retrieved documents"
+    return f"{needs}, and located {count} in the prompt, {but} {ran}{reason}"

@@ -4,11 +4,12 @@ The way of a prompt: ``locate`` asks each of the ``sources`` in turn what the do
 texts in the prompt and chooses an occurrence for each; ``splitting`` selects those that are the context and tells each
 document, with its header and metadata, from the separators. ``ragbias.Prompt.from_text`` cuts at the ``Boundaries``.
 
-Imports run one way: ``locate`` -> ``sources`` -> ``splitting`` -> ``matching`` -> ``patterns``, ``spans``.
+Imports run one way: ``locate`` -> ``sources`` -> ``splitting`` -> ``matching`` -> ``known_text``,
+``patterns``, ``spans``.
 """
 
+from ragbias.boundaries.known_text import KnownText
 from ragbias.boundaries.locate import Boundaries, locate
-from ragbias.boundaries.sources.known_text import KnownText
 from ragbias.boundaries.sources.named import current_documents, documents
 from ragbias.boundaries.sources.registry import Registry
 from ragbias.boundaries.sources.segmenter import Segmenter

@@ -9,12 +9,12 @@ from functools import partial
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from ragbias.boundaries.known_text import fields_of
 from ragbias.boundaries.matching.assignment import assign
 from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
 from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
 from ragbias.boundaries.sources import numbered_headers, registry_search
 from ragbias.boundaries.sources import segmenter as user_segmenter
-from ragbias.boundaries.sources.known_text import fields_of
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
@@ -28,6 +28,11 @@ from ragbias.boundaries.splitting.segments import segments
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
+NOTHING_KNOWN = "no documents were given, and none retrieved lately"
+NOTHING_RECOGNISED = (
+    "no documents were given, and of those retrieved lately none was recognised in the prompt, where they have to "
+    "stand word for word"
+)
 SOURCE_IN_WORDS = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -46,9 +51,9 @@ class Boundaries:
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry and headers, the number found; for a
-            segmenter, the number found in one message, or more where another source knows of more in the prompt; where
-            nothing was found, the number that the first source named.
+        n_expected: number of documents that this source named; for the registry, as many of a retrieval as are in the
+            prompt; for headers, the number found; for a segmenter, the number found in one message, or more where
+            another source knows of more in the prompt; where nothing was found, the number that the first source named.
         reason: in plain words, what was not found and why; empty if all was. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
@@ -152,6 +157,8 @@ def locate(
     if segmenter is not None:
         searches["segmenter"] = partial(_by_segmenter, text, segmenter)
     found = _first_found(text, searches, len(documents or ()), include_headers)
+    if not (found.spans or found.reason):
+        found = replace(found, reason=NOTHING_RECOGNISED if registry else NOTHING_KNOWN)
     return replace(
         found,
         n_left_plain=n_outside(text, known, found.spans),
@@ -161,11 +168,7 @@ def locate(
 
 def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
     """The documents that are in none of the spans."""
-    return {
-        document: found
-        for document, found in known.items()
-        if not any(each.begin < end and begin < each.end for each in found for begin, end in spans)
-    }
+    return {document: found for document, found in known.items() if not any(each.is_in(spans) for each in found)}
 
 
 def _first_found(
@@ -182,22 +185,24 @@ def _first_found(
     misses: list[str] = []
     n_expected = 0
     ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
-    partial: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
+    incomplete: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
     for source, search in searches.items():
-        if (ambiguous or partial) and source != "segmenter":
+        if (ambiguous or incomplete) and source != "segmenter":
             continue
         result = search()
         found = result.found
         if found.spans and "segmenter" in searches and source != "segmenter" and not _is_whole(text, found):
-            partial = found
+            incomplete = found
             continue
-        if partial and not _is_better(text, found, partial):
-            return _finished(text, partial, misses, include_headers)
+        if incomplete and not _is_better(text, found, incomplete):
+            return _finished(text, incomplete, misses, include_headers)
         if found.spans:
             if source == "segmenter":
-                n_known = max(ambiguous.n_in_message if ambiguous else 0, partial.n_found if partial else 0, n_given)
+                n_known = max(
+                    ambiguous.n_in_message if ambiguous else 0, incomplete.n_found if incomplete else 0, n_given
+                )
                 found = _of_at_least(found, n_known)
-                misses += [partial.reason] if partial else []
+                misses += [incomplete.reason] if incomplete else []
             return _finished(text, found, misses, include_headers)
         if found.source != "none":
             ambiguous = result
@@ -214,11 +219,11 @@ def _is_whole(text: str, found: Boundaries) -> bool:
     return found.n_found == found.n_expected and _are_apart(text, found)
 
 
-def _is_better(text: str, found: Boundaries, partial: Boundaries) -> bool:
+def _is_better(text: str, found: Boundaries, incomplete: Boundaries) -> bool:
     """Whether a segmenter found more documents than the source before it, or documents that can be told apart."""
-    if _are_apart(text, found) != _are_apart(text, partial):
+    if _are_apart(text, found) != _are_apart(text, incomplete):
         return found.n_found > 0 and _are_apart(text, found)
-    return found.n_found > partial.n_found
+    return found.n_found > incomplete.n_found
 
 
 def _are_apart(text: str, found: Boundaries) -> bool:
@@ -272,11 +277,12 @@ def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, so
 
 
 def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceResult:
-    context, doubt = registry_search.find(text, registry, known)
+    context, n_apart, doubt = registry_search.find(text, registry, known)
     if context.n_ambiguous:
         return _ambiguous(context, "registry", context.n_in_message, doubt)
     count = len(context.spans)
-    found = Boundaries(tuple(context.spans), "registry" if count else "none", count, "")
+    reason = f"{n_apart} of the same retrieval are apart from the others and were left as plain text" if n_apart else ""
+    found = Boundaries(tuple(context.spans), "registry" if count else "none", count + n_apart, reason)
     return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
 
 
@@ -308,7 +314,7 @@ def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, incl
         texts = tuple(each.span for each in documents)
         return Boundaries(spans, "headers", len(spans), "; ".join(misses), texts=texts)
     reason = "; ".join(filter(None, [*misses, doubt]))
-    return Boundaries((), "none", n_expected, reason or "no documents were given, and none retrieved lately")
+    return Boundaries((), "none", n_expected, reason)
 
 
 def _ambiguous(context: ContextSelection, source: str, n_expected: int, doubt: str = "") -> _SourceResult:

@@ -32,17 +32,17 @@ NUMBERED_HEADER = re.compile(
     """,
     re.VERBOSE,
 )
-_ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
 
 
 def is_separator(gap: str) -> bool:
-    """Whether the text between two documents is nothing but a separator, numbering included."""
-    return not LETTER.search(gap) and not MESSAGE_BORDER.search(gap)
+    """Whether the text between two documents is nothing but a separator, escaped or not, numbering included."""
+    return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
 
 
 def holds_words(gap: str) -> bool:
     """Whether there is a letter, a digit or a symbol such as a star: more than space, escaped too, and punctuation."""
-    bare = _ESCAPED_SPACE.sub("", gap)
+    bare = ESCAPED_SPACE.sub("", gap)
     return any(unicodedata.category(each)[0] in "LMNS" and each not in string.punctuation for each in bare)
 
 

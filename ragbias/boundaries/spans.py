@@ -1,8 +1,9 @@
-"""Spans of characters, ``(begin, end)`` with ``end`` exclusive, and which of several groups of documents counts."""
+"""Spans of characters, ``(begin, end)`` with ``end`` exclusive; groups of documents, and which of them counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias, TypeVar
 
 Span: TypeAlias = tuple[int, int]
@@ -43,6 +44,12 @@ def stripped(text: str, span: Span) -> Span:
     """The span without the white space at its ends."""
     part = text[slice(*span)]
     return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
+
+
+def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
+    """The items in groups, a new one of which begins at each of these indices; none is empty."""
+    edges = [0, *sorted(borders), len(items)]
+    return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
 
 
 def largest_group(groups: Iterable[Sequence[Item]], span: Callable[[Item], Span]) -> Sequence[Item]:

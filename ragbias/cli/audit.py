@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from ragbias.evaluation.audit.asking import AuditCase
     from ragbias.evaluation.data.questions import Question
+    from ragbias.methods import Method
 
 
 def audit(
@@ -45,7 +47,6 @@ def audit(
     from ragbias.evaluation.audit.outcomes import work
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods import NoMethod
     from ragbias.methods.parse import parse_methods
 
     quiet_libraries()
@@ -53,9 +54,7 @@ def audit(
     chosen = parse_methods(methods, None if pipeline else model)
     with progress() as bar:
         cases, skipped = _cases(asked, model, pipeline, bar)
-        own = cases[0].asked.request.origin.wanted
-        as_it_is = "none" if own.name == NoMethod.name else f"as is: {own.name}"
-        compared = {as_it_is: own} | {label: each for label, each in chosen.items() if each != own}
+        compared = _with_own(chosen, cases[0].asked.request.origin.wanted)
         task = bar.add_task("", total=work(len(cases), len(compared), orders))
         found = measure(
             cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
@@ -82,6 +81,12 @@ def audit(
         texts = [each.question.question for each in cases]
         write_text(as_html(found, costs, advice, settings, texts), html)
         console.print(f"Written: {html}")
+
+
+def _with_own(methods: Mapping[str, Method], own: Method) -> dict[str, Method]:
+    """The methods by label; first of all the one that the pipeline runs with as it is."""
+    label = own.name if own.name == "none" else f"as is: {own.name}"
+    return {label: own} | {label: each for label, each in methods.items() if each != own}
 
 
 def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libr
 from ragbias.errors import RunError
 from ragbias.evaluation import bounds
 from ragbias.files import naming
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.bench.configuration import BenchConfiguration
 
 
 def bench(
@@ -47,7 +50,6 @@ def bench(
     json_path: JsonPath = None,
 ) -> None:
     """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
-    from ragbias.evaluation.bench.configuration import checked, read_settings
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
@@ -75,17 +77,7 @@ def bench(
         "indices": False if no_indices else None,
     }
     task_options = {key: value for key, value in options.items() if value is not None}
-    yaml = files[0] if files and len(files) == 1 and files[0].suffix in (".yaml", ".yml") else None
-    if yaml is not None:
-        if task or task_options:
-            named = "--task" if task else f"--{'no-indices' if no_indices else next(iter(task_options))}"
-            raise RunError(f"{named} does not go with {yaml}: tasks and their options stand in the file")
-        settings = read_settings(yaml, changes)
-    else:
-        if files:
-            task_options["data"] = [*(data or []), *files]
-        tasks = [{"name": name.strip(), **task_options} for each in task or [] for name in each.split(",")]
-        settings = checked({**changes, "tasks": tasks}, "the command line")
+    settings = _settings(files or [], task or [], task_options, changes)
     try:
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
@@ -97,6 +89,24 @@ def bench(
         console.print(as_table(result))
     console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
+
+
+def _settings(
+    files: list[Path], task: list[str], task_options: dict[str, Any], changes: dict[str, Any]
+) -> BenchConfiguration:
+    """What to run, from a file and its changes, or from the command line alone."""
+    from ragbias.evaluation.bench.configuration import checked, read_settings
+
+    if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
+        if task or task_options:
+            option = next(iter(task_options), "")
+            named = "--task" if task else "--no-indices" if "indices" in task_options else f"--{option}"
+            raise RunError(f"{named} does not go with {files[0]}: tasks and their options stand in the file")
+        return read_settings(files[0], changes)
+    if files:
+        task_options = {**task_options, "data": [*task_options.get("data", []), *files]}
+    tasks = [{"name": name.strip(), **task_options} for each in task for name in each.split(",")]
+    return checked({**changes, "tasks": tasks}, "the command line")
 
 
 def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:

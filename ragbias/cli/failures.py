@@ -40,9 +40,8 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        file = (
-            "standard output" if error.filename is None else error.filename
-        )  # other files are named as they are written
+        # a file that is being written is named by ``ragbias.files``
+        file = "standard output" if error.filename is None else error.filename
         return _one_line(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -14,6 +14,9 @@ from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_lib
 from ragbias.errors import ArgumentError
 from ragbias.evaluation import bounds
 from ragbias.files import writing
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.cost.speed_measurement import SpeedSettings
 
 MIB = 2**20
 
@@ -78,14 +81,7 @@ def speed(
     )
     with progress() as bar:
         outcome = run(settings, bar)
-    about = outcome["model"]
-    console.print(
-        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, "
-        f"backend {about['backend']}, {outcome['machine']['threads']} threads; batch of {batch}. "
-        f"Ratios to none in the same round: median (range) of {rounds} rounds; limit: what the arithmetic asks for.",
-        markup=False,
-        highlight=False,
-    )
+    console.print(_conditions(outcome, settings), markup=False, highlight=False)
     for result in outcome["results"]:
         for table in _tables(result):
             console.print()
@@ -95,6 +91,15 @@ def speed(
         with writing(plot):
             scaling(outcome, plot)
         console.print(f"Written: {plot}", markup=False)
+
+
+def _conditions(outcome: Mapping[str, Any], settings: SpeedSettings) -> str:
+    about = outcome["model"]
+    return (
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, "
+        f"backend {about['backend']}, {outcome['machine']['threads']} threads; batch of {settings.batch}. Ratios to "
+        f"none in the same round: median (range) of {settings.rounds} rounds; limit: what the arithmetic asks for."
+    )
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:

@@ -76,6 +76,7 @@ class _Lines(Progress):
 
 
 def progress() -> Progress:
+    """A bar for long work."""
     return _Lines(
         TextColumn("{task.description:20}", markup=False),
         BarColumn(),
@@ -102,6 +103,7 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
+    """Write a file of a command; a part of it is never left."""
     with writing(path):
         path.write_text(text, encoding="utf-8")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
@@ -17,7 +18,7 @@ from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFou
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
-from ragbias.prompt import Prompt, Span, TokenisedPrompt
+from ragbias.prompt import Prompt, Span, TokenisedPrompt, tokenise_whole
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
 OWN_NUMBERS_ARE_LEFT = (
@@ -48,10 +49,21 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th.
+
+        Raises:
+            ArgumentError: the order leaves documents out, or repeats some.
+        """
+        count = len(self.tokens.documents)
+        if len(order) != count or set(order) != set(range(count)):
+            raise ArgumentError(f"order={order!r}; expected each index below {count} once")
         parts = self.parts.reordered(order)
         text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
+
+    def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+        """The prompt as it runs with a method that need not know its documents, the plain model above all."""
+        return tokenise_whole(self.text, self.spans, tokenizer)
 
 
 def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:

@@ -1,4 +1,4 @@
-"""Models that need no hub, by name: today the embedded model ``tiny``."""
+"""Loading models by name (``loading``); the embedded model ``tiny`` needs no hub."""
 
 from ragbias.models import tiny
 

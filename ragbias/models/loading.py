@@ -83,8 +83,8 @@ def _told(name: str) -> Iterator[None]:
         if "trust_remote_code" not in str(error):
             raise
         raise ArgumentError(
-            f"model {name!r} comes with code of its own, which would run here; if you have read it and trust it, pass "
-            "trust_remote_code=True"
+            f"model {name!r} comes with code of its own, which would run here; if you have read it and trust it, "
+            "load the model in Python with trust_remote_code=True"
         ) from error
     except OSError as error:
         folder = Path(local_path(name))
@@ -92,5 +92,5 @@ def _told(name: str) -> Iterator[None]:
             raise
         raise ArgumentError(
             f"model {name!r} has no weights in safetensors ({error}); pickled ones (.bin) may run code as they are "
-            "read: if you trust them, pass use_safetensors=False"
+            "read: if you trust them, load the model in Python with use_safetensors=False"
         ) from error

@@ -88,3 +88,17 @@ def test_a_short_document_that_may_be_elsewhere_is_refused():
     found = locate(text, run=[texts])
     assert found.spans == ()
     assert "cannot be told" in found.reason
+
+
+@pytest.mark.parametrize("source", ["run", "documents", "registry"])
+@pytest.mark.parametrize("write", [json.dumps, lambda text: json.dumps({"context": text})], ids=["text", "record"])
+@pytest.mark.parametrize("separator", ["\n\n", "\n", "\r\n\r\n"], ids=["blank line", "line", "crlf"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_joined_documents_are_found_where_the_whole_context_is_written_as_json(source, write, separator, count):
+    texts = ["The falcon is red.", "Two herons stand.", "- an owl\n- a rook"][-count:]
+    outcomes = {
+        outcome(f"Result: {write(separator.join(order))}\n\nWhich?", texts, source)
+        for order in itertools.permutations(texts)
+    }
+    (found,) = outcomes
+    assert len(found[1]) == count

@@ -41,6 +41,15 @@ def test_nothing_found_says_so_without_any_text():
     assert "secret" not in found.reason
 
 
+@pytest.mark.parametrize(("retrieved", "reason"), [([], "none retrieved lately"), ([BRIDGE], "none was recognised")])
+def test_what_was_retrieved_and_is_not_in_the_prompt_is_not_said_to_be_missing_altogether(retrieved, reason):
+    registry = Registry()
+    registry.add(retrieved)
+    found = locate(prompt(BRIDGE.upper()), registry=registry)
+    assert (found.source, found.n_found, found.n_expected) == ("none", 0, 0)
+    assert reason in found.reason
+
+
 def test_an_empty_list_says_that_there_are_no_documents():
     registry = Registry()
     registry.add([STATION, BRIDGE])

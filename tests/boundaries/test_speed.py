@@ -100,7 +100,7 @@ def test_twenty_documents_are_found_in_no_time(case):
         begin = time.thread_time()
         locate(text, **sources)
         times.append(time.thread_time() - begin)
-    assert statistics.median(times) < BOUND
+    assert min(times) < BOUND  # whatever else runs only adds to it
 
 
 def test_metadata_that_fits_no_template_costs_little_more():
@@ -148,7 +148,7 @@ def test_noting_the_metadata_of_twenty_documents_costs_little():
         for text, each in zip(DOCUMENTS, METADATA, strict=True):
             KnownText.of(text, each, id="an id")
         times.append(time.thread_time() - begin)
-    assert statistics.median(times) < BOUND
+    assert min(times) < BOUND  # whatever else runs only adds to it
 
 
 @pytest.mark.parametrize("name", HOSTILE)

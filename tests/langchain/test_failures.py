@@ -186,7 +186,7 @@ def test_a_model_that_never_finds_documents_says_so_once(lm, how):
     ((filename, text),) = warnings_of(talk)
     assert filename == __file__
     assert "never found any documents" in text
-    assert "Pass documents=, or retrieve inside the chain" in text
+    assert "Pass documents= as they occur in the prompt, or retrieve inside the chain" in text
 
 
 async def test_a_warning_names_the_line_that_awaits_the_model(lm):

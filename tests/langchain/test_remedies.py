@@ -76,7 +76,7 @@ def test_a_segmenter_gives_the_same_segments_in_every_order(form):
     for order in ORDERS:
         docs = InOrder(order=order).invoke("Who?")
         text = f"Use it.\n\nContext:\n{FORMS[form](docs)}\n\nQuestion: who?"
-        found = locate(text, run=[each.page_content for each in docs], segmenter=SEGMENTERS[form])
+        found = locate(text, run=[[each.page_content for each in docs]], segmenter=SEGMENTERS[form])
         prompt = Prompt.from_text(text, found.spans, strip_numbering=True)
         assert in_parts(text, None, found, strip_numbering=True)[0] == prompt
         parts.add((prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix))
@@ -95,6 +95,14 @@ def test_without_numbers_stripped_tagged_documents_are_treated_and_warned_of(lla
     found, answers = reports(stripping, call, "numbered tags")
     assert {(each["method_ran"], each["numbering"]) for each in found} == {("pine", "stripped")}
     assert len(answers) == 1
+
+
+def test_documents_that_were_found_and_cannot_be_told_apart_are_not_given_as_the_reason(llama, byte_tokenizer):
+    llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
+    texts = [f"[{number}] {each}" for number, each in enumerate(SENTENCES, 1)]
+    scored = "\n".join(f"{each} (score 0.{number})" for number, each in enumerate(texts, 4))
+    with pytest.warns(MissingDocumentsWarning, match="3 of 3 expected ones in the prompt, but it has to run plain"):
+        llm.invoke(f"Context:\n{scored}\n\nWho?", documents=SENTENCES)
 
 
 def test_the_warning_of_footers_names_a_segmenter_and_a_template_and_both_work(llama, byte_tokenizer):
@@ -137,7 +145,7 @@ def test_a_segmenter_that_misses_documents_warns_and_the_remedy_works(llama, byt
 
 def test_retrieval_that_nothing_saw_is_treated_once_the_documents_are_passed(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, max_tokens=2)
-    with pytest.warns(MissingDocumentsWarning, match="Pass documents=, or retrieve inside the chain"):
+    with pytest.warns(MissingDocumentsWarning, match="Pass documents= as they occur in the prompt, or retrieve"):
         chain(llm, FORMS["upper"], ORDERS[0])
     upper = [each.upper() for each in SENTENCES]
     assert chain(llm.bind(documents=upper), FORMS["upper"], ORDERS[0]).response_metadata["ragbias"]["n_found"] == 3

@@ -24,7 +24,7 @@ def test_code_that_comes_with_a_model_needs_the_option(folder, tmp_path, monkeyp
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ArgumentError, match="trust_remote_code=True"):
+    with pytest.raises(ArgumentError, match="in Python with trust_remote_code=True"):
         DebiasedLM.from_pretrained(str(folder))
     assert not ran.exists()
 
@@ -33,7 +33,7 @@ def test_pickled_weights_need_the_option(folder):
     lm = DebiasedLM.from_pretrained(str(folder))
     (folder / "model.safetensors").unlink()
     torch.save(lm.model.state_dict(), folder / "pytorch_model.bin")
-    with pytest.raises(ArgumentError, match="use_safetensors=False"):
+    with pytest.raises(ArgumentError, match="in Python with use_safetensors=False"):
         DebiasedLM.from_pretrained(str(folder))
     unpickled = DebiasedLM.from_pretrained(str(folder), use_safetensors=False)
     assert torch.equal(unpickled.model.lm_head.weight, lm.model.lm_head.weight)

@@ -23,7 +23,7 @@ from langchain_core.tools import create_retriever_tool
 from langgraph.graph import END, START, StateGraph
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
-from support.programs import Order, Program
+from support.programs import EARLIER, Order, Program
 from support.scripted import call, saying
 
 RLM_PROMPT = ChatPromptTemplate.from_messages(
@@ -36,8 +36,6 @@ RLM_PROMPT = ChatPromptTemplate.from_messages(
         )
     ]
 )
-
-EARLIER = ("What is the passphrase of the station in the hills?", "What of the lighthouse?")  # asked in earlier turns
 
 
 class Permuted(FAISS):

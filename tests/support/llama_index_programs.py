@@ -20,10 +20,9 @@ from llama_index.core.workflow import Context, Event, StartEvent, StopEvent, Wor
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from support.programs import Order, Program
+from support.programs import EARLIER, Order, Program
 from support.scripted import call, saying
 
-EARLIER = ("What is the passphrase of the station in the hills?", "What of the lighthouse?")  # asked in earlier turns
 TOP_K = 3
 
 

@@ -25,6 +25,7 @@ Order = Callable[[Sequence[Item]], list[Item]]
 Run = Callable[[Any, Any, str], str]
 Parts = tuple[tuple[int, ...], frozenset[tuple[tuple[int, ...], int]], tuple[int, ...]]
 
+EARLIER = ("What is the passphrase of the station in the hills?", "What of the lighthouse?")  # asked in earlier turns
 ORDERS: dict[str, Order[Any]] = {
     "as retrieved": list,
     "reversed": lambda found: list(reversed(found)),

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from langchain_ragbias.listener import RunTree, listener
+from langchain_ragbias.listener import listener
+from langchain_ragbias.run_tree import RunTree
 from ragbias.adapters.missing_documents import MissingDocuments
 from ragbias.boundaries import Boundaries, Segmenter, locate
-
-FRAMEWORKS = frozenset(
-    {"langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"}
-)
 
 
 def find(
@@ -47,7 +44,5 @@ def find(
 def missing() -> MissingDocuments:
     """What judges requests that miss documents: of what a run retrieved, the chain may drop a part."""
     return MissingDocuments(
-        complete=frozenset(),
-        remedy="Pass documents=, or retrieve inside the chain",
-        frameworks=FRAMEWORKS,
+        complete=frozenset(), remedy="Pass documents= as they occur in the prompt, or retrieve inside the chain"
     )

@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -24,10 +23,10 @@ from langchain_core.vectorstores import VectorStore
 
 from langchain_ragbias.collecting import document_lists
 from langchain_ragbias.reports import parent_run, reports
+from langchain_ragbias.run_tree import RunTree
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.adapters.retrievals import MAX_AGE, Retrievals
 from ragbias.adapters.searches import SearchWatch
-from ragbias.boundaries.sources.known_text import merged
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
@@ -40,56 +39,6 @@ SEARCHES = (
     "amax_marginal_relevance_search",
 )
 Begin = Callable[[], Callable[[], None]]
-
-
-@dataclass
-class RunTree:
-    """What was seen in the runs below one root run.
-
-    Attributes:
-        retrievals: in the order of time, the texts of each with their metadata, as often as one retrieval had them. A
-            text is in the latest retrieval that had it.
-        runs: the runs that have not ended yet.
-        failure: what went wrong in the listener, in plain words; empty if nothing did.
-        ends: what is to be done when the root run ends, or is forgotten.
-        judges: what is to be called when it ends, if nothing was retrieved in it.
-        active: when a run began last, in seconds of a monotonic clock.
-    """
-
-    retrievals: list[Counter[str]] = field(default_factory=list)
-    runs: set[UUID] = field(default_factory=set)
-    failure: str = ""
-    ends: list[Callable[[], None]] = field(default_factory=list)
-    judges: list[Callable[[], None]] = field(default_factory=list)
-    active: float = field(default_factory=time.monotonic)
-
-    def note(self, texts: Sequence[str], retrieved: bool) -> None:
-        """Add the texts of one retrieval, with the metadata of all that say the same.
-
-        Args:
-            texts: the texts.
-            retrieved: whether they were retrieved now; else they are passed on, and make a retrieval of their own only
-                if one of them is new.
-        """
-        known: dict[str, str] = {}
-        for text in texts:
-            known[text] = merged(known.get(text, text), text)
-        counts = Counter(texts)
-        n_known = sum(text in counts for each in self.retrievals for text in each)
-        is_new = retrieved or n_known < len(counts)
-        for each in self.retrievals:
-            for old in [text for text in each if text in counts]:
-                known[old] = merged(old, known[old])
-                counts[old] = max(counts[old], each.pop(old))
-                if not is_new:
-                    each[known[old]] = counts[old]
-        if is_new:
-            self.retrievals.append(Counter({known[text]: count for text, count in counts.items()}))
-            self.retrievals = [each for each in self.retrievals if each]
-
-    def latest_first(self) -> list[list[str]]:
-        """The texts of each retrieval."""
-        return [list(each.elements()) for each in reversed(self.retrievals)]
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
@@ -127,16 +76,15 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def tree(self, run_id: UUID | None) -> RunTree:
         """What is known about the tree that a run belongs to."""
         with self._lock:
-            if run_id is not None:
-                known = self._trees.get(self._roots.get(run_id, run_id))
-                if known is not None:
-                    return RunTree([each.copy() for each in known.retrievals], set(), known.failure)
+            known = self._tree_of(run_id)
+            if known is not None:
+                return RunTree([each.copy() for each in known.retrievals], set(), known.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
         """Takes what is to be called when the root of a run ends; ``None`` for runs that are not known."""
         with self._lock:
-            tree = self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
+            tree = self._tree_of(run_id)
         return None if tree is None else tree.judges.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
@@ -167,8 +115,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self.retrievals.fail(failure)
         with self._lock:
             for run in (run_id, parent_run_id):
-                tree = self._trees.get(self._roots.get(run, run)) if run else None
-                if tree:
+                if tree := self._tree_of(run):
                     tree.failure = failure
 
     # retrievals
@@ -226,6 +173,9 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     # run trees
 
+    def _tree_of(self, run_id: UUID | None) -> RunTree | None:
+        return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
+
     def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
         """Note a run; a root run begins what its steps share."""
         with self._lock:
@@ -278,15 +228,12 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             return
         self.retrievals.add(texts)
         with self._lock:
-            tree = self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
-            if tree is not None:
+            if tree := self._tree_of(run_id):
                 tree.note(texts, retrieved)
 
 
 listener = RetrievalCallbackHandler()
 _hook: ContextVar[RetrievalCallbackHandler | None] = ContextVar("langchain_ragbias_listener", default=listener)
-
-
 _searches = SearchWatch(
     VectorStore, SEARCHES, BaseRetriever, ("_get_relevant_documents", "_aget_relevant_documents"), listener.searched
 )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ragbias.boundaries.matching.rewritten import Rewrite, rewrites
+from ragbias.boundaries.patterns import ESCAPED_SPACE
 from ragbias.boundaries.spans import Looseness, LooseSpan, Span
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
@@ -60,6 +62,11 @@ class Occurrence:
     def overlaps(self, other: Occurrence) -> bool:
         """Whether they share a character."""
         return self.begin < other.end and other.begin < self.end
+
+    def is_in(self, spans: Sequence[Span]) -> bool:
+        """Whether it shares a character with one of the spans, which are ascending and apart."""
+        last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
+        return last >= 0 and spans[last][1] > self.begin
 
     def contains(self, other: Occurrence) -> bool:
         """Whether all characters of the other are of this one as well."""
@@ -117,22 +124,10 @@ def _forms(document: str, text: str, ways: Sequence[Rewrite]) -> dict[str, tuple
     return {form: readings for form, readings in forms.items() if form.strip()}
 
 
-def plain_forms(document: str) -> list[str]:
-    """The text as it is and without the white space around it."""
-    return list(dict.fromkeys(form for form in (document, document.strip()) if form.strip()))
-
-
-def escaped_forms(document: str) -> list[str]:
-    """The text as it is written inside a printed Python or JSON string, where that differs from the plain text.
-
-    Every such form holds a backslash.
-    """
-    if not _changes_in_print(document):
-        return []
-    stripped = document.strip()
-    forms = [repr(document)[1:-1], repr(stripped)[1:-1]]
-    forms += [json.dumps(stripped, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)]
-    return [form for form in dict.fromkeys(forms) if "\\" in form and form not in (document, stripped)]
+def escaped_forms(stripped: str) -> list[str]:
+    """A text without outer white space as it is inside a printed Python or JSON string, where that adds a backslash."""
+    forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
+    return [form for form in forms if "\\" in form and form != stripped]
 
 
 def is_quoted(text: str, begin: int, end: int) -> bool:
@@ -147,9 +142,16 @@ def is_alone(text: str, begin: int, end: int) -> bool:
 
 
 def is_bounded(text: str, begin: int, end: int) -> bool:
-    """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number."""
+    """Whether ``text[begin:end]`` neither begins nor ends in the middle of a word or a number; an escaped line break
+    is no letter."""
     cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
+    cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
     return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+
+
+def is_number(text: str, begin: int, end: int) -> bool:
+    """Whether no digit is right beside ``text[begin:end]``."""
+    return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:

@@ -6,6 +6,7 @@ from ragbias.boundaries.matching.occurrences import escaped_forms
 
 LENGTH = 16  # characters of an n-gram
 STRIDE = 8  # every eighth n-gram of a prompt is looked up, so eight n-grams of each text are kept
+HEAD = 8  # characters of a text's beginning, for texts with too few n-grams
 
 
 class NgramIndex:
@@ -17,13 +18,13 @@ class NgramIndex:
 
     def __init__(self) -> None:
         self._texts: dict[str, str | set[str]] = {}  # by n-gram; nearly all are of one text, which saves their sets
-        self._short: set[str] = set()  # texts with too few n-grams
+        self._short: dict[int, dict[str, set[str]]] = {}  # texts with too few n-grams, by length and text of a head
 
     def add(self, text: str) -> None:
         """Index a text that is not indexed yet."""
         ngrams = _middle_ngrams(text)
-        if not ngrams:
-            self._short.add(text)
+        for head in () if ngrams else _heads(text):
+            self._short.setdefault(len(head), {}).setdefault(head, set()).add(text)
         for ngram in ngrams:
             texts = self._texts.setdefault(ngram, text)
             if isinstance(texts, set):
@@ -33,8 +34,13 @@ class NgramIndex:
 
     def remove(self, text: str) -> None:
         """Forget a text."""
-        self._short.discard(text)
-        for ngram in _middle_ngrams(text):
+        ngrams = _middle_ngrams(text)
+        for head in () if ngrams else _heads(text):
+            heads = self._short[len(head)]
+            heads[head].discard(text)
+            if not heads[head]:
+                del heads[head]
+        for ngram in ngrams:
             texts = self._texts[ngram]
             if isinstance(texts, set) and len(texts) > 1:
                 texts.discard(text)
@@ -43,7 +49,11 @@ class NgramIndex:
 
     def candidates(self, prompt: str) -> set[str]:
         """The texts that may occur in the prompt: all that do, and few others."""
-        found = set(self._short)
+        found: set[str] = set()
+        for length, heads in self._short.items():
+            if heads:
+                pieces = {prompt[begin : begin + length] for begin in range(len(prompt) - length + 1)}
+                found.update(text for head in heads.keys() & pieces for text in heads[head])
         lookup = self._texts.get
         for begin in range(0, len(prompt) - LENGTH + 1, STRIDE):
             texts = lookup(prompt[begin : begin + LENGTH])
@@ -55,14 +65,17 @@ class NgramIndex:
                 found.add(texts)
         return found
 
-    def clear(self) -> None:
-        """Forget all texts."""
-        self._texts.clear()
-        self._short.clear()
-
     def __len__(self) -> int:
         """Number of entries, to which the memory in use is proportional."""
-        return sum(len(texts) if isinstance(texts, set) else 1 for texts in self._texts.values()) + len(self._short)
+        return sum(len(texts) if isinstance(texts, set) else 1 for texts in self._texts.values()) + sum(
+            len(texts) for heads in self._short.values() for texts in heads.values()
+        )
+
+
+def _heads(text: str) -> set[str]:
+    """How each form of the text begins, without the white space around it."""
+    stripped = text.strip()
+    return {form[:HEAD] for form in (stripped, *escaped_forms(stripped))}
 
 
 def _middle_ngrams(text: str) -> dict[str, None]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ragbias.boundaries.matching.occurrences import Occurrence, escaped_forms, plain_forms
+from ragbias.boundaries.matching.occurrences import Occurrence, escaped_forms
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 
 COVERAGE = 0.5  # at least this part of the document must be in the prompt
@@ -65,7 +65,7 @@ def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Oc
 def _forms(document: str, text: str) -> list[str]:
     """All forms in which the document could occur in ``text``, the most faithful first."""
     stripped = document.strip()
-    return plain_forms(stripped) + (escaped_forms(stripped) if "\\" in text else [])
+    return [stripped, *(escaped_forms(stripped) if "\\" in text else [])] if stripped else []
 
 
 def _needed(form: str) -> int:

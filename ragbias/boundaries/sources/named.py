@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from ragbias.boundaries.sources.known_text import KnownText
+from ragbias.boundaries.known_text import KnownText
 from ragbias.errors import WrongTypeError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from ragbias.boundaries.patterns import MESSAGE_BORDER, NUMBERED_HEADER, QUESTION_LINE
-from ragbias.boundaries.spans import Span, largest_group
+from ragbias.boundaries.spans import Span, largest_group, stripped
 
 HEADER_LINE = re.compile(
     rf"""
@@ -120,7 +120,7 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
 def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
     """The documents below consecutive headers, or why they cannot be told."""
     ends = [header.begin for header in headers[1:]]
-    spans = [_stripped(text, header.end, end) for header, end in zip(headers, ends, strict=False)]
+    spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]
     rules = {_last_line(text, *span) for span in spans}
     if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # it separates them, and the last one has none
         ends = [end - len(rule) for _, end in spans]
@@ -129,7 +129,7 @@ def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple
     if length is None:
         return [], "not where the last document ends"
     ends.append(headers[-1].end + length)
-    found = [(header, *_stripped(text, header.end, end)) for header, end in zip(headers, ends, strict=True)]
+    found = [(header, *stripped(text, (header.end, end))) for header, end in zip(headers, ends, strict=True)]
     if any(begin >= end for _, begin, end in found):
         return [], "no text below one of them"
     return [NumberedDocument(header.begin, begin, end) for header, begin, end in found], ""
@@ -157,9 +157,3 @@ def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
 
 def _last_line(text: str, begin: int, end: int) -> str:
     return text[max(begin, text.rfind("\n", begin, end) + 1) : end]
-
-
-def _stripped(text: str, begin: int, end: int) -> Span:
-    """The span without the white space at its edges."""
-    part = text[begin:end]
-    return begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from ragbias.boundaries.patterns import MESSAGE_BORDER
-from ragbias.boundaries.spans import Span, largest_group
+from ragbias.boundaries.spans import Span, largest_group, split_at
 from ragbias.errors import SegmenterError
 
 Segmenter: TypeAlias = "str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]"
@@ -61,13 +61,9 @@ def find(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
 
 def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
     """The largest group of spans without a border between chat messages; then with most text, then the last."""
-    groups: list[list[Span]] = []
-    for index, span in enumerate(spans):
-        if index and not MESSAGE_BORDER.search(text, spans[index - 1][1], span[0]):
-            groups[-1].append(span)
-        else:
-            groups.append([span])
-    return list(largest_group(groups, lambda span: span))
+    pairs = enumerate(pairwise(spans), 1)
+    borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
+    return list(largest_group(split_at(spans, borders), lambda span: span))
 
 
 def _between(text: str, separator: str) -> list[Span]:

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import Occurrence
 from ragbias.boundaries.patterns import LETTER, QUESTION_LABEL, common_prefix
+from ragbias.boundaries.spans import split_at
 from ragbias.boundaries.splitting.document_groups import document_groups
 from ragbias.boundaries.splitting.messages import Message
 
@@ -76,11 +77,7 @@ def blocks_of(text: str, message: Message) -> list[Block]:
     asked = asked if len(asked) < len(gaps) else set()
     groups: list[list[Occurrence]] = []
     for group in document_groups(text, message.occurrences):
-        for index, each in enumerate(group):
-            if index and each.begin not in asked:
-                groups[-1].append(each)
-            else:
-                groups.append([each])
+        groups += split_at(group, [index for index, each in enumerate(group) if each.begin in asked])
     begins = [message.begin, *(group[-1].end for group in groups)]
     ends = [*(group[0].begin for group in groups[1:]), message.end]
     found: list[Block] = []

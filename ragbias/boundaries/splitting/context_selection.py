@@ -43,11 +43,6 @@ class ContextSelection:
         """Number of documents in the message, selected or ambiguous."""
         return len(self.occurrences) + self.n_ambiguous
 
-    @property
-    def has_metadata(self) -> bool:
-        """Whether more than its text belongs to a document."""
-        return any(span != each.span for span, each in zip(self.spans, self.occurrences, strict=True))
-
 
 def select_context(
     text: str, occurrences: Sequence[Occurrence], fields: Mapping[str, Fields], lenient: bool = False

@@ -32,7 +32,7 @@ class Counter(NamedTuple):
 
 
 def counters(text: str, begin: int, end: int) -> Iterator[Counter]:
-    """All that may count in ``text[begin:end]``, in ascending order; one place may be of several kinds (``I``). What is
+    """All that may count in ``text[begin:end]``, in ascending order; one word may be of several kinds (``I``). What is
     around it does not matter, so that the number is the same beside any document."""
     region = text[begin:end]
     for match in COUNTER.finditer(region):

@@ -80,7 +80,9 @@ def _choose(turns: Sequence[Turn], retrievals: Sequence[Sequence[str]]) -> tuple
         if turn is None:
             return None
         fits = turn is held[-1] or turn.documents <= retrieved or retrieved <= turn.documents
-        quoted = turn.inside_sentence and len(turn.documents) == 1 and not all(each.inside_sentence for each in held)
+        blocks = turn.blocks_with(retrieved)
+        alone = len(blocks) == 1 and len(blocks[0].documents) == 1 and blocks[0].inside_sentence
+        quoted = alone and not all(each.inside_sentence for each in held)
         if fits and not quoted:
             return turn, index
         fallback = fallback or (turn, index)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
 from ragbias.boundaries.matching.occurrences import Occurrence, ends_block
-from ragbias.boundaries.patterns import LETTER, MESSAGE_BORDER, NUMBER, common_prefix, common_suffix, is_separator
+from ragbias.boundaries.patterns import LETTER, MESSAGE_BORDER, NUMBER, is_separator
+from ragbias.boundaries.spans import split_at
 
 PART_OF_WORD = re.compile(r"^\w+")  # where a common ending begins, a word may be cut
 WORD = re.compile(r"\w+")
+FIRST_WORDS = re.compile(r"[^\w]*\w[^ ]* ", re.DOTALL)  # up to a space, after which a word may be cut
 MAX_AROUND = 200  # characters before the first and after the last document that may hold a header or a footer
 
 
@@ -26,48 +29,44 @@ def document_groups(text: str, occurrences: Sequence[Occurrence], lenient: bool 
         occurrences: in ascending order, not overlapping.
         lenient: keep documents together over any other text as well, if each ends its line or its quotation.
     """
-    groups: list[list[Occurrence]] = []
     gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
-    wordy = [index for index, gap in enumerate(gaps) if not is_separator(gap)]
-    for index, occurrence in enumerate(occurrences):
-        if index and (index - 1 not in wordy or _joins(text, occurrences, gaps, index - 1, wordy, lenient)):
-            groups[-1].append(occurrence)
-        else:
-            groups.append([occurrence])
-    return groups
+    joined = _joined(text, occurrences, gaps, lenient)
+    return split_at(occurrences, [index for index, joins in enumerate(joined, 1) if not joins])
 
 
-def _joins(
-    text: str,
-    occurrences: Sequence[Occurrence],
-    gaps: Sequence[str],
-    index: int,
-    wordy: Sequence[int],
-    lenient: bool,
-) -> bool:
-    """Whether a gap that holds words joins its neighbours; ``wordy`` are the indices of all such gaps."""
-    gap = gaps[index]
-    if MESSAGE_BORDER.search(gap):
-        return False
+def _joined(text: str, occurrences: Sequence[Occurrence], gaps: Sequence[str], lenient: bool) -> list[bool]:
+    """Whether each gap joins its neighbours."""
+    if not occurrences:
+        return []
+    wordy = [gap for gap in gaps if not is_separator(gap)]
     first, last = occurrences[0].begin, occurrences[-1].end
     before, after = text[max(0, first - MAX_AROUND) : first], text[last : last + MAX_AROUND]
-    others = [gaps[other] for other in wordy if other != index]
-    if any(_same_header(gap, other) for other in [*others, before]):
-        return True
-    if any(_same_footer(gap, other) for other in [*others, after]):
-        return True
-    return lenient and ends_block(text, occurrences[index]) and ends_block(text, occurrences[index + 1])
+    seen = Counter(sign for gap in wordy for sign in (*_header_signs(gap), *_footer_signs(gap)))
+    seen.update((*_header_signs(before), *_footer_signs(after)))
+    return [
+        is_separator(gap)
+        or (
+            not MESSAGE_BORDER.search(gap)
+            and (
+                any(seen[sign] > 1 for sign in (*_header_signs(gap), *_footer_signs(gap)))
+                or (lenient and ends_block(text, left) and ends_block(text, right))
+            )
+        )
+        for gap, (left, right) in zip(gaps, pairwise(occurrences), strict=True)
+    ]
 
 
-def _same_header(gap: str, other: str) -> bool:
-    """Whether both end in the same words, numbers aside, or their last lines begin with the same word."""
-    gap, other = NUMBER.sub("0", gap), NUMBER.sub("0", other)
-    if LETTER.search(PART_OF_WORD.sub("", common_suffix(gap, other))):
-        return True
-    ours, theirs = WORD.search(gap.rsplit("\n", 1)[-1]), WORD.search(other.rsplit("\n", 1)[-1])
-    return ours is not None and theirs is not None and ours.group() == theirs.group()
+def _header_signs(gap: str) -> list[tuple[str, str]]:
+    """What two gaps have in common that end in the same words, numbers aside, or whose last lines begin with the same
+    word: the end from before the last word with a letter, and that word."""
+    gap = NUMBER.sub("0", gap)
+    words = [word for word in WORD.finditer(gap) if LETTER.search(word.group())]
+    begins = WORD.search(gap.rsplit("\n", 1)[-1])
+    signs = [("end", gap[words[-1].start() - 1 :])] if words and words[-1].start() else []
+    return [*signs, ("line", begins.group())] if begins else signs
 
 
-def _same_footer(gap: str, other: str) -> bool:
-    """Whether both begin with the same words, numbers aside."""
-    return bool(WORD.search(common_prefix(NUMBER.sub("0", gap), NUMBER.sub("0", other)).rpartition(" ")[0]))
+def _footer_signs(gap: str) -> list[tuple[str, str]]:
+    """What two gaps have in common that begin with the same words, numbers aside: all up to the end of the first."""
+    begins = FIRST_WORDS.match(NUMBER.sub("0", gap))
+    return [("begin", begins.group())] if begins else []

@@ -10,6 +10,7 @@ from typing import Literal
 
 from ragbias.boundaries.matching.occurrences import Occurrence
 from ragbias.boundaries.patterns import MESSAGE_BORDER
+from ragbias.boundaries.spans import split_at
 
 Speaker = Literal["assistant", "tool", "other"]
 
@@ -62,12 +63,7 @@ def messages(text: str, occurrences: Sequence[Occurrence]) -> list[Message]:
     gaps = [text[left.end : right.begin] for left, right in pairwise(occurrences)]
     certainty = [_parted(gap, before) for before, gap in zip(["", *gaps], gaps, strict=False)]
     needed = 1 if 0 in certainty else 2
-    groups: list[list[Occurrence]] = []
-    for index, occurrence in enumerate(occurrences):
-        if index and certainty[index - 1] < needed:
-            groups[-1].append(occurrence)
-        else:
-            groups.append([occurrence])
+    groups = split_at(occurrences, [index for index, each in enumerate(certainty, 1) if each >= needed])
     edges = [0, *(group[-1].end for group in groups)], [*(group[0].begin for group in groups), len(text)]
     return [_message(text, group, edges[0][index], edges[1][index + 1]) for index, group in enumerate(groups)]
 

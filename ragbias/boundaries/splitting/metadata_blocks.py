@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ragbias.boundaries.matching.occurrences import is_bounded
+from ragbias.boundaries.matching.occurrences import is_bounded, is_number
 from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
 from ragbias.boundaries.spans import Looseness, Span, loosened, looseness, stripped
 from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, RULES
@@ -172,7 +172,9 @@ def _matches(gap: str, left: Fields, right: Fields, accidental: Accidental) -> l
         begin = gap.find(value)
         while begin >= 0 and len(matches) <= MAX_MATCHES:
             end = begin + len(value)
-            free = (begin, end) not in accidental and is_bounded(gap, begin, end)
+            counts = all(name.startswith("#") for _, name in fields[value])  # as in ``<doc1>``
+            apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
+            free = (begin, end) not in accidental and apart
             if free and all(end <= other.begin or begin >= other.end for other in matches):
                 matches.append(_ValueMatch(begin, end, tuple(fields[value])))
             begin = gap.find(value, end)

@@ -39,7 +39,7 @@ def outermost(text: str, known: Mapping[str, list[Occurrence]]) -> list[Occurren
 def n_outside(text: str, known: Mapping[str, list[Occurrence]], spans: Sequence[Span]) -> int:
     """The number of times that documents are in the prompt outside of all spans; short ones may be there by chance."""
     found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
-    return sum(not any(each.begin < end and begin < each.end for begin, end in spans) for each in found)
+    return sum(not each.is_in(spans) for each in found)
 
 
 def is_long(document: str) -> bool:

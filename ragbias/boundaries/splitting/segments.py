@@ -71,7 +71,12 @@ def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segment
         own = [(position, number) for document, position, number in numbers if document == index]
         bodies.append(_with_numbers(text, begin - len(header), end + len(gaps.footer), own))
     prefix, suffix = text[: spans[0][0] - len(gaps.headers[0])], text[spans[-1][1] + len(gaps.footer) :]
-    if gaps.closed:
+    return _separated(prefix, bodies, suffix, separator, gaps.closed)
+
+
+def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> Segments:
+    """The parts, with the separator after each document if it follows the last one too, else before each."""
+    if closed:
         return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix)
 
@@ -97,9 +102,7 @@ def _normal(text: str, spans: Sequence[Span], loose: Looseness) -> Segments:
         separator = _left_normal(separator)
         suffix = separator[: len(separator) - len(separator.lstrip())] + suffix.lstrip()
     bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
-    if separator and suffix.startswith(separator):
-        return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
-    return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix)
+    return _separated(prefix, bodies, suffix, separator, bool(separator) and suffix.startswith(separator))
 
 
 def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from itertools import combinations
 
+from ragbias.boundaries.known_text import fields_of, with_fields_of_both
 from ragbias.boundaries.matching.occurrences import Occurrence
 from ragbias.boundaries.patterns import LETTER, common_prefix, common_suffix
-from ragbias.boundaries.sources.known_text import fields_of
-from ragbias.boundaries.sources.known_text import merged as with_fields_of_both
 from ragbias.boundaries.splitting.blocks import Block, blocks_of
 from ragbias.boundaries.splitting.document_groups import PART_OF_WORD
 from ragbias.boundaries.splitting.messages import Message
@@ -22,30 +21,31 @@ MAX_AFTER = 300  # characters after the last document that are compared
 
 
 class Turn:
-    """A message, without the blocks that are quotes.
+    """A message, and which of its blocks of documents are quotes.
 
     Attributes:
         message: as given.
-        blocks: that may be its context.
-        rivals: pairs of blocks with documents in common, one of which is a quote.
+        quotes: the blocks that are quotes.
+        blocks: all others, which may be its context.
+        rivals: pairs of these with documents in common, one of which is a quote.
+        documents: of the blocks.
     """
 
     def __init__(self, text: str, message: Message) -> None:
         self.text, self.message = text, message
         blocks = blocks_of(text, message)
-        quotes: set[Block] = set()
+        self.quotes: set[Block] = set()
         self.rivals: list[tuple[Block, Block]] = []
         for first, second in combinations(blocks, 2):
             verdict = first.quotes(second)
             quote = first if verdict > 0 else second
             shared = not first.documents.isdisjoint(second.documents)
             if (verdict and shared) or (verdict > 0 and second.question >= first.end and len(second.documents) == 1):
-                quotes.add(quote)
+                self.quotes.add(quote)
             elif shared:
                 self.rivals.append((first, second))
-        self.quotes = quotes
-        self.blocks = [block for block in blocks if block not in quotes]
-        self.rivals = [pair for pair in self.rivals if quotes.isdisjoint(pair)]
+        self.blocks = [block for block in blocks if block not in self.quotes]
+        self.rivals = [pair for pair in self.rivals if self.quotes.isdisjoint(pair)]
         self.documents = {document for block in self.blocks for document in block.documents}
 
     @property
@@ -88,9 +88,13 @@ class Turn:
             return len(ours) > 1 or len(theirs) == 1
         return True if ours > theirs or not earlier.documents <= retrieved else None
 
+    def blocks_with(self, retrieved: AbstractSet[str]) -> list[Block]:
+        """The blocks that hold any of these documents."""
+        return [block for block in self.blocks if not block.documents.isdisjoint(retrieved)]
+
     def documents_with(self, retrievals: Sequence[Sequence[str]], latest: int) -> list[str] | None:
         """The documents of a retrieval and of all that continue its context here; ``None`` if these cannot be told."""
-        blocks = [block for block in self.blocks if not block.documents.isdisjoint(retrievals[latest])]
+        blocks = self.blocks_with(set(retrievals[latest]))
         if not self.documents <= set(retrievals[latest]) and (len(blocks) > 1 or self._shows_metadata()):
             blocks = self.blocks
         if any(first in blocks or second in blocks for first, second in self.rivals):
@@ -112,11 +116,9 @@ class Turn:
 
     def within(self, found: Sequence[Occurrence]) -> list[Occurrence]:
         """The occurrences that are in the message, but in none of its quotes."""
-        begin, end = self.message.begin, self.message.end
-        here = [each for each in found if each.begin < end and begin < each.end]
-        return [
-            each for each in here if not any(quote.begin < each.end and each.begin < quote.end for quote in self.quotes)
-        ]
+        message = [(self.message.begin, self.message.end)]
+        quotes = sorted((quote.begin, quote.end) for quote in self.quotes)
+        return [each for each in found if each.is_in(message) and not each.is_in(quotes)]
 
     def _shows_metadata(self) -> bool:
         """Whether the documents of all retrievals here have their metadata around them in the same way."""

@@ -117,7 +117,8 @@ def from_pipeline(
             other.append(records[-1])
         progress(1)
     if not cases:
-        reason = "; ".join(dict.fromkeys(each.request.report.reason for each in other if each.request.report.reason))
+        why = (each.request.report.reason or each.request.origin.boundaries.reason for each in other)
+        reason = "; ".join(dict.fromkeys(filter(None, why)))
         raise RunError(
             f"no prompt of the pipeline holds two documents or more ({reason or 'none were retrieved'}); let the "
             "retriever give several, or tell the LLM which they are by segmenter or documents"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbias.boundaries import locate
+from ragbias.boundaries import KnownText, locate
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
+from support.generated_prompts import outcome
 
 
 def test_a_retrieval_is_found_in_the_prompt():
@@ -103,3 +104,38 @@ def test_a_text_retrieved_twice_is_found_twice():
     text = prompt(TERMS, INVOICE_17, TERMS)
     assert found_texts(text, registry=registry_of([TERMS, INVOICE_17, TERMS])) == [TERMS, INVOICE_17, TERMS]
     assert found_texts(text, registry=registry_of([TERMS, INVOICE_17])) == [TERMS, INVOICE_17, TERMS]
+
+
+@pytest.mark.parametrize(
+    ("item", "suffix", "texts"),
+    [
+        ("{} [{}]", "\n\nWhich?", ["* bullet one", "The sun rose.", 'It\'s "quoted".', 'It\'s "quoted".']),
+        ("{}\n({})", "\n\nWhich?", ["The contract ends in May.", "Owls hunt at night.", "Note: see above.", "2"]),
+        ("- {}", "``` and which?", ["The gate of the mill is red.", "The wall is blue.", "-"]),
+        (
+            "{}",
+            "\u554f\u3044",
+            [
+                "\u6771\u4eac\u306f\u65e5\u672c\u306e\u9996\u90fd",
+                "\u4eba\u53e3\u306f\u7d041400\u4e07\u4eba",
+                "\u5317\u4eac\u306f\u4e2d\u56fd\u306e\u9996\u90fd",
+            ],
+        ),
+    ],
+    ids=["equal texts", "short", "a sign", "beside other letters"],
+)
+def test_documents_that_some_orders_hide_are_told(item, suffix, texts):
+    named = list(zip(texts, ["a.txt", "docs/b.md", "https://x.org/1", "c.txt"], strict=False))
+    prompts = [
+        "Context:\n" + "\n\n".join(item.format(*each) for each in order) + suffix
+        for order in itertools.permutations(named)
+    ]
+    known = [KnownText.of(text, {"source": source}) for text, source in named]
+    assert len({outcome(text, known, "registry") for text in prompts} - {None}) <= 1
+
+
+def test_a_text_that_only_another_document_holds_is_not_missing():
+    texts = ["The gate is red. Owls hunt.", "Owls hunt.", "The wall is blue."]
+    text = f"Context:\n{texts[0]}\n\n{texts[2]}\n\nQuestion: which?"
+    found = locate(text, registry=registry_of(texts))
+    assert (found.n_found, found.n_expected, found.reason) == (2, 2, "")

@@ -2,13 +2,14 @@
 
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ragbias import Prompt
-from ragbias.boundaries import KnownText, locate
+from ragbias.boundaries import KnownText, has_numbering, locate
 from ragbias.errors import AmbiguousSegmentsError
 
 HEADERS = ["", "", "Source: {}\n", "{}\n", "{}: ", "## {}\n", "[page {} of 10]\n", "page_label: {}\n\n", "Next:\n"]
@@ -38,6 +39,8 @@ def outcome(text, spans):
         prompt = Prompt.from_text(text, spans)
     except AmbiguousSegmentsError:
         return "plain"
+    if has_numbering(text, spans):
+        return "plain"  # or as good as: its report tells that the order counts
     return prompt.prefix, tuple(sorted(prompt.documents)), prompt.suffix
 
 
@@ -52,6 +55,7 @@ def outcome(text, spans):
 @settings(max_examples=1500, deadline=None)
 @example("Source: {}\n", "", "\n\n", "Context:\n\n", SUFFIXES[0], [("x", ("b.txt",) * 2), *[("y", ("a.txt",) * 2)] * 2])
 @example("## {}\n", "", "\n\n", "", SUFFIXES[0], [("red rose", ("a.txt",) * 2), ("red rose", ("**",) * 2)])
+@example("{}\n", "\n</doc>", " ", "", SUFFIXES[0], [("red rose", ("a.txt", "a")), ("red rose", ("b.txt", "a"))])
 @example("", "\nSource: {}", "\n\n", "Context:\n\n", SUFFIXES[0], [*[("y", ("a", "a"))] * 2, ("x", ("b", "b"))])
 def test_the_segments_are_the_same_in_every_order(header, footer, separator, prefix, suffix, documents):
     outcomes = {}
@@ -81,7 +85,7 @@ def test_words_that_precede_the_first_document_too_are_a_header_of_all(suffix):
 def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(form):
     documents = [("red rose, red gate", "/a/hall.txt"), ("blue iris", "/a/hall.txt"), ("green fern", "/a/tower.txt")]
     for order in itertools.permutations(documents):
-        blocks = [form.format(t=body, name=os.path.basename(source)) for body, source in order]
+        blocks = [form.format(t=body, name=source[-8:-4].upper()) for body, source in order]
         text = "Context:\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?\nAnswer:"
         found = locate(text, run=[[KnownText.of(body, {"source": source}) for body, source in documents]])
         reason = found.reason
@@ -90,3 +94,20 @@ def test_what_cannot_be_told_is_refused_in_every_order_and_the_reason_says_so(fo
                 Prompt.from_text(text, found.spans)
             reason = str(error.value)
         assert "footer" in reason or "cannot be told" in reason
+
+
+@pytest.mark.parametrize("name", [os.path.basename, lambda source: Path(source).stem], ids=["name", "stem"])
+@pytest.mark.parametrize("form", ["{t}\n(Source: {name})", "{t}\nSource: {name}", "{name}\n{t}", "[{name}] {t}"])
+def test_a_file_s_name_without_its_folder_goes_with_its_document_in_every_order(form, name):
+    documents = [("red rose, red gate", "/a/hall.txt"), ("blue iris", "/b/wall.md"), ("green fern", "/a/tower.txt")]
+    known = [KnownText.of(body, {"source": source}) for body, source in documents]
+    seen = set()
+    for order in itertools.permutations(documents):
+        blocks = [form.format(t=body, name=name(source)) for body, source in order]
+        text = "Context:\n\n" + "\n\n".join(blocks) + "\n\nQuestion: which?\nAnswer:"
+        found = locate(text, run=[known])
+        assert (found.n_found, found.reason) == (3, "")
+        prompt = Prompt.from_text(text, found.spans)
+        assert sorted(map(str.strip, prompt.documents)) == sorted(blocks)
+        seen.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
+    assert len(seen) == 1

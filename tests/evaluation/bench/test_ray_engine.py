@@ -20,7 +20,7 @@ ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
 @pytest.fixture(scope="module")
 def two_workers():
     """One cluster for all tests here; it takes seconds to start."""
-    ray = ray_engine._ray()
+    ray = ray_engine.load_ray()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``support.deadly``
         ray_engine._start(ray, 2)

@@ -96,8 +96,12 @@ def test_an_unknown_name_or_file_says_what_to_do(tmp_path):
         MethodError, match=r"no channel-scaling profile for 'no/model'; known: .*tiny.*ragbias calibrate"
     ):
         ChannelScaling.from_profile("no/model")
-    for given in ("missing.json", Path("missing"), tmp_path):
-        with pytest.raises(MethodError, match="cannot be read"):
+    for given, words in (
+        ("missing.json", "cannot be read"),
+        (Path("missing"), "cannot be read"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(MethodError, match=words):
             ChannelScaling.from_profile(given)
 
 

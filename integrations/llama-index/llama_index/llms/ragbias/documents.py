@@ -52,9 +52,9 @@ def missing() -> MissingDocuments:
     """What judges requests that miss documents: the nodes of a synthesis are what its prompt is made of."""
     return MissingDocuments(
         complete=frozenset({"run"}),
-        remedy="If LlamaIndex spreads them over several calls, give the LLM a larger context_window; if a template "
-        "rewrites them, or they come from code of your own, pass documents=... or use `with ragbias.documents(...)`",
-        frameworks=frozenset({"llama_index", "llama_index_instrumentation", "pydantic", "wrapt", "workflows"}),
+        remedy="If LlamaIndex spreads them over several calls, take response_mode='compact', or give the LLM a larger "
+        "context_window; if a template rewrites them, or they come from code of your own, pass documents=... or use "
+        "`with ragbias.documents(...)`",
     )
 
 

@@ -52,7 +52,6 @@ class Synthesis:
 
 
 _synthesis: ContextVar[Synthesis | None] = ContextVar("ragbias_llama_index_synthesis", default=None)
-
 _run: ContextVar[str | None] = ContextVar("ragbias_llama_index_run", default=None)
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
+from pathlib import PureWindowsPath
 
 MAX_FIELDS = 40
 MAX_VALUES = MAX_FIELDS // 2  # each printed in two ways
 MAX_VALUE = 300  # characters of one value
 MAX_PRINTED = 2000  # characters of the metadata printed as a whole
+IS_PATH = re.compile(r"[^\n'\"]*[/\\][^\n'\"/\\]+")
 SCALARS = (str, int, float, bool, type(None))
 
 Field = tuple[str, str]
@@ -60,7 +63,7 @@ def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
     return known
 
 
-def merged(old: str, new: str) -> str:
+def with_fields_of_both(old: str, new: str) -> str:
     """One text for two equal ones, with the metadata of both; the newer first, if there is too much of it."""
     ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
     return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
@@ -76,7 +79,15 @@ def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
     for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
         if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
             fields += _tried(name, str, value) + _tried(f"{name}!r", repr, value)
-    return fields
+    return [*fields, *(each for name, value in fields for each in _file_names(name, value))]
+
+
+def _file_names(name: str, value: str) -> list[Field]:
+    """How a path is printed short: the file's name, with its suffix and without."""
+    if not IS_PATH.fullmatch(value):
+        return []
+    file = PureWindowsPath(value)  # which knows both kinds of slashes
+    return [(f"{name}!name", file.name), (f"{name}!stem", file.stem)]
 
 
 def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
