@@ -36,6 +36,12 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    shorten: Annotated[
+        int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
+    ] = None,
+    measure: Annotated[
+        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or both. Default: accuracy.")
+    ] = None,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
@@ -60,6 +66,7 @@ def bench(
         "models": ",".join(model) if model else None,
         "methods": methods,
         "limit": limit,
+        "measure": measure,
         "seeds": _seeds(seed, seeds),
         "batch_size": batch_size,
         "dtype": dtype,
@@ -75,6 +82,7 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "shorten": shorten,
     }
     task_options = {key: value for key, value in options.items() if value is not None}
     settings = _settings(files or [], task or [], task_options, changes)
