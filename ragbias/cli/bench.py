@@ -59,7 +59,7 @@ def bench(
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
-    from ragbias.evaluation.report.tables import as_table
+    from ragbias.evaluation.report.tables import as_tables
 
     quiet_libraries()
     given = {
@@ -94,7 +94,8 @@ def bench(
         console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
-        console.print(as_table(result))
+        for table in as_tables(result):
+            console.print(table)
     console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 

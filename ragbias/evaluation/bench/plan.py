@@ -62,7 +62,7 @@ class Plan:
     methods: Mapping[str, Mapping[str, Method]]
     tasks: tuple[tuple[Task, ...], ...]
     batch_size: int
-    measures: tuple[str, ...]
+    measures: tuple[str, ...] = (ACCURACY,)
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
