@@ -20,10 +20,11 @@ NOTHING = "-"
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 LOGPROB_LEGEND = (
     "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over its "
-    "tokens, of several gold answers the most probable one's; mean - none, mean - none's worst, mean - none's best: the "
-    "method's mean over positions minus the plain model's mean, worst and best position, paired by question; spread: a "
-    "question's highest minus its lowest over the orders of the same documents; KL, agree: KL(plain || method) of the "
-    "token after the prompt in nats, and how often both find the same token the most probable."
+    "tokens, of several gold answers the most probable one's; mean - none, mean - none's worst, mean - none's best: "
+    "the method's mean over positions minus the plain model's mean, worst and best position, paired by question; "
+    "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
+    "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
+    "probable."
 )
 BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
