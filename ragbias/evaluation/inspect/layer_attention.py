@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,16 +19,7 @@ from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
-
-
-class _Plain(AttentionMethod):
-    """The model as it is, as a method inside of its layers."""
-
-    name = "none"
-    positions = "model"
-
-    def attention(self, call: AttentionCall) -> Tensor:
-        return call.plain(call.query, call.key)
+from ragbias.methods.plain import PlainAttention
 
 
 class Watched(AttentionMethod):
@@ -84,11 +75,7 @@ class Watched(AttentionMethod):
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
                 value[:, :, first:end, channel] = 1
-
-            def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
-                return call.plain(query, key, value)
-
-            output = self._output(replace(call, value=value, plain=plain))
+            output = self._output(call.with_value(value))
             masses.append(output[0, -1, :, : len(some)].float().mean(0).cpu())
         return torch.cat(masses)
 
@@ -107,7 +94,7 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
         raise MethodError(
             f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
         )
-    watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
+    watched = Watched(request.method if isinstance(request.method, AttentionMethod) else PlainAttention())
     tokens = request.tokens
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
