@@ -21,7 +21,7 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
-    from ragbias.evaluation.measures.aggregates import JUDGE
+    from ragbias.evaluation.measures.aggregates import JUDGES
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
@@ -29,8 +29,10 @@ def report(
     summary = summary_of(runs)
     for result in summary["results"]:
         console.print(tables.as_table(result))
-        if result["task"] == JUDGE:
+        if result["task"] in JUDGES:
             console.print(tables.as_judge_table(result))
+            if tables.sections(result):
+                console.print(tables.as_section_table(result))
         for note in result["notes"]:
             console.print(f"- {note}")
     console.print(
