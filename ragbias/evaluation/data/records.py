@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from ragbias.errors import DataError
 from ragbias.evaluation.extras import required
@@ -40,6 +40,7 @@ class Record:
             number is the same document in all records of one question, equally many ``documents`` and the same
             ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
             them as given; else empty.
+        cut: what a prompt lost that was longer than the window left room for: ``"front"``, ``"middle"``, or nothing.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -62,6 +63,7 @@ class Record:
     method_ran: str
     reason: str = ""
     shown: tuple[Count, ...] = ()
+    cut: Literal["", "front", "middle"] = ""
 
     @property
     def key(self) -> Key:
