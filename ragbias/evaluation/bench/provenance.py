@@ -14,6 +14,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.model_loading import refuse_irregular
+from ragbias.models.named import installed
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 def check_model(name: str) -> None:
     """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
-    if name == "tiny":
+    if installed(name):
         return
     folder = Path(name)
     if folder.exists() and not (folder / "config.json").is_file():
