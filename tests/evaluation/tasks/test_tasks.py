@@ -13,7 +13,7 @@ from ragbias.evaluation.tasks.task import Case
 
 
 def test_tasks_are_made_by_name() -> None:
-    assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "judge", "tiny"]
+    assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "judge", "llmbar", "tiny"]
     assert make("tiny", documents=[5], limit=None) == TinyQA(documents=(5,))
     assert make("kv-retrieval", data=["a.jsonl", Path("b.jsonl")]) == KVRetrieval((Path("a.jsonl"), Path("b.jsonl")))
     assert make("judge", data="a.jsonl", limit=3) == Judge((Path("a.jsonl"),), limit=3)
@@ -25,7 +25,7 @@ def test_tasks_are_made_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mdqna", {}, "unknown task 'mdqna'; known tasks: mdqa, kv-retrieval, longbench, judge, tiny"),
+        ("mdqna", {}, "unknown task 'mdqna'; known tasks: mdqa, kv-retrieval, longbench, judge, llmbar, tiny"),
         ("judge", {"data": "a", "orders": 2, "indices": False}, "judge has no option orders, indices; it has data"),
         ("mdqa", {}, "mdqa needs data; name the files"),
         ("mdqa", {"data": []}, "mdqa needs data; name the files"),
@@ -46,7 +46,7 @@ def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], messag
         make(name, **options)
 
 
-@pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "judge"])
+@pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "judge", "llmbar"])
 def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="both named 'a'; drop or rename one"):
         list(make(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
