@@ -39,6 +39,12 @@ def bench(
     cut_middle: Annotated[
         bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
     ] = False,
+    shorten: Annotated[
+        int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
+    ] = None,
+    measure: Annotated[
+        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or both. Default: accuracy.")
+    ] = None,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
@@ -56,13 +62,14 @@ def bench(
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
-    from ragbias.evaluation.report.tables import as_table
+    from ragbias.evaluation.report.tables import as_tables
 
     quiet_libraries()
     given = {
         "models": ",".join(model) if model else None,
         "methods": methods,
         "limit": limit,
+        "measure": measure,
         "seeds": _seeds(seed, seeds),
         "batch_size": batch_size,
         "dtype": dtype,
@@ -79,6 +86,7 @@ def bench(
         "orders": orders,
         "indices": False if no_indices else None,
         "cut_middle": True if cut_middle else None,
+        "shorten": shorten,
     }
     task_options = {key: value for key, value in options.items() if value is not None}
     settings = _settings(files or [], task or [], task_options, changes)
@@ -90,7 +98,8 @@ def bench(
         console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
-        console.print(as_table(result))
+        for table in as_tables(result):
+            console.print(table)
     console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 

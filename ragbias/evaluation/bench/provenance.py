@@ -14,6 +14,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.model_loading import refuse_irregular
+from ragbias.models.named import installed
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
             "tasks": [_task(each) for each in settings.tasks],
             "seeds": settings.seeds,
             "limit": settings.limit,
+            "measure": settings.measure,
             "batch_size": settings.batch_size,
             "dtype": settings.dtype,
             "device": "cuda" if on_gpu else "cpu",
@@ -39,7 +41,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 def check_model(name: str) -> None:
     """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
-    if name == "tiny":
+    if installed(name):
         return
     folder = Path(name)
     if folder.exists() and not (folder / "config.json").is_file():

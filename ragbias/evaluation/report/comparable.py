@@ -10,6 +10,7 @@ from ragbias.errors import RunError
 
 OTHER_PROMPTS = (
     "indices",
+    "shorten",
     "explain",
     "letters",
     "cut_middle",

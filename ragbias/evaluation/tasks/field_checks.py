@@ -10,7 +10,7 @@ from ragbias.evaluation import bounds
 
 LISTS = {"documents": bounds.DOCUMENTS, "positions": bounds.POSITIONS}  # fields of several whole numbers
 FLAGS = ("indices", "explain")
-NUMBERS = {"orders": bounds.ORDERS, "limit": bounds.QUESTIONS, "seed": bounds.SEED}
+NUMBERS = {"orders": bounds.ORDERS, "limit": bounds.QUESTIONS, "seed": bounds.SEED, "shorten": bounds.WORDS}
 
 
 def check_fields(task: Any) -> None:
