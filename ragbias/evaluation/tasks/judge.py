@@ -129,6 +129,14 @@ class Judge(Task):
     def score(self, case: Case, prediction: str) -> float:
         return SCORES[prediction]
 
+    @property
+    def answers_at_once(self) -> bool:
+        return not self.explain
+
+    def continuations(self, prompt: str, case: Case) -> list[str]:
+        before = "" if prompt[-1:].isspace() else self.before_answer
+        return [f"{before}[[{letter}]]" for letter in case.answers]
+
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         instruction = EXPLAINED if self.explain else VERDICT_ONLY
         if lm.tokenizer.chat_template is None:
