@@ -1,4 +1,4 @@
-"""Loading models by name (``loading``): the embedded ``tiny``, real ones of PyPI packages (``named``), GGUF files (``gguf``)."""
+"""Loading models (``loading``) by name: the embedded ``tiny``, real ones of PyPI packages (``named``), files (``gguf``)."""
 
 from ragbias.models.named import local_path
 

@@ -1,7 +1,7 @@
 """GGUF files: dequantised to float32 once, and kept as a folder that ``from_pretrained`` reads in seconds.
 
-The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They are named
-by the file's content and transformers' version, and may be removed at any time.
+The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They are
+named by the file's content and transformers' version, and may be removed at any time.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     """Where ``from_pretrained`` finds a model.
 
     Args:
-        name: one of ``NAMES``, a folder, a repository of the hub, or a GGUF file: its path, or ``owner/repo/file.gguf``.
+        name: one of ``NAMES``, a folder, a repository of the hub, or a GGUF file: a path, or ``owner/repo/file.gguf``.
         gguf_file: the GGUF file in the folder or repository ``name``.
         hub: how the hub is asked for it: ``revision``, ``token`` and so on.
 
@@ -99,7 +99,7 @@ def _say(text: str) -> None:
 
 
 def _files(module: str) -> Sequence[Path]:
-    """The GGUF file in a package, or the part of one; the package is not imported, as it needs what nobody needs here."""
+    """The GGUF file in a package, or a part of one; the package is not imported, as what it needs is not installed."""
     spec = find_spec(module)
     folders = spec.submodule_search_locations or () if spec else ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]
