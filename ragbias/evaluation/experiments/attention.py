@@ -7,7 +7,7 @@ arXiv 2403.04797, who look at single heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
-from ragbias.evaluation.experiments.questions import by_position, check_acts_on_attention
+from ragbias.evaluation.experiments.questions import Track, by_position, check_acts_on_attention
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.tasks.samples import Sample
@@ -89,7 +89,7 @@ class GoldAttention:
         return [str(position + 1) for position in self.positions]
 
 
-def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, progress: Callable[[], None]) -> GoldAttention:
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:
     """The attention to the gold document under a method.
 
     Raises:
@@ -97,10 +97,9 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, progress:
     """
     check_acts_on_attention(method)
     measured = []
-    for sample in samples:
+    for sample in track(samples):
         mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)]
         gold = mass[:, :, sample.gold]
         measured.append(torch.stack([gold, (mass.sum(2) - gold) / (mass.shape[2] - 1)]))
-        progress()
     positions, means = by_position(samples, measured)
     return GoldAttention(positions, means[:, 0], means[:, 1])

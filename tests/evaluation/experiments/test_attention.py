@@ -19,7 +19,7 @@ def samples(small_lm):
 def test_it_is_that_of_the_eager_model(small_lm, samples):
     eager = AutoModelForCausalLM.from_config(small_lm.model.config, attn_implementation="eager")
     eager.load_state_dict(small_lm.model.state_dict())
-    found = measure(small_lm, samples, NoMethod(), lambda: None)
+    found = measure(small_lm, samples, NoMethod(), iter)
     assert found.positions == [0, 1, 2, 3]
     golds = []
     for sample in (each for each in samples if each.gold == 1):
@@ -31,9 +31,9 @@ def test_it_is_that_of_the_eager_model(small_lm, samples):
 
 
 def test_it_does_not_depend_on_the_position_under_an_invariant_method(small_lm, samples):
-    found = measure(small_lm, samples, Pine(), lambda: None)
+    found = measure(small_lm, samples, Pine(), iter)
     torch.testing.assert_close(found.gold, found.gold[:1].expand(4, -1, -1), atol=0, rtol=0)
-    plain = measure(small_lm, samples, NoMethod(), lambda: None)
+    plain = measure(small_lm, samples, NoMethod(), iter)
     assert (plain.gold - plain.gold[:1]).abs().max() > 0.01
 
 
