@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,19 +19,10 @@ from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
+from ragbias.methods.plain import PlainAttention
 from ragbias.prompt import TokenisedPrompt
 
 OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them
-
-
-class _Plain(AttentionMethod):
-    """The model as it is, as a method inside of its layers."""
-
-    name = "none"
-    positions = "model"
-
-    def attention(self, call: AttentionCall) -> Tensor:
-        return call.plain(call.query, call.key)
 
 
 class Watched(AttentionMethod):
@@ -95,11 +86,7 @@ class Watched(AttentionMethod):
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
                 value[:, :, first:end, channel] = weight[:, :, first:end]
-
-            def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
-                return call.plain(query, key, value)
-
-            output = self._output(replace(call, value=value, plain=plain))
+            output = self._output(call.with_value(value))
             masses.append(output[0, -1, :, : len(some)].float().cpu())
         return torch.cat(masses, dim=1)
 
@@ -115,7 +102,7 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
     Returns:
         float32 ``[n_layers, H, n + 3]``, the documents as they stand in ``tokens``.
     """
-    watched = Watched(method if isinstance(method, AttentionMethod) else _Plain(), norms)
+    watched = Watched(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
     with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
         lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
     order = watched.document_order(tokens.documents)  # of the documents inside the model
