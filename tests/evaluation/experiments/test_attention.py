@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from ragbias.evaluation.experiments.attention import measure
 from ragbias.evaluation.experiments.questions import Questions
+from ragbias.evaluation.inspect.layer_attention import attention_by_head
 from ragbias.methods import NoMethod, Pine
 
 
@@ -28,6 +29,12 @@ def test_it_is_that_of_the_eager_model(small_lm, samples):
         begin, end = sample.prompt.spans[1]
         golds.append(torch.stack([layer[0, :, -1, begin:end].sum(-1) for layer in attentions]))
     torch.testing.assert_close(found.gold[1], torch.stack(golds).mean(0), atol=1e-5, rtol=1e-4)
+
+
+def test_the_position_alone_gets_what_other_documents_get_there(small_lm, samples):
+    found = measure(small_lm, samples, NoMethod(), iter)
+    masses = [attention_by_head(small_lm, each.prompt, NoMethod())[:, :, 2] for each in samples if each.gold != 2]
+    torch.testing.assert_close(found.instead[2], torch.stack(masses).mean(0))
 
 
 def test_it_does_not_depend_on_the_position_under_an_invariant_method(small_lm, samples):
