@@ -22,7 +22,8 @@ def bench(
         list[Path] | None, typer.Argument(help="A YAML file with all settings; or data files, as with --data.")
     ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="mdqa, kv-retrieval, longbench, judge, llmbar, lm-eval (mmlu) or tiny.")
+        list[str] | None,
+        typer.Option(help="mdqa, kv-retrieval, longbench, musique, judge, llmbar, lm-eval (mmlu) or tiny."),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,

@@ -13,11 +13,12 @@ from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
 from ragbias.evaluation.tasks.llmbar import LLMBar
 from ragbias.evaluation.tasks.longbench import LongBench
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.musique import MuSiQue
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, Judge, LLMBar, TinyQA)
+    task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, MuSiQue, Judge, LLMBar, TinyQA)
 }
 
 
@@ -73,6 +74,7 @@ __all__ = [
     "KVRetrieval",
     "LLMBar",
     "LongBench",
+    "MuSiQue",
     "MultiDocumentQA",
     "Task",
     "TinyQA",

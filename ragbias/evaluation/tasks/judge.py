@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -128,8 +128,13 @@ class Judge(Task):
     def score(self, case: Case, prediction: str) -> float:
         return SCORES[prediction]
 
+    @property
+    def answers_at_once(self) -> bool:
+        return not self.explain
+
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        return super().continuations(prompt, replace(case, answers=(f"[[{case.answers[0]}]]",)))
+        before = "" if prompt[-1:].isspace() else self.before_answer
+        return [f"{before}[[{letter}]]" for letter in case.answers]
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         instruction = EXPLAINED if self.explain else VERDICT_ONLY
