@@ -1,7 +1,7 @@
 """GGUF files: dequantised to float32 once, and kept as a folder that ``from_pretrained`` reads in seconds.
 
-The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They are
-named by the file's content and transformers' version, and may be removed at any time.
+The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They
+are named by the file's content and transformers' version, and may be removed at any time.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
             )
     with _keeping(name, copies):
         copies.mkdir(parents=True, exist_ok=True)
-        with FileLock(copy.with_name(f"{copy.name}.lock")):  # one process writes it, others wait
+        with FileLock(copies / ".lock"):  # one process writes, others wait
             if not copy.is_dir():
                 _make(parts, name, copy)
     return copy
@@ -158,7 +158,11 @@ def _write(file: Path, name: str, folder: Path) -> None:
     source, settings = str(file.parent), {"gguf_file": file.name}
     with _readable(file, name):
         tokenizer = AutoTokenizer.from_pretrained(source, **settings)
-        packed = AutoModelForCausalLM.from_pretrained(source, **settings, **_unpacked(), dtype=torch.float32)
+        packed, loaded = AutoModelForCausalLM.from_pretrained(
+            source, **settings, **_unpacked(), dtype=torch.float32, output_loading_info=True
+        )
+    if missing := sorted(loaded["missing_keys"]):  # transformers makes them up
+        raise ModelFileError(f"model {name!r}: {file} lacks weights, {missing[0]} among {len(missing)}; get another")
     model = _plain(packed)
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ragbias.call_site import call_site
 from ragbias.errors import ModelFileError
 from ragbias.models import tiny
 from ragbias.models.gguf import dequantised, is_gguf, located
@@ -95,7 +96,7 @@ def installed(name: str) -> bool:
 
 @cache
 def _say(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+    warnings.warn(text, stacklevel=call_site()[0])
 
 
 def _files(module: str) -> Sequence[Path]:

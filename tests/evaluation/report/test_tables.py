@@ -121,3 +121,29 @@ def test_a_judges_figures_have_columns_of_their_own():
     assert "swap-consistent" in shown(tables.as_judge_table(result))
     (entry,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
     assert (entry["swap_consistency"], entry["prefers_first"]) == ("0.0", "1.0")
+
+
+def test_sections_of_rewardbench_have_columns_of_their_own():
+    records = [
+        record(
+            id=f"{method}{n}-{position}", question=f"q{n}", task="judge", method=method, gold_position=position,
+            group=group, score=score,
+        )
+        for method, score in (("none", 0.5), ("pine", 1.0))
+        for n, group in enumerate(["alpacaeval-easy"] * 3 + ["donotanswer"] * 3) for position in (0, 1)
+    ]  # fmt: skip
+    summary = summarise(records)
+    (result,) = summary["results"]
+    assert tables.sections(result) == ["Chat", "Safety"]
+    cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
+    assert [cells["pine"][name] for name in ("Chat", "Safety", "no verdict")] == ["1.00", "1.00", "0%"]
+    assert [cells["none"][name] for name in ("Chat", "Safety", "no verdict")] == ["0.50", "0.50", "100%"]
+    assert [line.split() for line in shown(tables.as_section_table(result)).splitlines()][-2:] == [
+        ["pine", "1.00", "1.00"], ["none", "0.50", "0.50"]
+    ]  # fmt: skip
+    assert max(map(len, shown(tables.as_judge_table(result)).splitlines())) <= 80
+    assert "Chat | Safety | no verdict" in tables.as_markdown(summary)
+    entry = next(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    assert (entry["method"], entry["section_chat"], entry["section_safety"], entry["undecided"]) == (
+        "pine", "1.0", "1.0", "0.0"
+    )  # fmt: skip
