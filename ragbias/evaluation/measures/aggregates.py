@@ -23,6 +23,7 @@ from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
 
 REFERENCE = "none"
 JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
+LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
 ACCURACY, LOGPROB = "accuracy", "logprob"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
@@ -101,6 +102,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "completion_tokens": fmean(each.completion_tokens for each in own),
             "seconds": median(each.seconds for each in own),
             "ran_plain": _ran_plain(label, own),
+            "cut": dict(Counter(each.cut for each in own if each.cut)),
             "groups": _groups(answered(own)),
             **({"judge": _judge(answered(own))} if own[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
@@ -250,6 +252,8 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -
     for label, method in methods.items():
         if undecided := method.get("judge", {}).get("undecided"):
             notes.append(f"{label}: {undecided:.0%} of the answers have no verdict, and count 0.5.")
+        for lost, count in method["cut"].items():
+            notes.append(f"{label}: {count} of {method['rows']} prompts were too long for the window; {LOST[lost]}.")
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     return notes

@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from torch import Tensor
 
 from ragbias.checks import shown
@@ -141,6 +140,8 @@ class Judge(Task):
         instruction = EXPLAINED if self.explain else VERDICT_ONLY
         if lm.tokenizer.chat_template is None:
             return f"{instruction}\n\n{case.text}{CUE}"
+        from jinja2 import TemplateError  # chat templates need it; the other tasks do without
+
         try:
             return lm.chat_text([{"role": "system", "content": instruction}, {"role": "user", "content": case.text}])
         except TemplateError:  # of a template without a system's turn
@@ -203,7 +204,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
     Raises:
         RunError: the tokenizer does not tell them apart.
     """
-    before = " " if lm.tokenizer.chat_template is None else ""
+    before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{each}]]", add_special_tokens=False)["input_ids"] for each in LETTERS]
     if verdicts[0] == verdicts[1] or len(verdicts[0]) != len(verdicts[1]):
         raise RunError(f"the tokenizer of {lm.name!r} does not tell the letters A and B apart, so it cannot judge")

@@ -86,6 +86,8 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
         (("nothing.yaml", "--task", "tiny"), "--task does not go with nothing.yaml"),
+        ((*QUICK, "--methods", "none", "--cut-middle"), "tiny has no option cut_middle"),
+        (("nothing.yaml", "--cut-middle"), "--cut-middle does not go with nothing.yaml"),
         (("nothing.yaml", "--no-indices"), "--no-indices does not go with nothing.yaml"),
     ],
 )

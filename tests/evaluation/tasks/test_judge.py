@@ -96,6 +96,7 @@ def test_the_instruction_is_the_systems_turn_or_stands_first(
     assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}"
     monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
     assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}\n\nEvaluation:"
+    assert task.continuations(task.prompt(tiny, case), case) == [f" [[{case.answers[0]}]]"]
 
 
 @pytest.mark.parametrize(
