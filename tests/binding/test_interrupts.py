@@ -14,7 +14,6 @@ from ragbias.methods import Pine
 from support.bound_models import IDS, SPANS, snapshot
 from support.random_models import random_model
 
-
 METHOD_EVERY = 5  # interrupts the method runs again; the plain model does after each
 
 
