@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between, shown
 from ragbias.errors import MethodError, SpanError
+from ragbias.interventions.reweighting import Reweighting
 from ragbias.interventions.spans import GOLD, Where, checked_where, index_of, located, overlapping, tokens_in
 from ragbias.methods.base import LayerRange, layers_of
 
@@ -27,17 +28,6 @@ NUMBER = Bounds(-1_000_000, 1_000_000)
 TOKENS = Bounds(0, 10_000_000)
 OFFSET = Bounds(-10_000_000, 10_000_000)
 Self = TypeVar("Self", bound="Intervention")
-
-
-class Reweighting(NamedTuple):
-    """Weights that are multiplied: those of ``queries`` (bool ``[K]``) on each key, by ``factors`` (float32 ``[K]``).
-
-    ``renormalised``: whether the weights of a query shall sum to what they summed to before.
-    """
-
-    queries: Tensor
-    factors: Tensor
-    renormalised: bool
 
 
 class Intervention:

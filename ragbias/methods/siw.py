@@ -92,14 +92,21 @@ class SIW(AttentionMethod):
         import torch
 
         count = len(weights)
-        highest = weights.new_zeros(count)
-        highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
-        held = torch.stack([highest[begin:end].sum() for begin, end in seq.spans])
+        held = highest_held(weights, seq.spans)
         alpha = weights.new_full((count,), self.sparse if self.outside == "sparse" else 1.0)
         for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         alpha[0] = 1
         return alpha
+
+
+def highest_held(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """How many of the tokens with the ``HIGHEST`` of the weights ``[T]`` each document holds, ``[n]``."""
+    import torch
+
+    highest = weights.new_zeros(len(weights))
+    highest[weights.topk(max(1, int(HIGHEST * len(weights)))).indices] = 1
+    return torch.stack([highest[begin:end].sum() for begin, end in spans])
 
 
 def _causal(seq: SequenceCall) -> tuple[Tensor, Tensor]:

@@ -317,3 +317,25 @@ def test_shifting_is_refused_where_a_method_gives_positions():
     for on in (Pine(), PositionInterpolation(2.0), NoPositions(), Compose(SIW(), SelfExtend())):
         with pytest.raises(ragbias.errors.MethodError, match=rf"shift on {on.name.split('+')[0]}.*both give positions"):
             Intervened(ShiftPositions(0, 3), on=on)
+
+
+def test_nearly_all_weight_may_lie_on_hidden_keys():
+    """Of sharp attention the weights left over are 0 in float32; the plain model's scores are changed instead."""
+    sharp, eager = (random_model("llama", attn_implementation=name) for name in ("sdpa", "eager"))
+    hidden = HideKeys((20, 40), (0, 20))
+    mask = torch.ones(56, 56, dtype=torch.bool).tril()
+    mask[20:40, :20] = False
+    with torch.no_grad():
+        for built in (sharp, eager):
+            for layer in built.model.layers:
+                layer.self_attn.q_proj.weight *= 60
+        wanted = eager(IDS, attention_mask=torch.where(mask, 0, torch.finfo(torch.float32).min)[None, None]).logits
+        with ragbias.debias(sharp, Intervened(hidden)):
+            torch.testing.assert_close(sharp(IDS).logits, wanted, atol=1e-3, rtol=1e-3)
+        with (
+            pytest.raises(
+                ragbias.errors.MethodError, match="nope: in layer 0 all the weight of a query lies on the keys"
+            ),
+            ragbias.debias(sharp, Intervened(hidden, on=NoPositions())),
+        ):
+            sharp(IDS)

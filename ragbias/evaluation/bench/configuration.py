@@ -80,6 +80,7 @@ class HarnessOptions(BaseModel):
         tasks: names of tasks or groups of lm-eval.
         include_path: a folder with more of them.
         limit: examples of each.
+        cut_middle: prompts that are longer than the window lose their middle, not their beginning.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,6 +88,7 @@ class HarnessOptions(BaseModel):
     tasks: Names = (MMLU,)
     include_path: Path | None = None
     limit: Limit | None = None
+    cut_middle: StrictBool = False
 
 
 class TaskSettings(BaseModel):

@@ -151,7 +151,9 @@ def _run_harness(settings: BenchConfiguration, plan: Plan, store: Store, bar: Pr
                 for record in store.records.by_key.values()
             )
             if counts.get(part) != held:
-                found = harness_records(model, method, label, options.tasks, limit, seed, options.include_path)
+                found = harness_records(
+                    model, method, label, options.tasks, limit, seed, options.include_path, options.cut_middle
+                )
                 counts[part] = len(found)
                 store.write(HARNESS, counts)  # before the records: if those are cut off, their number tells
                 store.records.append(found)

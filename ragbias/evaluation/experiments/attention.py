@@ -7,7 +7,7 @@ arXiv 2403.04797, who look at single heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
-from ragbias.evaluation.experiments.questions import by_position, check_acts_on_attention
+from ragbias.evaluation.experiments.questions import Track, by_position, check_acts_on_attention
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.tasks.samples import Sample
@@ -34,11 +34,14 @@ class GoldAttention:
     Attributes:
         positions: of the gold document, counted from 0.
         gold, other: ``[P, n_layers, H]``, attention to the gold document, and to the average other one.
+        instead: the same, to another document where the gold one stands elsewhere: what the position alone gets. With
+            one position only that is not known, and NaN.
     """
 
     positions: list[int]
     gold: Tensor
     other: Tensor
+    instead: Tensor
 
     @property
     def retrieval_layers(self) -> list[int]:
@@ -61,7 +64,7 @@ class GoldAttention:
         retrieve = self.retrieval_layers
         shown = {
             f"gold document, layer {', '.join(map(str, retrieve))}": self.gold[:, retrieve].mean((1, 2)).tolist(),
-            "average other document, there too": self.other[:, retrieve].mean((1, 2)).tolist(),
+            "another document there, same layers": self.instead[:, retrieve].mean((1, 2)).tolist(),
         }
         for layer, head in self.best_heads:
             shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
@@ -81,6 +84,7 @@ class GoldAttention:
             "positions": self.positions,
             "gold": self.gold.tolist(),
             "another": self.other.tolist(),
+            "another_at_that_position": None if self.instead.isnan().any() else self.instead.tolist(),
             "retrieval_layers": self.retrieval_layers,
             "best_heads": self.best_heads,
         }
@@ -89,18 +93,17 @@ class GoldAttention:
         return [str(position + 1) for position in self.positions]
 
 
-def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, progress: Callable[[], None]) -> GoldAttention:
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:
     """The attention to the gold document under a method.
 
     Raises:
         MethodError: the method does not act on attention.
     """
     check_acts_on_attention(method)
-    measured = []
-    for sample in samples:
-        mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)]
-        gold = mass[:, :, sample.gold]
-        measured.append(torch.stack([gold, (mass.sum(2) - gold) / (mass.shape[2] - 1)]))
-        progress()
-    positions, means = by_position(samples, measured)
-    return GoldAttention(positions, means[:, 0], means[:, 1])
+    count = len(samples[0].prompt.documents)
+    masses = [attention_by_head(lm, sample.prompt, method)[:, :, :count] for sample in track(samples)]
+    positions, mass = by_position(samples, masses)
+    gold = torch.stack([each[:, :, position] for each, position in zip(mass, positions, strict=True)])
+    other = (mass.sum(3) - gold) / (mass.shape[3] - 1)
+    there = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # at each position, whatever stands there
+    return GoldAttention(positions, gold, other, (there - gold) / (len(positions) - 1))

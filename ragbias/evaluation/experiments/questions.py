@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from ragbias.methods import AttentionMethod, Method, NoMethod
 
 DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
 TASKS = (*DRAWN, "mdqa", "data")
+Track = Callable[[Sequence[Any]], Iterable[Any]]  # gives what it is given, and shows how far it is
 
 
 @dataclass(frozen=True)

@@ -265,6 +265,22 @@ def share(values: Mapping[str, float]) -> Interval:
     return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
 
 
+def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Interval:
+    """Weighted mean of one value per question, with its interval.
+
+    Args:
+        weights: of each question, above 0.
+
+    Raises:
+        RunError: too few questions.
+    """
+    questions = sorted(values)
+    weight = np.array([weights[question] for question in questions])
+    weighted = weight * np.array([values[question] for question in questions])
+    counts = draws(len(questions))
+    return percentile(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
+
+
 def _indices(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
     index = {each: number for number, each in enumerate(known)}
     return [index[each] for each in wanted]

@@ -80,6 +80,11 @@ class Task:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether a gold answer can follow the prompt at once, as its log-probability takes it."""
+        return True
+
     def cases(self) -> Iterator[Case]:
         """All cases, those of one question next to each other, always in the same order.
 
