@@ -37,6 +37,7 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
     cut_middle: Annotated[
         bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
     ] = False,
@@ -86,6 +87,7 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "explain": False if no_explain else None,
         "cut_middle": True if cut_middle else None,
         "shorten": shorten,
     }
@@ -113,10 +115,9 @@ def _settings(
 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
-            option = next(iter(task_options), "")
-            named = (
-                "--task" if task else "--no-indices" if "indices" in task_options else f"--{option.replace('_', '-')}"
-            )
+            option, value = next(iter(task_options.items()), ("", None))
+            negated = "no-" if value is False else ""
+            named = "--task" if task else f"--{negated}{option.replace('_', '-')}"
             raise RunError(f"{named} does not go with {files[0]}: tasks and their options stand in the file")
         return read_settings(files[0], changes)
     if files:

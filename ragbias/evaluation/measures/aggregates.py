@@ -172,11 +172,9 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
     """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second.
 
-    Pairs without any verdict are neither consistent nor not. Accuracy by section of RewardBench, if they are of one.
+    And accuracy by section of RewardBench, if the pairs are of one. No verdict in either order is consistent too.
     """
-    decided = {each.question for each in records if per_question.verdict(each) != "neither"}
-    flips = per_question.flips((each for each in records if each.question in decided), per_question.verdict)
-    consistent = {question: 1 - value for question, value in flips.items()}
+    consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
         name: share(means((each for each in records if each.gold_position == position), SCORE))
         for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))

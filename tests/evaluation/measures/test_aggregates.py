@@ -140,10 +140,10 @@ def test_rewardbench_has_2985_pairs_in_four_sections_of_which_reasoning_halves_a
     assert len(SUBSETS) == 23
 
 
-def test_a_judge_without_verdicts_is_neither_consistent_nor_right():
+def test_answers_without_a_verdict_count_half_and_are_told():
     result = only(summarise(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
     judge = result["methods"]["none"]["judge"]
-    assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == 0
+    assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == pytest.approx(5 / 6)
     assert result["methods"]["none"]["mean"][0] == pytest.approx((5 * 0.5 + 0.75) / 6)
     assert judge["sections"] == {}
     assert "none: 92% of the answers have no verdict, and count 0.5." in result["notes"]
