@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragbias.cli.numeric import numbers, whole, wholes
-from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation import bounds
 from ragbias.files import naming
@@ -26,7 +26,7 @@ def bench(
         typer.Option(help="mdqa, kv-retrieval, longbench, musique, judge, llmbar, lm-eval (mmlu) or tiny."),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Default: tiny.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,

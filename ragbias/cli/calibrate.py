@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, write_json
 from ragbias.evaluation import bounds
 from ragbias.files import naming
 
 
 def calibrate(
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")],
+    model: Annotated[str, typer.Option(help=MODELS)],
     out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
     method: Annotated[
         str, typer.Option(help="What is searched: channel-scaling, ape, siw or position-interpolation (by layer).")

