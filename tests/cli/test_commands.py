@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from support.gguf_files import write_gguf
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -40,6 +42,14 @@ def test_ask_answers_from_files(cli, tmp_path):
     assert code == 0 and json.loads(out.read_text())["text"].strip() in said
     assert json.loads(out.read_text())["report"]["method_ran"] == "pine"
     assert "[1] The mascot of Heron Mill is a brass owl." in said
+
+
+def test_ask_with_more_chunks_than_the_window_holds_says_what_to_do(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
+    model = write_gguf(tmp_path / "small.gguf")  # a window of 256 characters
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is an owl. " * 20)
+    code, _, errors = cli("ask", "What?", "--documents", tmp_path / "a.txt", "--model", model, "--k", "4")
+    assert code == 2 and "--k 4 chunks were retrieved: ask for fewer" in " ".join(errors.split())
 
 
 def test_ask_without_a_model_says_how_to_install_one(cli, tmp_path, monkeypatch):
