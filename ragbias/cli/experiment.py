@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
+from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ragbias.methods import Method
 
 M = TypeVar("M", bound="Method")
+
+CHANNEL = Bounds(0, 1_000_000)
 
 experiment = typer.Typer(help="Repeat an experiment of the papers, on any model, and draw it.")
 
@@ -192,6 +195,43 @@ def factors(
         lambda lm, samples, track: measure(lm, samples, chosen, numbers, ranges, track),
         asked, model, f"Channel {', '.join(map(str, chosen.channels))} scaled: {model}", out, json_path,
         {"method": method},
+    )  # fmt: skip
+
+
+@experiment.command()
+def perturbation(
+    out: Out,
+    model: Model = "tiny",
+    profile: Annotated[
+        str | None, typer.Option(help="Whose channel: a file of ragbias calibrate, or a name. Default: the model's.")
+    ] = None,
+    channel: Annotated[int | None, whole(CHANNEL, "Another channel than the profile's.")] = None,
+    strings: Annotated[int, whole(bounds.STRINGS, "Random token strings.")] = 200,
+    length: Annotated[
+        int | None, whole(bounds.STRING_LENGTH, "Their tokens. Default: 1000, or the model's window if less.")
+    ] = None,
+    limit: Limit = 20,
+    documents: Documents = 10,
+    seed: Seed = 0,
+    batch_size: Annotated[int, whole(bounds.BATCH, "Strings that run together.")] = 8,
+    json_path: JsonPath = None,
+) -> None:
+    """A positional channel with the causal mask perturbed, with the position ids, and scaled by factors."""
+    from dataclasses import replace
+
+    from ragbias.evaluation.experiments.perturbation import PAPERS_LENGTH, measure
+    from ragbias.evaluation.experiments.questions import Questions
+    from ragbias.methods.profiles import find
+
+    found = find(profile or model)
+    chosen = found if channel is None else replace(found, channel=channel)
+    asked = Questions(limit=limit, documents=documents, depths=5, seed=seed)
+    _carry_out(
+        lambda lm, samples, track: measure(
+            lm, chosen, samples, strings, length or min(PAPERS_LENGTH, lm.window), seed, batch_size, track
+        ),
+        asked, model, f"Perturbations, {model}", out, json_path,
+        {"profile": chosen.model, "layers": list(chosen.layers)},
     )  # fmt: skip
 
 

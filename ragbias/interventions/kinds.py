@@ -48,12 +48,16 @@ class Intervention:
         """Whether it must know which tokens are documents."""
         return any(not isinstance(getattr(self, place), tuple) for place in self.places)
 
+    @property
+    def needs_gold(self) -> bool:
+        """Whether it is for the document with the answer, so that it has to be ``located`` first."""
+        return any(getattr(self, place) == GOLD for place in self.places)
+
     def validate(self, hidden_size: int, n_layers: int) -> None:
         """Raise ``MethodError`` if the parameters do not fit a model of this size."""
         self.layer_indices(n_layers)
-        for place in self.places:
-            if getattr(self, place) == GOLD:
-                raise MethodError(f"{self.name}: {place}='gold' is not known here; give the index of the document")
+        if self.needs_gold:
+            raise MethodError(f"{self.name}: 'gold' is not known here; give the index of the document")
 
     def layer_indices(self, n_layers: int) -> range:
         """The layers it acts in, for a model of ``n_layers``."""
@@ -301,7 +305,7 @@ class ScaleInitialToken(Intervention):
     layers: LayerRange | None = None
 
     name = "scale-initial-token"
-    needs_documents = True
+    places = ("documents",)
 
     def __post_init__(self) -> None:
         given: Any = self.documents
@@ -319,10 +323,9 @@ class ScaleInitialToken(Intervention):
         check_between(f"{self.name}: elsewhere", self.elsewhere, FACTOR)
         check_whole_between(f"{self.name}: token", self.token, TOKENS)
 
-    def validate(self, hidden_size: int, n_layers: int) -> None:
-        super().validate(hidden_size, n_layers)
-        if self.documents == GOLD:
-            raise MethodError(f"{self.name}: documents='gold' is not known here; give the index of the document")
+    @property
+    def needs_documents(self) -> bool:
+        return True
 
     def located(self, gold: int | None, order: Sequence[int]) -> ScaleInitialToken:
         given = self.documents if isinstance(self.documents, tuple) else (self.documents,)

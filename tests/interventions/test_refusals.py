@@ -66,8 +66,8 @@ def test_parameters_out_of_range_are_named(build, said):
     [
         (ScaleChannel(64, 2.0), MethodError, "channel=64, but the hidden state has 64 channels; expected 0 to 63"),
         (HideKeys((20, 23), (0, 3), layers=(1, 9)), MethodError, r"hide: layers=\(1, 9\) do not fit a model of 4"),
-        (HideKeys("question", "gold"), MethodError, "hide: keys='gold' is not known here; give the index"),
-        (ScaleInitialToken("gold"), MethodError, "documents='gold' is not known here"),
+        (HideKeys("question", "gold"), MethodError, "hide: 'gold' is not known here; give the index"),
+        (ScaleInitialToken("gold"), MethodError, "'gold' is not known here"),
         (HideKeys("question", 2), SpanError, "hide: keys=2: the prompt has 2 documents; expected 0 to 1"),
         (HideKeys("documents", 1), SpanError, "hide: queries='documents' and keys=1 overlap"),
         (HideKeys("question", (10, 15)), SpanError, "overlap; expected spans apart"),

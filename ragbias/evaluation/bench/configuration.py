@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import torch
 import yaml  # comes with transformers
@@ -36,7 +36,8 @@ from pydantic import (  # noqa: E402
 )
 
 HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
-ACCURACY, LOGPROB = "accuracy", "logprob"  # what a run measures
+ACCURACY: Final = "accuracy"  # what a run measures
+LOGPROB: Final = "logprob"
 MMLU = "mmlu"  # short for lm-eval with this task
 
 

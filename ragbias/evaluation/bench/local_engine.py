@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from ragbias.errors import RagBiasError
@@ -68,9 +69,9 @@ def _record(
     unit: Unit, label: str, seconds: float, case: Case, given: Answer | None, gold: GoldScore | None, plain: GoldScore
 ) -> Record:
     """The record of a case with its answer, the probability of its gold answer, or both."""
-    answer = given or (gold and gold.answer)
+    answer = given or (gold.answer if gold else None)
     assert answer is not None  # a unit measures something
-    return Record(
+    record = Record(
         id=case.id,
         task=unit.task.name,
         model=unit.model,
@@ -85,15 +86,21 @@ def _record(
         score=unit.task.score(case, answer.prediction) if given else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=seconds + gold.seconds if gold else seconds,
+        seconds=seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=_shown(case, answer.report, unit.methods[label]),
-        logprob=gold and gold.logprob,
-        answer_tokens=gold and gold.tokens,
-        kl=gold and gold.divergence(plain),
-        agrees=gold and gold.agrees(plain),
         shorten=case.shorten,
+    )
+    if gold is None:
+        return record
+    return replace(
+        record,
+        seconds=seconds + gold.seconds,
+        logprob=gold.logprob,
+        answer_tokens=gold.tokens,
+        kl=gold.divergence(plain),
+        agrees=gold.agrees(plain),
     )
 
 

@@ -44,17 +44,24 @@ class GoldAttention:
     instead: Tensor
 
     @property
+    def reference(self) -> Tensor:
+        """What ``gold`` is compared with: ``instead``, or ``other`` where that is not known."""
+        return self.other if self.instead.isnan().any() else self.instead
+
+    @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that look at the gold document, see ``retrieving``."""
-        by_layer = torch.stack([self.gold, self.other], -1).mean((0, 2))
+        """The layers that look at the gold document, see ``retrieving``, beside the reference."""
+        by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
         return sorted(retrieving(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:
-        """Layer and index of the heads that pay the gold document most, over all positions."""
-        heads = self.gold.shape[2]
-        found = self.gold.mean(0).flatten().topk(min(BEST, self.gold[0].numel())).indices.tolist()
-        return [divmod(index, heads) for index in found]
+        """Layer and index of the heads that pay the gold document most beyond the reference, over all positions."""
+        excess = (self.gold - self.reference).mean(0)
+        return [
+            divmod(index, excess.shape[1])
+            for index in excess.flatten().topk(min(BEST, excess.numel())).indices.tolist()
+        ]
 
     def figure(self, title: str) -> Figure:
         figure, (layers, heads, lines) = page(title, [3.8, 3.8, 4.4])
@@ -63,8 +70,8 @@ class GoldAttention:
         heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
         retrieve = self.retrieval_layers
         shown = {
-            f"gold document, layer {', '.join(map(str, retrieve))}": self.gold[:, retrieve].mean((1, 2)).tolist(),
-            "another document there, same layers": self.instead[:, retrieve].mean((1, 2)).tolist(),
+            f"gold document, {_named(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
+            "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
         }
         for layer, head in self.best_heads:
             shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
@@ -91,6 +98,12 @@ class GoldAttention:
 
     def _numbers(self) -> list[str]:
         return [str(position + 1) for position in self.positions]
+
+
+def _named(layers: list[int]) -> str:
+    if len(layers) <= 4:
+        return f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
+    return f"{len(layers)} of layers {layers[0]} to {layers[-1]}"
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:

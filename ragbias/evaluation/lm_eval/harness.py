@@ -162,7 +162,8 @@ def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dic
     Raises:
         RunError: none is a number from 0 to 1, the higher the better.
     """
-    measured, reasons = samples[0]["metrics"], {}
+    measured: list[str] = samples[0]["metrics"]
+    reasons = {}
     for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):
         wrong = [sample[name] for sample in samples if not _from_0_to_1(sample[name])]
         if not wrong and higher_is_better.get(name) is not False:
@@ -176,7 +177,8 @@ def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dic
 
 
 def _from_0_to_1(value: Any) -> bool:
-    return isinstance(value, (Real, np.bool_)) and bool(0 <= value <= 1)
+    is_number = isinstance(value, (Real, np.bool_))
+    return is_number and bool(0 <= value <= 1)
 
 
 def _named(value: Any) -> str:

@@ -83,8 +83,8 @@ class Scores:
             for scores in (self, other)
         )
         missing = np.isnan(own) | np.isnan(theirs)
-        asked = ~missing.all(axis=0)
-        kept = tuple(position for position, any_asked in zip(positions, asked, strict=True) if any_asked)
+        asked = np.asarray(~missing.all(axis=0))
+        kept = tuple(position for index, position in enumerate(positions) if asked[index])
         first, second = (np.where(missing, np.nan, values)[:, asked] for values in (own, theirs))
         return Scores(tuple(questions), kept, first), Scores(tuple(questions), kept, second)
 

@@ -41,7 +41,7 @@ def spoken(record: Record) -> str:
 
 def verdict(record: Record) -> str:
     """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is that of a tie."""
-    return {1.0: "chosen", 0.0: "rejected"}.get(record.score, "neither")
+    return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 
 def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:

@@ -37,6 +37,13 @@ def test_the_position_alone_gets_what_other_documents_get_there(small_lm, sample
     torch.testing.assert_close(found.instead[2], torch.stack(masses).mean(0))
 
 
+def test_with_one_position_the_average_other_document_is_the_reference(small_lm, samples):
+    found = measure(small_lm, [each for each in samples if each.gold == 2], NoMethod(), iter)
+    assert found.as_dict()["another_at_that_position"] is None and torch.equal(found.reference, found.other)
+    layer, head = found.best_heads[0]
+    assert (found.gold - found.other)[0, layer, head] == (found.gold - found.other).max()
+
+
 def test_it_does_not_depend_on_the_position_under_an_invariant_method(small_lm, samples):
     found = measure(small_lm, samples, Pine(), iter)
     torch.testing.assert_close(found.gold, found.gold[:1].expand(4, -1, -1), atol=0, rtol=0)

@@ -164,7 +164,7 @@ def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_
     shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
     (result,) = summarise(logprobs_with(shifts, 12))["results"]
     figure = logprob_curves(result, looks_of(result["methods"]))
-    assert any("minus the plain model's mean, in nats" in text for text in texts(figure))
+    assert any("(nats, plain mean = 0)" in text for text in texts(figure))
     low, high = figure.axes[0].get_ylim()
     assert low < -1 and high > 1
     points = result["methods"]["none"]["logprob"]["minus_plain"]["by_position"]
@@ -176,4 +176,4 @@ def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_
 def test_without_the_plain_model_log_probabilities_are_drawn_as_they_are():
     (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
     figure = logprob_curves(result, looks_of(result["methods"]))
-    assert "log-probability of the gold answer in nats" in texts(figure)
+    assert "log-probability (nats)" in texts(figure)

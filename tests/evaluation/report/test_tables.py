@@ -166,7 +166,7 @@ def test_log_probabilities_have_a_table_of_their_own():
     minus = result["methods"]["pine"]["logprob"]["minus_plain"]
     assert cells["mean - none"] == tables.with_interval(minus["mean"], form="+.2f")
     assert cells["mean - none's worst"].startswith("+2.5") and cells["mean - none's best"].startswith("-0.4")
-    assert (cells["KL"], cells["agree"]) == ("0.50 (0.50 to 0.50)", tables.with_interval([0.5, 0.3, 0.7], form=".0%"))
+    assert cells["KL"] == "0.50 (0.50 to 0.50)" and cells["agree"].startswith("50% (")
     assert dict(zip(head, body[2], strict=True))["mean - none"] == "-"
     (table,) = tables.as_tables(result)
     lines = shown(table).splitlines()
