@@ -118,6 +118,9 @@ def read_records(path: Path) -> list[Record]:
 
 def _record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return _RECORD.validate_json(line)
+        record = _RECORD.validate_json(line)
     except ValidationError as error:
         raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error
+    if record.score is None and record.logprob is None:
+        raise DataError(f"{path}, line {number}: neither score nor logprob was measured; repair the line, or drop it")
+    return record
