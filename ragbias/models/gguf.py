@@ -22,7 +22,7 @@ import transformers
 from filelock import FileLock
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError
 from ragbias.files import sync, sync_folder
@@ -158,9 +158,10 @@ def _write(file: Path, name: str, folder: Path) -> None:
     source, settings = str(file.parent), {"gguf_file": file.name}
     with _readable(file, name):
         tokenizer = AutoTokenizer.from_pretrained(source, **settings)
-        packed, loaded = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             source, **settings, **_unpacked(), dtype=torch.float32, output_loading_info=True
         )
+    packed, loaded = found
     if missing := sorted(loaded["missing_keys"]):  # transformers makes them up
         raise ModelFileError(f"model {name!r}: {file} lacks weights, {missing[0]} among {len(missing)}; get another")
     model = _plain(packed)
