@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -60,6 +60,12 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise MethodError(f"{name}={shown(value)}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_each_once(name: str, order: Collection[int], count: int, error: type[RagBiasError] = MethodError) -> None:
+    """Raise ``error`` unless ``order`` holds each index below ``count`` once."""
+    if not isinstance(order, Collection) or len(order) != count or set(order) != set(range(count)):
+        raise error(f"{name}={shown(order)}; expected each index below {count} once")
 
 
 def check_event(cancelled: threading.Event | None) -> None:

@@ -25,7 +25,7 @@ from ragbias.generation.answering import answer_all
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.joining import JoinedCalls
-from ragbias.generation.ranking import model_attention
+from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
 from ragbias.generation.scoring import logprobs_of, more_confident
@@ -274,7 +274,7 @@ class DebiasedLM:
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = model_attention(self.model, self.tokenizer, origin, cancelled)
-            order = ran.ranking(tokens.documents, attention).order
+            order = ranking_of(ran, tokens.documents, attention).order
             in_order = origin.reordered(order)
             tokens, plain = in_order.tokens, in_order.whole(self.tokenizer)
         if isinstance(ran, AttentionMethod) and ran.selective:

@@ -15,13 +15,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.binding import attach
-from ragbias.checks import check_not_cancelled
+from ragbias.checks import check_each_once, check_not_cancelled, shown
 from ragbias.errors import ArgumentError, MethodError, SpanError
 from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Origin
 from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.base import Ranking
+from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
 from ragbias.prompt import Span, check_spans
 
@@ -153,7 +153,21 @@ def rank(
         )
     without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids)
     attention = ModelAttention(model, prompt, given, without)
-    return resolved.ranking([prompt[begin:end] for begin, end in given], attention)
+    return ranking_of(resolved, [prompt[begin:end] for begin, end in given], attention)
+
+
+def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+    """What a reordering method makes of documents; arguments as of its ``rank``.
+
+    Raises:
+        MethodError: it gives no ranking, or an order that leaves documents out or repeats some, which nothing later
+            would notice.
+    """
+    found = method.rank(documents, scorer)
+    if not isinstance(found, Ranking):
+        raise MethodError(f"{method.name}: rank gave {shown(found)}; expected a ragbias.methods.base.Ranking")
+    check_each_once(f"{method.name}: order", found.order, len(documents))
+    return found
 
 
 def _listed(name: str, ids: Sequence[int] | Tensor) -> list[int]:

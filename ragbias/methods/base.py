@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -53,7 +53,7 @@ class Ranking:
     """
 
     order: tuple[int, ...]
-    scores: tuple[float, ...] | None
+    scores: tuple[float, ...] | None = None
 
 
 class Reweighting(Protocol):
@@ -232,29 +232,14 @@ class ReorderingMethod(Method):
     acts_on = "order"
     needs_documents = True
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        """The new order.
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        """The new order, and the scores that it was made by where the method has some.
 
         Args:
             documents: token ids of each document, in the retriever's order.
-            attention: what the model attends to.
-
-        Returns:
-            indices into ``documents``.
+            scorer: tells what the model attends to.
         """
         raise NotImplementedError
-
-    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
-        """The new order, and the scores that it was made by where the method has some; arguments as of ``order``.
-
-        Raises:
-            MethodError: the order leaves documents out or repeats some, which nothing later would notice.
-        """
-        given = self.order(documents, attention)
-        order = tuple(given) if isinstance(given, Iterable) else ()
-        if len(order) != len(documents) or set(order) != set(range(len(documents))):
-            raise MethodError(f"{self.name} gave the order {given!r}; expected each index below {len(documents)} once")
-        return Ranking(order, None)
 
 
 class JointMethod(Method):

@@ -39,12 +39,8 @@ class InContextReranking(ReorderingMethod):
     cost = "one more prefill"
     source = "Chen et al., arXiv 2410.02642"
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        return list(self.ranking(documents, attention).order)
-
-    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
-        """As of ``ReorderingMethod``."""
-        scores = [_score(contrast) for contrast in attention.contrast()]
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        scores = [_score(contrast) for contrast in scorer.contrast()]
         best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
         return Ranking(tuple(best_first), tuple(scores))
 
