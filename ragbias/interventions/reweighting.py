@@ -31,17 +31,18 @@ class Reweighting(NamedTuple):
     renormalised: bool
 
 
-Change = list[Reweighting]  # one for each sequence of a batch
-
-
 def biased(
-    call: AttentionCall, changes: Sequence[Change], query: Tensor, key: Tensor, value: Tensor | None = None
+    call: AttentionCall,
+    changes: Sequence[Sequence[Reweighting]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
 ) -> Tensor:
     """The model's attention ``[batch, Q, H, d]`` with the logarithms of factors added to its scores.
 
     Args:
         call: its scorings do not rotate queries and keys any more.
-        changes: all of them renormalised.
+        changes: each for every sequence of the batch, all of them renormalised.
         query, key, value: as of ``call.plain``.
     """
     value = call.value if value is None else value
@@ -74,8 +75,8 @@ def _rows(changes: Sequence[Reweighting], count: int, new: int) -> Sequence[Tens
     return rows.split(ROWS) if len(rows) else []
 
 
-def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Change]) -> Tensor:
-    """A method's output with changed weights.
+def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
+    """A method's output with changed weights, where each change has an entry for every sequence of the batch.
 
     It is linear in the values, whatever the method does. So multiplying the values of keys multiplies the weights on
     them, and the attention of ones is the sum of the weights.

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 LayerRange = tuple[int, int | None]
 LAYERS = Bounds(0, 9_999)  # of any model
-# (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
-Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 Self = TypeVar("Self", bound="Method")
 
 
@@ -54,16 +52,6 @@ class Ranking:
 
     order: tuple[int, ...]
     scores: tuple[float, ...] | None = None
-
-
-class Reweighting(Protocol):
-    """What changes weights that another method gives: SIW."""
-
-    def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Plain attention of a prompt with these queries and keys, reweighted: ``[batch, Q, H, d]``."""
-
-    def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt, reweighted; ``scores`` gives scores of its queries."""
 
 
 class Method:
@@ -155,14 +143,12 @@ class AttentionMethod(Method):
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
-        can_be_reweighted: whether SIW can change the weights that it gives, see ``reweighted``.
     """
 
     acts_on = "attention"
     positions: Literal["none", "model"] = "none"
     default_layers = "all"
     layers: LayerRange | None = None
-    can_be_reweighted: bool = False
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
@@ -179,10 +165,6 @@ class AttentionMethod(Method):
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
         """What the key projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
-
-    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
-        """The attention of a prompt, ``[batch, queries, heads, d]``, with SIW's change of the weights it gives."""
-        raise NotImplementedError
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         """For an invariant method, the order in which documents of these token ids run inside the model."""

@@ -14,8 +14,9 @@ from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_whole_between, shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
-from ragbias.methods.base import AttentionMethod, LayerRange, Reweighting
+from ragbias.methods.base import LayerRange
 from ragbias.methods.profiles import Profile, find
+from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ChannelScaling(AttentionMethod):
+class ChannelScaling(Reweightable):
     """Queries of the last token and all keys are computed with one channel of the hidden state scaled.
 
     ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``; ``q', k'``
@@ -50,7 +51,6 @@ class ChannelScaling(AttentionMethod):
 
     name = "channel-scaling"
     needs_documents = False
-    can_be_reweighted = True
     positions = "model"
     default_layers = "the profile's"
     cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
@@ -151,7 +151,7 @@ class ChannelScaling(AttentionMethod):
             outputs[seq.index, -replaced:] = output.transpose(0, 1)
         return outputs
 
-    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
+    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
         return self.attention(replace(call, plain=lambda query, key: by.reweighted_plain(call, query, key)))
 
     @property
