@@ -50,7 +50,7 @@ class Intervened(AttentionMethod):
         if not interventions:
             raise MethodError("Intervened: no intervention; give at least one, or run the method alone")
         inner = _attention_method(NoMethod() if on is None else on)
-        shifts = any(_overrides(each, "offsets") for each in interventions)
+        shifts = any(each.shifts for each in interventions)
         if shifts and inner.positions != "model":
             raise MethodError(
                 f"shift on {inner.name}: both give positions to the same keys, and a key can have only one; "
@@ -156,10 +156,6 @@ class Intervened(AttentionMethod):
             for layout in call.layouts
         ]
         return [list(change) for change in zip(*by_sequence, strict=True)]
-
-
-def _overrides(intervention: Intervention, name: str) -> bool:
-    return getattr(type(intervention), name) is not getattr(Intervention, name)
 
 
 def _attention_method(method: Method) -> AttentionMethod:

@@ -35,11 +35,13 @@ class Intervention:
 
     Attributes:
         name: the string that users type.
+        shifts: whether it gives offsets to positions, see ``offsets``.
         places: names of the fields that hold a ``Where``.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all.
     """
 
     name: str
+    shifts: bool = False
     places: tuple[str, ...] = ()
     layers: LayerRange | None
 
@@ -182,6 +184,7 @@ class ShiftPositions(Intervention):
     layers: LayerRange | None = None
 
     name = "shift"
+    shifts = True
     places = ("span",)
 
     def __post_init__(self) -> None:

@@ -55,7 +55,10 @@ class Ranking:
 
 
 class Method:
-    """Base class of all methods. What others need to know of a method it declares here; nobody asks for its class.
+    """Base class of all methods.
+
+    What others need to know of a method it declares here. Who calls what only one kind of method has asks for the kind
+    (``AttentionMethod``, ``ReorderingMethod``, ``JointMethod``); nobody asks for the class of a single method.
 
     Attributes:
         name: the string that users type.
