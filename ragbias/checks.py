@@ -23,6 +23,9 @@ class Bounds(NamedTuple):
         return f"{self.least:,} to {self.most:,}"
 
 
+CHANNEL = Bounds(0, 1_000_000)  # of any hidden state
+
+
 def shown(value: Any) -> str:
     """A wrong value in an error, cut where it is long."""
     try:
@@ -66,6 +69,14 @@ def check_each_once(name: str, order: Collection[int], count: int, error: type[R
     """Raise ``error`` unless ``order`` holds each index below ``count`` once."""
     if not isinstance(order, Collection) or len(order) != count or set(order) != set(range(count)):
         raise error(f"{name}={shown(order)}; expected each index below {count} once")
+
+
+def check_channel_exists(name: str, channel: int | Sequence[int], hidden_size: int) -> None:
+    """Raise ``MethodError`` unless a hidden state of this size has the channel, or all of several."""
+    if max([channel] if isinstance(channel, int) else channel) >= hidden_size:
+        raise MethodError(
+            f"{name}={channel}, but the hidden state has {hidden_size} channels; expected 0 to {hidden_size - 1}"
+        )
 
 
 def check_event(cancelled: threading.Event | None) -> None:

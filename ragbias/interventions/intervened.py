@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.interventions.kinds import Intervention
+from ragbias.interventions.base import Intervention
 from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.none import NoMethod

@@ -7,8 +7,16 @@ import inspect
 
 from ragbias.checks import shown
 from ragbias.errors import MethodError
-from ragbias.interventions.kinds import KINDS, Intervention
+from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
+from ragbias.interventions.base import Intervention
+from ragbias.interventions.channels import AddToChannel, ScaleChannel
+from ragbias.interventions.positions import ShiftPositions
 from ragbias.methods.parse import name_and_values, split, without_blanks
+
+KINDS: dict[str, type[Intervention]] = {
+    kind.name: kind
+    for kind in (HideKeys, ShiftPositions, ScaleChannel, AddToChannel, ScaleAttention, ScaleInitialToken)
+}
 
 
 def parse_interventions(text: str) -> tuple[Intervention, ...]:

@@ -196,6 +196,12 @@ def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
     return range(first, last + 1)
 
 
+def in_layers(layers: LayerRange | None, layer: int) -> bool:
+    """Whether a range of layers holds this one."""
+    first, last = layers or (0, None)
+    return first <= layer and (last is None or layer <= last)
+
+
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
     """The outputs ``[H, Q, d]`` of a rule for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
     import torch

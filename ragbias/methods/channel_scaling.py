@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbias import attention
-from ragbias.checks import Bounds, check_between, check_whole_between, shown
+from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_whole_between, shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
-from ragbias.methods.base import LayerRange
+from ragbias.methods.base import LayerRange, in_layers
 from ragbias.methods.profiles import Profile, find
 from ragbias.methods.siw import SIW, Reweightable
 
@@ -60,10 +60,10 @@ class ChannelScaling(Reweightable):
         if isinstance(self.channel, list):
             object.__setattr__(self, "channel", tuple(self.channel))
         for channel in self.channels:
-            check_whole_between("channel-scaling: channel", channel, Bounds(0, 1_000_000))
+            check_whole_between("channel-scaling: channel", channel, CHANNEL)
         if not self.channels or len(set(self.channels)) < len(self.channels):
             raise MethodError(
-                f"channel-scaling: channel={shown(self.channel)}; expected different channels from 0 to 1,000,000"
+                f"channel-scaling: channel={shown(self.channel)}; expected different channels from {CHANNEL}"
             )
         check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":
@@ -107,10 +107,7 @@ class ChannelScaling(Reweightable):
                 f"has hidden size {hidden_size} and {n_layers} layers; find its own channel with `ragbias calibrate`"
             )
         super().validate(hidden_size, n_layers)
-        if max(self.channels) >= hidden_size:
-            raise MethodError(
-                f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
-            )
+        check_channel_exists("channel-scaling: channel", self.channel, hidden_size)
 
     def for_last_tokens(self, count: int) -> ChannelScaling:
         return replace(self, last=count)
@@ -125,14 +122,14 @@ class ChannelScaling(Reweightable):
         return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        return self._scaled(hidden) if self._acts_in(layer) else hidden
+        return self._scaled(hidden) if in_layers(self.layers, layer) else hidden
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        plain = (prefill and self.last != "all") or not self._acts_in(layer)
+        plain = (prefill and self.last != "all") or not in_layers(self.layers, layer)
         return hidden if plain else self._scaled(hidden)
 
     def attention(self, call: AttentionCall) -> Tensor:
-        if not call.prefill or self.last == "all" or not self._acts_in(call.layer):
+        if not call.prefill or self.last == "all" or not in_layers(self.layers, call.layer):
             return call.plain(call.query, call.key)
         outputs = call.plain(call.query, call.rotate(call.project("key", call.hidden)))
         last = min(self.last, call.query.shape[2])
@@ -158,10 +155,6 @@ class ChannelScaling(Reweightable):
     def channels(self) -> tuple[int, ...]:
         """The channel, or all of them."""
         return self.channel if isinstance(self.channel, tuple) else (self.channel,)
-
-    def _acts_in(self, layer: int) -> bool:
-        first, last = self.layers or (0, None)
-        return first <= layer and (last is None or layer <= last)
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scaled = hidden.clone()
