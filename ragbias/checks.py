@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -63,6 +65,28 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
     if value not in choices:
         raise MethodError(f"{name}={shown(value)}; expected one of {', '.join(map(repr, choices))}")
+
+
+def check_parameters(name: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
+    """Raise ``MethodError`` unless these are names of parameters, with all among them that have no default.
+
+    Args:
+        name: of the method or intervention.
+        of: its class.
+        or_else: what a user may do in place of giving all.
+    """
+    known = inspect.signature(of).parameters
+    if unknown := [each for each in given if each not in known]:
+        raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {name!r}: {', '.join(known) or 'none'}")
+    required = [each.name for each in known.values() if each.default is each.empty]
+    if missing := [each for each in required if each not in given]:
+        raise MethodError(f"{', '.join(missing)} missing; give all of {', '.join(required)}{or_else}")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """``did you mean 'pine'? `` for an unknown name that is like a known one, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def check_each_once(name: str, order: Collection[int], count: int, error: type[RagBiasError] = MethodError) -> None:

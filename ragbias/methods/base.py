@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from ragbias.checks import Bounds, check_whole_between, shown
+from ragbias.checks import Bounds, check_parameters, check_whole_between, shown
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
@@ -103,13 +102,7 @@ class Method:
         Raises:
             MethodError: a parameter is unknown, missing or out of range.
         """
-        known = inspect.signature(cls).parameters
-        if unknown := [name for name in parameters if name not in known]:
-            has = ", ".join(known) or "none"
-            raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {cls.name!r}: {has}")
-        empty = inspect.Parameter.empty
-        if missing := [name for name, each in known.items() if each.default is empty and name not in parameters]:
-            raise MethodError(f"{', '.join(missing)} missing; give all of them, or {cls.name!r} alone")
+        check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
     def for_last_tokens(self: Self, count: int) -> Self:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbias import attention
-from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_whole_between, shown
+from ragbias.checks import (
+    CHANNEL,
+    Bounds,
+    check_between,
+    check_channel_exists,
+    check_parameters,
+    check_whole_between,
+    shown,
+)
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
 from ragbias.methods.base import LayerRange, in_layers
@@ -96,7 +104,9 @@ class ChannelScaling(Reweightable):
         if given.keys() - {"last"}:
             if profile is not None:
                 raise MethodError("a profile has channel, factor and layers already; give it alone, or with last")
-            return super().from_parameters(parameters, model_name)
+            alone = f", or {cls.name!r} alone for the model's profile"
+            check_parameters(cls.name, cls, parameters, alone)
+            return cls(**parameters)
         return cls.from_profile((model_name or "(unnamed model)") if profile is None else profile, **given)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
