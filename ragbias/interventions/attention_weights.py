@@ -46,7 +46,7 @@ class ScaleAttention(Intervention):
     layers: LayerRange | None = None
 
     name = "scale-attention"
-    places = ("queries", "keys")
+    span_fields = ("queries", "keys")
 
     def __post_init__(self) -> None:
         _check_apart(self)
@@ -72,7 +72,7 @@ class HideKeys(Intervention):
     layers: LayerRange | None = None
 
     name = "hide"
-    places = ("queries", "keys")
+    span_fields = ("queries", "keys")
 
     def __post_init__(self) -> None:
         _check_apart(self)
@@ -82,9 +82,9 @@ class HideKeys(Intervention):
 
 
 def _check_apart(intervention: HideKeys | ScaleAttention) -> None:
-    for place in intervention.places:
-        where = checked_where(f"{intervention.name}: {place}", getattr(intervention, place))
-        object.__setattr__(intervention, place, where)
+    for name in intervention.span_fields:
+        where = checked_where(f"{intervention.name}: {name}", getattr(intervention, name))
+        object.__setattr__(intervention, name, where)
     if overlapping(intervention.queries, intervention.keys):
         raise _overlap(intervention, MethodError)
 
@@ -103,8 +103,8 @@ def _between(
     renormalise: bool,
 ) -> Reweighting:
     queries, keys = (
-        tokens_in(f"{intervention.name}: {place}", getattr(intervention, place), layout, count, device)
-        for place in intervention.places
+        tokens_in(f"{intervention.name}: {name}", getattr(intervention, name), layout, count, device)
+        for name in intervention.span_fields
     )
     if (queries & keys).any():
         raise _overlap(intervention, SpanError)
@@ -134,7 +134,7 @@ class ScaleInitialToken(Intervention):
     layers: LayerRange | None = None
 
     name = "scale-initial-token"
-    places = ("documents",)
+    span_fields = ("documents",)
 
     def __post_init__(self) -> None:
         given: Any = self.documents

@@ -26,24 +26,24 @@ class Intervention:
     Attributes:
         name: the string that users type.
         shifts: whether it gives offsets to positions, see ``offsets``.
-        places: names of the fields that hold a ``Where``.
+        span_fields: names of the fields that hold a ``Where``.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all.
     """
 
     name: str
     shifts: bool = False
-    places: tuple[str, ...] = ()
+    span_fields: tuple[str, ...] = ()
     layers: LayerRange | None
 
     @property
     def needs_documents(self) -> bool:
         """Whether it must know which tokens are documents."""
-        return any(not isinstance(getattr(self, place), tuple) for place in self.places)
+        return any(not isinstance(getattr(self, name), tuple) for name in self.span_fields)
 
     @property
     def needs_gold(self) -> bool:
         """Whether it is for the document with the answer, so that it has to be ``located`` first."""
-        return any(getattr(self, place) == GOLD for place in self.places)
+        return any(getattr(self, name) == GOLD for name in self.span_fields)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         """Raise ``MethodError`` if the parameters do not fit a model of this size."""
@@ -60,7 +60,7 @@ class Intervention:
 
     def located(self: Self, gold: int | None, order: Sequence[int]) -> Self:
         """The same for a prompt whose documents were reordered; arguments and errors as of ``spans.located``."""
-        found = {place: located(getattr(self, place), gold, order) for place in self.places}
+        found = {name: located(getattr(self, name), gold, order) for name in self.span_fields}
         return replace(self, **found) if found else self  # type: ignore[type-var]  # all are dataclasses
 
     def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:

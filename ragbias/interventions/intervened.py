@@ -95,7 +95,7 @@ class Intervened(AttentionMethod):
         call = replace(call, project=lambda of, hidden: project(of, self._changed(hidden, call.layer, of)))
         acts = call.layer in self.on.layer_indices(call.n_layers)
         if self.positions == "none" and not (acts and self.on.positions == "none"):
-            call = self._placed(call)
+            call = self._positioned(call)
         changes = self._reweightings(call)
         kept = [change for change in changes if change[0].renormalised]
         others = [change for change in changes if not change[0].renormalised]
@@ -112,7 +112,7 @@ class Intervened(AttentionMethod):
     def _acting_in(self, layer: int) -> list[Intervention]:
         return [each for each in self.interventions if each.acts_in(layer)]
 
-    def _placed(self, call: AttentionCall) -> AttentionCall:
+    def _positioned(self, call: AttentionCall) -> AttentionCall:
         """The call as of a method that leaves positions to the model: queries and keys carry theirs, shifted or not."""
         import torch
 

@@ -39,7 +39,7 @@ class ShiftPositions(Intervention):
 
     name = "shift"
     shifts = True
-    places = ("span",)
+    span_fields = ("span",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "span", checked_where("shift: span", self.span))

@@ -64,7 +64,7 @@ class DocumentAttention(AttentionMethod):
     name = "document-attention"
     needs_documents = True
     positions = "model"
-    cost = "one row of scores"
+    cost = "the scores of one query"
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LayerRange = tuple[int, int | None]
 LAYERS = Bounds(0, 9_999)  # of any model
+QUERIES_AT_ONCE = 64  # the most whose scores with all keys exist at one time
 Self = TypeVar("Self", bound="Method")
 
 

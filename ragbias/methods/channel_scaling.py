@@ -61,7 +61,7 @@ class ChannelScaling(Reweightable):
     needs_documents = False
     positions = "model"
     default_layers = "the profile's"
-    cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
+    cost = "one projection of the keys and the scores of one query in the prefill; none in decoding"
     source = "Yu et al., arXiv 2406.02536"
 
     def __post_init__(self) -> None:

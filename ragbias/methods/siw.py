@@ -57,7 +57,7 @@ class SIW(AttentionMethod):
     needs_documents = True
     positions = "model"
     default_layers = "middle half"
-    cost = "one row and one column of scores in the prefill; none in decoding"
+    cost = "the scores of one query and of one key in the prefill; none in decoding"
     source = "Qiang et al., arXiv 2512.13109"
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class SIW(AttentionMethod):
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 2 * shape.width * lengths.total  # one row and one column of scores
+        return 2 * shape.width * lengths.total  # the scores of one query and of one key
 
     def attention(self, call: AttentionCall) -> Tensor:
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
