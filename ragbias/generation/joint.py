@@ -10,7 +10,7 @@ from transformers import LogitsProcessor
 from ragbias.methods.base import JointMethod
 
 
-class Fusion(LogitsProcessor):
+class FuseLogits(LogitsProcessor):
     """Gives all sequences of the batch the scores that the method makes of their logits."""
 
     def __init__(self, method: JointMethod) -> None:
@@ -21,7 +21,7 @@ class Fusion(LogitsProcessor):
         return self._method.fused(scores.float(), self._memory).to(scores.dtype).expand_as(scores)
 
 
-class AsTheFirst(LogitsProcessor):
+class CopyFirstSequence(LogitsProcessor):
     """Gives all sequences the scores of the first, so that they go on with one token however it is sampled."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -156,7 +156,7 @@ class ScaleInitialToken(Intervention):
     def needs_documents(self) -> bool:
         return True
 
-    def located(self, gold: int | None, order: Sequence[int]) -> ScaleInitialToken:
+    def resolved(self, gold: int | None, order: Sequence[int]) -> ScaleInitialToken:
         given = self.documents if isinstance(self.documents, tuple) else (self.documents,)
         return replace(self, documents=tuple(index_of(each, gold, order) for each in given))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ragbias.errors import MethodError
 from ragbias.interventions.reweighting import Reweighting
-from ragbias.interventions.spans import GOLD, located
+from ragbias.interventions.spans import GOLD, resolved
 from ragbias.methods.base import LayerRange, in_layers, layers_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Intervention:
 
     @property
     def needs_gold(self) -> bool:
-        """Whether it is for the document with the answer, so that it has to be ``located`` first."""
+        """Whether it is for the document with the answer, so that it has to be ``resolved`` first."""
         return any(getattr(self, name) == GOLD for name in self.span_fields)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
@@ -58,9 +58,9 @@ class Intervention:
     def acts_in(self, layer: int) -> bool:
         return in_layers(self.layers, layer)
 
-    def located(self: Self, gold: int | None, order: Sequence[int]) -> Self:
-        """The same for a prompt whose documents were reordered; arguments and errors as of ``spans.located``."""
-        found = {name: located(getattr(self, name), gold, order) for name in self.span_fields}
+    def resolved(self: Self, gold: int | None, order: Sequence[int]) -> Self:
+        """The same for a prompt whose documents were reordered; arguments and errors as of ``spans.resolved``."""
+        found = {name: resolved(getattr(self, name), gold, order) for name in self.span_fields}
         return replace(self, **found) if found else self  # type: ignore[type-var]  # all are dataclasses
 
     def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:

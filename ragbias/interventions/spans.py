@@ -52,7 +52,7 @@ def overlapping(one: Where, other: Where) -> bool:
     return one == other
 
 
-def located(where: Where, gold: int | None, order: Sequence[int]) -> Where:
+def resolved(where: Where, gold: int | None, order: Sequence[int]) -> Where:
     """The span in a prompt whose documents were reordered; arguments and errors as of ``index_of``."""
     return index_of(where, gold, order) if where == GOLD or isinstance(where, int) else where
 
