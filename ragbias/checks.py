@@ -61,10 +61,11 @@ def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = M
         raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
+def check_choice(name: str, value: str, choices: Sequence[str], meaning: str = "") -> None:
+    """Raise ``MethodError`` unless ``value`` is one of ``choices``; ``meaning`` says what their names do not tell."""
     if value not in choices:
-        raise MethodError(f"{name}={shown(value)}; expected one of {', '.join(map(repr, choices))}")
+        expected = ", ".join(map(repr, choices)) + (f" ({meaning})" if meaning else "")
+        raise MethodError(f"{name}={shown(value)}; expected one of {expected}")
 
 
 def check_parameters(name: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:

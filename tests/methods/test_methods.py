@@ -264,6 +264,6 @@ def test_pine_ablations_differ_and_are_invariant_but_for_the_input_order(llama):
         assert not torch.allclose(one, other, atol=1e-2)
 
 
-def test_pines_old_order_names_the_two_that_it_has_become():
-    with pytest.raises(MethodError, match="'none' .* 'canonical' .* 'input'"):
+def test_a_wrong_order_of_pine_is_told_what_the_two_without_importances_are():
+    with pytest.raises(MethodError, match="order='none'; expected one of .*'canonical': a fixed .*'input': no re-"):
         Pine(order="none")
