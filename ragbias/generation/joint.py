@@ -11,7 +11,7 @@ from ragbias.methods.base import JointMethod
 
 
 class FuseLogits(LogitsProcessor):
-    """Gives all sequences of the batch the scores that the method makes of their logits."""
+    """Gives all sequences of the batch the scores ``[V]`` that the method makes of their logits ``[prompts, V]``."""
 
     def __init__(self, method: JointMethod) -> None:
         self._method = method
@@ -22,7 +22,7 @@ class FuseLogits(LogitsProcessor):
 
 
 class CopyFirstSequence(LogitsProcessor):
-    """Gives all sequences the scores of the first, so that they go on with one token however it is sampled."""
+    """Gives all sequences the scores of the first, of ``[prompts, V]``, so that they go on with the same token."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores[:1].expand_as(scores)

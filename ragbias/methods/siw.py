@@ -1,6 +1,6 @@
 """SIW, scaling of the initial token's weight.
 
-Source: Qiang et al., arXiv 2512.13109.
+Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109.
 """
 
 from __future__ import annotations
