@@ -86,3 +86,12 @@ def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Metho
         logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
     RequireFinite()(ids, logits)
     return logits
+
+
+def kl(plain: Tensor, own: Tensor) -> float:
+    """KL(plain || own) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
+
+    Tokens that ``plain`` never writes (-inf) add nothing, and rounding errors make no negative divergence.
+    """
+    terms = plain.exp() * (plain - own)
+    return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))
