@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ import transformers
 
 from ragbias.errors import RunError
 from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.measures import bootstrap
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
+from ragbias.evaluation.measures.estimates import curve_figures
+from ragbias.evaluation.measures.gold_probability import NATS, minus_plain
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.stock_prompt import stock_prompt
@@ -178,20 +178,14 @@ def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], No
 
 
 def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
-    found = bootstrap.curve(logprobs, bounds=(-inf, 0))
-    like, ends = bootstrap.differences(logprobs, plain, inf), bootstrap.differences_to_ends(logprobs, plain, inf)
-    at, accuracy = bootstrap.relative(logprobs, plain), bootstrap.curve(right)
+    found, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
+    assert minus is not None  # all methods are asked the same questions
     return {
-        "logprob": {name: found[name][0].as_list() for name in ("mean", "worst", "best", "gap")},
-        "minus_plain_mean": like["mean"].as_list(),
-        "minus_plain_worst": ends["worst"].as_list(),
-        "minus_plain_best": ends["best"].as_list(),
-        "minus_plain_mean_by_position": {str(position): each.as_list() for position, each in at.items()},
-        "accuracy": accuracy["mean"][0].as_list(),
-        "accuracy_by_position": {
-            str(position): each.as_list()
-            for position, each in zip(right.positions, accuracy["by_position"], strict=True)
-        },
+        "logprob": {name: found[name] for name in ("mean", "worst", "best", "gap")},
+        **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
+        "minus_plain_mean_by_position": minus["by_position"],
+        "accuracy": accuracy["mean"],
+        "accuracy_by_position": accuracy["by_position"],
     }
 
 
