@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from ragbias.calibration.algorithm import Progress, checked_out
-from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import rounded
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM

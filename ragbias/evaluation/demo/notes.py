@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks.orders import arranged
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM

@@ -20,8 +20,8 @@ from ragbias.errors import RunError
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod

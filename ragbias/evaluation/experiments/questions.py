@@ -14,11 +14,9 @@ from torch import Tensor
 from ragbias.checks import check_choice
 from ragbias.errors import DataError, MethodError, RunError
 from ragbias.evaluation.bounds import DEPTHS
-from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.orders import evenly_spread
-from ragbias.evaluation.tasks.samples import (
+from ragbias.evaluation.prompts.samples import (
     Sample,
-    asked,
+    as_user_message,
     data_text,
     kv_question,
     kv_text,
@@ -28,6 +26,8 @@ from ragbias.evaluation.tasks.samples import (
     tiny_question,
     tiny_text,
 )
+from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method, NoMethod
 
@@ -101,7 +101,7 @@ class Questions:
         samples = []
         for case in task.cases():
             assert case.gold_position is not None
-            text, answer = asked(lm, case.text, case.answers[0])
+            text, answer = as_user_message(lm, case.text, case.answers[0])
             number = numbers.setdefault(case.question, len(numbers))
             samples.append(sample_of(lm, text, answer, case.documents, case.gold_position, number))
         return samples
