@@ -62,7 +62,7 @@ class NotesQA(Task):
                 yield Case(
                     id=f"{question}/{position}",
                     question=question,
-                    text=f"{prompt}{note.begin}" if prompt[-1:].isspace() else f"{prompt} {note.begin}",
+                    text=prompt + self.continuation(prompt, note.begin),
                     documents=tuple(documents),
                     answers=(note.answer,),
                     gold_position=position,

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from ragbias.checks import check_choice
-from ragbias.errors import DataError, MethodError, RunError
+from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bounds import DEPTHS
+from ragbias.evaluation.data.questions import check_equally_many
 from ragbias.evaluation.prompts.samples import (
     Sample,
     as_user_message,
@@ -86,12 +87,7 @@ class Questions:
         if task == "mdqa":
             return self._official(lm, self.file, depths)
         questions = labelled_questions(self.file)[: self.limit]
-        counts = sorted({len(each.documents) for each in questions})
-        if len(counts) > 1:
-            raise DataError(
-                f"{self.file}: the questions have {', '.join(map(str, counts))} documents, and positions among "
-                "different numbers cannot be averaged; give questions with equally many"
-            )
+        check_equally_many(questions, f"{self.file}: the questions")
         return samples_of(lm, questions, data_text, depths)
 
     def _official(self, lm: DebiasedLM, file: Path, depths: int) -> list[Sample]:
