@@ -20,11 +20,10 @@ from ragbias.evaluation.measures.estimates import Estimate, curve_figures, diffe
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
+from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
 
 REFERENCE = "none"
-JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
 LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
-ACCURACY, LOGPROB = "accuracy", "logprob"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
 SCORE = attrgetter("score")
