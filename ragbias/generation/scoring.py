@@ -101,3 +101,12 @@ def more_confident(
     if plain >= other:
         return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
     return method, ""
+
+
+def kl(plain: Tensor, own: Tensor) -> float:
+    """KL(plain || own) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
+
+    Tokens that ``plain`` never writes (-inf) add nothing, and rounding errors make no negative divergence.
+    """
+    terms = plain.exp() * (plain - own)
+    return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))

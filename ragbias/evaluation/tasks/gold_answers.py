@@ -10,7 +10,7 @@ from torch import Tensor
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.request import Request
-from ragbias.generation.scoring import continuation_ids
+from ragbias.generation.scoring import continuation_ids, kl
 from ragbias.generation.teacher_forcing import teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -36,8 +36,7 @@ class GoldScore:
 
     def divergence(self, plain: GoldScore) -> float:
         """KL(plain || this) of the token after the prompt, in nats."""
-        terms = plain.next_token.exp() * (plain.next_token - self.next_token)
-        return max(0.0, float(terms.where(plain.next_token.isfinite(), 0).double().sum()))
+        return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
         """Whether the most probable token after the prompt is the same."""
