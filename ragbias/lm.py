@@ -28,7 +28,7 @@ from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
-from ragbias.generation.scoring import logprobs_of, more_confident
+from ragbias.generation.scoring import continuation_ids, logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.loading import load
@@ -320,11 +320,9 @@ class DebiasedLM:
         request = self.prepare(prompt, documents, boundaries, method)
         if request.method.asks_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
-        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
-        if not target:
-            raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
+        target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), logprobs_of(self.model, request, target, self.backend), request.report)
+        return Score(target, logprobs_of(self.model, request, target, self.backend), request.report)
 
     # from a prompt to a request
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.calibration_set import Sample
 from ragbias.evaluation.inspect.layer_attention import retrieving
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.generation.request import padded
 from ragbias.methods import AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.evaluation.tasks.random_strings import random_strings
+from ragbias.evaluation.prompts.random_strings import random_strings
 from ragbias.lm import DebiasedLM
 
 

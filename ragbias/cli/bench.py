@@ -11,6 +11,7 @@ from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation import bounds
+from ragbias.evaluation.names import HARNESS_TASK, MMLU, TASK_NAMES
 from ragbias.files import naming
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def bench(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="mdqa, kv-retrieval, longbench, musique, judge, llmbar, lm-eval (mmlu) or tiny."),
+        typer.Option(help=f"{', '.join(TASK_NAMES)}, or {HARNESS_TASK} ({MMLU})."),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
     model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Default: tiny.")] = None,

@@ -32,12 +32,12 @@ def demo(
     """Measure position bias before and after each method on a FAISS index: tiny's, or a real model's on short notes."""
     quiet_libraries()
     if model == "tiny":
-        _taught(model, questions or 40, seed, out, json_path)
+        _tiny_demo(model, questions or 40, seed, out, json_path)
     else:
-        _found(model, questions or 20, seed, out, json_path)
+        _notes_demo(model, questions or 20, seed, out, json_path)
 
 
-def _taught(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
+def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """The embedded model's questions about its own world, with every method."""
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
@@ -65,7 +65,7 @@ def _taught(model: str, questions: int, seed: int, out: Path, json_path: Path | 
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
 
 
-def _found(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
+def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from ragbias.evaluation.experiments.questions import Questions, Track
-    from ragbias.evaluation.tasks.samples import Sample
+    from ragbias.evaluation.prompts.samples import Sample
     from ragbias.lm import DebiasedLM
     from ragbias.methods import Method
 

@@ -21,7 +21,7 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
-    from ragbias.evaluation.measures.aggregates import ACCURACY, JUDGES, LOGPROB
+    from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 

@@ -16,8 +16,9 @@ from rich.segment import Segment
 
 from ragbias.evaluation.report.plain_text import printable
 from ragbias.files import irregular, writing
+from ragbias.models.named import EXPECTED
 
-MODELS = "'tiny', 'smollm2', 'gemma3-270m', a hub name, a folder or a GGUF file."
+MODELS = f"{EXPECTED}."
 PICTURES = (".png", ".svg", ".pdf")
 
 

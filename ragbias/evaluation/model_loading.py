@@ -10,9 +10,7 @@ from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
 from ragbias.models.gguf import is_gguf
-from ragbias.models.named import NAMES
-
-EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
+from ragbias.models.named import EXPECTED, NAMES
 
 
 def load_model(name: str, method: str = "none", dtype: str = "auto") -> DebiasedLM:

@@ -13,7 +13,6 @@ from typing import Any
 from ragbias.call_site import call_site
 from ragbias.errors import ModelFileError
 from ragbias.models import tiny
-from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ PACKAGED = {
     ),
 }
 NAMES = ("tiny", *PACKAGED)
+EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
@@ -76,6 +76,8 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     Raises:
         ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
+    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # takes torch, which help does without
+
     if gguf_file is not None or is_gguf(name):
         return str(dequantised([find_gguf_file(name, gguf_file, **hub)], name))
     if name == "tiny":

@@ -5,10 +5,11 @@ import torch
 
 import ragbias
 from ragbias.calibration.answer_loss import losses
-from ragbias.calibration.calibration_set import Sample, calibration_set
+from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges, papers_layers
-from ragbias.evaluation.tasks.random_strings import random_strings
+from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model

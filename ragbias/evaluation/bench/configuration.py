@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import yaml  # comes with transformers
@@ -14,6 +14,7 @@ from ragbias.checks import Bounds, shown
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import bounds
 from ragbias.evaluation.extras import required
+from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
 from ragbias.evaluation.tasks import TASKS, as_paths, make
 from ragbias.evaluation.tasks.task import Task
 from ragbias.evaluation.validation import complaints
@@ -34,11 +35,6 @@ from pydantic import (  # noqa: E402
     field_validator,
     model_validator,
 )
-
-HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
-ACCURACY: Final = "accuracy"  # what a run measures
-LOGPROB: Final = "logprob"
-MMLU = "mmlu"  # short for lm-eval with this task
 
 
 def _split(value: Any) -> Any:
@@ -170,9 +166,7 @@ class BenchConfiguration(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    measure: Annotated[tuple[Literal["accuracy", "logprob"], ...], BeforeValidator(_split), Field(min_length=1)] = (
-        ACCURACY,
-    )
+    measure: Annotated[tuple[Measure, ...], BeforeValidator(_split), Field(min_length=1)] = (ACCURACY,)
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     limit: Limit | None = None
     batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8

@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.bench.configuration import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case

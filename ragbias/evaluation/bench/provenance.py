@@ -13,9 +13,9 @@ from transformers import AutoConfig
 from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
-from ragbias.evaluation.model_loading import EXPECTED, refuse_irregular
+from ragbias.evaluation.model_loading import refuse_irregular
 from ragbias.models import local_path
-from ragbias.models.named import NAMES
+from ragbias.models.named import EXPECTED, NAMES
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:

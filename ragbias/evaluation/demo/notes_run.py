@@ -1,8 +1,7 @@
 """The demo for a real model: which bias is found in it, on questions about thirty short notes written for this purpose.
 
-The notes (``notes.jsonl``, CC0) are made up, so that a model must read them. Each question's note stands at several
-positions among the notes that MiniLM finds nearest to the question. Measured are the log-probability of the gold
-answer, which shows a bias on few questions, and how often the answer given holds it.
+Each question's note stands at several positions among the notes that MiniLM finds nearest to the question. Measured are
+the log-probability of the gold answer, which shows a bias on few questions, and how often the answer given holds it.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ import json
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib import resources
-from math import inf
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,41 +20,18 @@ import torch
 import transformers
 
 from ragbias.errors import RunError
+from ragbias.evaluation.demo.notes import NotesQA, notes
 from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.measures import bootstrap
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.metrics import best_subspan_em
+from ragbias.evaluation.measures.estimates import curve_figures
+from ragbias.evaluation.measures.gold_probability import NATS, minus_plain
 from ragbias.evaluation.model_loading import load_model
-from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks.gold_answers import gold_score
-from ragbias.evaluation.tasks.orders import arranged, evenly_spread
-from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.files import writing
-from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR
 
 METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
-
-
-@dataclass(frozen=True)
-class Note:
-    """A text, a question that it answers, how the answer begins, and the words that it goes on with."""
-
-    title: str
-    text: str
-    question: str
-    begin: str
-    answer: str
-
-    @property
-    def document(self) -> str:
-        return f"{self.title}\n{self.text}"
-
-
-def notes() -> list[Note]:
-    """All notes."""
-    lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
-    return [Note(**json.loads(line)) for line in lines]
 
 
 @dataclass(frozen=True)
@@ -75,40 +49,6 @@ class NotesSettings:
     documents: int = 10
     positions: int = 5
     seed: int = 0
-
-
-@dataclass(frozen=True)
-class NotesQA(Task):
-    """Questions about notes in the stock prompt, the gold note at each position among the nearest others.
-
-    The answer is begun already: a model that likes whole sentences gives a bare word no probability.
-    """
-
-    lm: DebiasedLM
-    asked: Sequence[Note]
-    others: Sequence[Sequence[str]]
-    positions: Sequence[int]
-
-    name = "notes"
-    max_new_tokens = 8
-    chat = False  # the stock prompt is in the chat template already
-
-    def cases(self) -> Iterator[Case]:
-        for index, (note, others) in enumerate(zip(self.asked, self.others, strict=True)):
-            question = f"{index:06}"
-            for documents, position, _ in arranged(note.document, others, self.positions, 1, question):
-                prompt = stock_prompt(self.lm, documents, note.question)
-                yield Case(
-                    id=f"{question}/{position}",
-                    question=question,
-                    text=f"{prompt}{note.begin}" if prompt[-1:].isspace() else f"{prompt} {note.begin}",
-                    documents=tuple(documents),
-                    answers=(note.answer,),
-                    gold_position=position,
-                )
-
-    def score(self, case: Case, prediction: str) -> float:
-        return best_subspan_em(prediction, case.answers)
 
 
 class NotesDemo:
@@ -178,28 +118,21 @@ def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], No
 
 
 def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
-    found = bootstrap.curve(logprobs, bounds=(-inf, 0))
-    like, ends = bootstrap.differences(logprobs, plain, inf), bootstrap.differences_to_ends(logprobs, plain, inf)
-    at, accuracy = bootstrap.relative(logprobs, plain), bootstrap.curve(right)
+    found, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
+    assert minus is not None  # all methods are asked the same questions
     return {
-        "logprob": {name: found[name][0].as_list() for name in ("mean", "worst", "best", "gap")},
-        "minus_plain_mean": like["mean"].as_list(),
-        "minus_plain_worst": ends["worst"].as_list(),
-        "minus_plain_best": ends["best"].as_list(),
-        "minus_plain_mean_by_position": {str(position): each.as_list() for position, each in at.items()},
-        "accuracy": accuracy["mean"][0].as_list(),
-        "accuracy_by_position": {
-            str(position): each.as_list()
-            for position, each in zip(right.positions, accuracy["by_position"], strict=True)
-        },
+        "logprob": {name: found[name] for name in ("mean", "worst", "best", "gap")},
+        **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
+        "minus_plain_mean_by_position": minus["by_position"],
+        "accuracy": accuracy["mean"],
+        "accuracy_by_position": accuracy["by_position"],
     }
 
 
 def _described(demo: NotesDemo, seconds: float) -> dict[str, Any]:
     """Everything needed to repeat the run."""
-    settings = demo.settings
     return {
-        **{name: getattr(settings, name) for name in ("model", "questions", "documents", "positions", "seed")},
+        **asdict(demo.settings),
         "dtype": str(demo.lm.model.dtype),
         "methods": [str(method) for method in METHODS],
         "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",

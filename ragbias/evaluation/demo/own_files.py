@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ragbias.errors import DataError
 from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.files import irregular
 from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM

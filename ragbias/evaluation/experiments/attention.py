@@ -19,8 +19,9 @@ from torch import Tensor
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position, check_acts_on_attention
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.looks import named_layers
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -70,7 +71,7 @@ class GoldAttention:
         heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
         retrieve = self.retrieval_layers
         shown = {
-            f"gold document, {_named(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
+            f"gold document, {named_layers(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
             "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
         }
         for layer, head in self.best_heads:
@@ -98,12 +99,6 @@ class GoldAttention:
 
     def _numbers(self) -> list[str]:
         return [str(position + 1) for position in self.positions]
-
-
-def _named(layers: list[int]) -> str:
-    if len(layers) <= 4:
-        return f"layer{'s' * (len(layers) > 1)} {', '.join(map(str, layers))}"
-    return f"{len(layers)} of layers {layers[0]} to {layers[-1]}"
 
 
 def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:

@@ -20,8 +20,9 @@ from ragbias.errors import RunError
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.looks import named_layers
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
@@ -58,10 +59,10 @@ class FactorSweep:
             (loss, "loss of the answer (nats per token)", self.loss[0]),
         ):
             lines = {f"factor {factor:g}": line for factor, line in zip(self.factors, values.tolist(), strict=True)}
-            curves(axis, numbered, lines, f"{name}, {_range(self.layers[0])}", where, name.split(" (")[0])
+            curves(axis, numbered, lines, f"{name}, {self._scaled[0]}", where, name.split(" (")[0])
         means, names = self.loss.mean(2), [f"{factor:g}" for factor in self.factors]
         heat_map(swept, means, names, "loss, mean over positions", "factor", "nats per token", "scaled in", white=None)
-        swept.set_yticks(range(len(self.layers)), list(map(_range, self.layers)))
+        swept.set_yticks(range(len(self.layers)), self._scaled)
         halfway = float(means.min() + means.max()) / 2
         for row, values in enumerate(means.tolist()):
             for column, value in enumerate(values):
@@ -72,10 +73,15 @@ class FactorSweep:
     def table(self) -> Table:
         title = "Loss of the answer, and in brackets attention to the gold document"
         table = plain_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
-        for index, layers in enumerate(self.layers):
+        for index, layers in enumerate(self._scaled):
             both = zip(self.loss[index].mean(1).tolist(), self.attention[index].mean(1).tolist(), strict=True)
-            table.add_row(_range(layers), *(f"{loss:.3f} ({attention:.3f})" for loss, attention in both))
+            table.add_row(layers, *(f"{loss:.3f} ({attention:.3f})" for loss, attention in both))
         return table
+
+    @property
+    def _scaled(self) -> list[str]:
+        """The ranges of layers in words."""
+        return [named_layers(range(first, last + 1)) for first, last in self.layers]
 
     def as_dict(self) -> dict[str, Any]:
         return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
@@ -131,11 +137,6 @@ def _gold_by_layer(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
 def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
     logits = continuation_logits(lm.model, sample.prompt, method, sample.answer, lm.backend)
     return torch.nn.functional.cross_entropy(logits, torch.tensor(sample.answer, device=logits.device)).cpu()
-
-
-def _range(layers: Range) -> str:
-    first, last = layers
-    return f"layer {first}" if first == last else f"layers {first} to {last}"
 
 
 def ranges_of(text: str) -> list[Range]:

@@ -18,8 +18,8 @@ from torch import Tensor
 from ragbias.evaluation.experiments.drawing import curves, page
 from ragbias.evaluation.experiments.questions import Track, by_position, check_acts_on_attention
 from ragbias.evaluation.inspect.layer_attention import OTHERS, attention_by_head
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 

@@ -18,8 +18,8 @@ from torch import Tensor
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position
 from ragbias.evaluation.experiments.token_weights import token_weights
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.lm import DebiasedLM
 
 PART = 4  # the most and the least aware are each one part of so many

@@ -27,12 +27,12 @@ from ragbias.evaluation.bounds import STRING_LENGTH
 from ragbias.evaluation.experiments.drawing import curves, page
 from ragbias.evaluation.experiments.questions import Track
 from ragbias.evaluation.inspect.layer_attention import attention_by_head
+from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.evaluation.report.figures.panels import open_frame
 from ragbias.evaluation.report.looks import literal, looks_of
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread
-from ragbias.evaluation.tasks.random_strings import random_strings
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.interventions import HideKeys, Intervened, ShiftPositions
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling

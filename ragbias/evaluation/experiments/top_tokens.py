@@ -18,8 +18,9 @@ from torch import Tensor
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position
 from ragbias.evaluation.experiments.token_weights import token_weights
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.looks import named_layers
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
 from ragbias.methods.siw import HIGHEST, highest_held
@@ -55,10 +56,9 @@ class TopTokens:
             f"gold document at {self.positions[at] + 1}": self.share[at, self.layers].mean(0).tolist()
             for at in sorted({0, middle, len(self.positions) - 1})
         }
-        first, last = self.layers[0], self.layers[-1]
         numbered = list(range(1, count + 1))
         curves(
-            lines, numbered, shown, f"share of the top {HIGHEST:.0%} in documents, layers {first} to {last}",
+            lines, numbered, shown, f"share of the top {HIGHEST:.0%} in documents, {named_layers(self.layers)}",
             "position of the document", "share", (f"dense above {self.threshold:.3f}", self.threshold),
         )  # fmt: skip
         often = "share of prompts in which it is dense"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ragbias.evaluation.audit.position_preference import POSITIONS, positions_of
 from ragbias.evaluation.inspect.layer_attention import View
-from ragbias.evaluation.report.looks import literal, looks_of
+from ragbias.evaluation.report.looks import literal, looks_of, named_layers
 
 RETRIEVES = "▸"
 MOST_TICKS = 20
@@ -131,7 +131,7 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
         aside = 0.06 * (index - (len(views) - 1) / 2)  # equal ones beside another
         at = [position + aside for position in range(len(POSITIONS))]
         look, numbers = looks[label], ", ".join(f"{ratio:.3g}" for ratio in ratios)
-        told = f"{label}: {numbers} (layers {RETRIEVES} {_ranges(view.retrieval_layers)})"
+        told = f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})"
         axis.plot(
             at, np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO), color=look.colour, linestyle=look.dashes,
             marker=look.marker, markerfacecolor=look.filling, label=literal("\n".join(_lines(told, LEGEND))),
@@ -162,7 +162,3 @@ def gold_ratios(view: View) -> list[float]:
 def _lines(text: str, letters: int) -> list[str]:
     """A label in lines, broken after commas as well."""
     return wrap(re.sub(r",(?=\S)", ", ", text), letters)
-
-
-def _ranges(layers: list[int]) -> str:
-    return ", ".join(map(str, layers)) if len(layers) <= 4 else f"{layers[0]} to {layers[-1]}, {len(layers)} of them"

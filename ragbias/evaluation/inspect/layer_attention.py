@@ -14,9 +14,9 @@ from torch import Tensor
 from ragbias.binding import attach
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
-from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.data.questions import Question, check_equally_many
 from ragbias.evaluation.measures.attribution import source
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.interventions import Intervened, Intervention
 from ragbias.lm import DebiasedLM
@@ -128,10 +128,7 @@ def attention_by_layer(
     Raises:
         MethodError: the method votes over several prompts, so there is no one attention.
     """
-    if request.method.asks_several:
-        raise MethodError(
-            f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
-        )
+    check_asks_once(request.method)
     came = request.report.order or range(len(request.tokens.documents))  # of each document in the prompt
     method = request.method
     if interventions:
@@ -238,14 +235,8 @@ def inspect(
                 f"of them question {golds.index(None) + 1}; give their answer or gold, or name a document by its index"
             )
     for label, method in methods.items():
-        if method.asks_several:
-            raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
-    counts = sorted({len(question.documents) for question in questions})
-    if len(counts) != 1:
-        raise DataError(
-            f"the questions have {', '.join(map(str, counts))} documents, and positions among different numbers cannot "
-            "be averaged; give questions with equally many"
-        )
+        check_asks_once(method, label)
+    check_equally_many(questions)
     views: dict[str, View] = {}
     for label, method in methods.items():
         views[label] = before = _view(lm, questions, golds, method, (), partial(progress, label))
@@ -279,6 +270,13 @@ def _view(
             moved.append(torch.stack(each))
         done()
     return View(torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None, len(moved))
+
+
+def check_asks_once(method: Method, label: str = "") -> None:
+    """Raise ``MethodError`` for a method that asks several prompts, whose attention is not one."""
+    if method.asks_several:
+        told = label or method.name
+        raise MethodError(f"{told} answers several prompts, so it has no one attention to show; leave it out")
 
 
 def gold_of(question: Question) -> int | None:

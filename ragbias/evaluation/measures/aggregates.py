@@ -16,15 +16,14 @@ from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import Estimate, alone, curve, estimate, share
+from ragbias.evaluation.measures.estimates import Estimate, curve_figures, differences, share, weighted_share
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
+from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
 
 REFERENCE = "none"
-JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
 LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
-ACCURACY, LOGPROB = "accuracy", "logprob"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
 SCORE = attrgetter("score")
@@ -126,36 +125,16 @@ def _any_asked(scores: Mapping[str, Scores]) -> bool:
 
 
 def _accuracy(scores: Scores) -> dict[str, Any]:
-    """Accuracy by position and what sums it up; worst, best and gap only where there are several positions."""
-    if not scores.questions:
-        nothing = ("worst", "best", "gap", "gap_by_chance")
-        return {"accuracy_by_position": {}, "mean": [None, None, None], **dict.fromkeys(nothing)}
-    figures = curve(scores)
-    several = len(scores.positions) > 1
-    return {
-        "accuracy_by_position": {
-            str(position): figure
-            for position, figure in zip(scores.positions, figures["by_position"], strict=True)
-            if position >= 0
-        },
-        "mean": figures["mean"][0],
-        **{name: figures[name][0] if several else None for name in ("worst", "best", "gap")},
-        "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
-    }
+    """Accuracy by position and what sums it up, see ``curve_figures``."""
+    figures = curve_figures(scores)
+    return {"accuracy_by_position": figures.pop("by_position"), **figures}
 
 
 def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate] | None:
     """To ``none``, on the questions and positions that both have; ``None`` where there is nothing to compare."""
     if label == REFERENCE or REFERENCE not in scores:
         return None
-    own, reference = scores[label].shared(scores[REFERENCE])
-    if not own.size:
-        return None
-    if len(own) >= FEWEST:
-        found = bootstrap.differences(scores[label], scores[REFERENCE])
-        return {name: estimate(interval) for name, interval in found.items()}
-    first, second = bootstrap.point(own), bootstrap.point(reference)
-    return {name: alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
+    return differences(scores[label], scores[REFERENCE])
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
@@ -190,14 +169,12 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _sections(records: Sequence[Record]) -> dict[str, Estimate]:
-    values, found = means(records, SCORE), {}
-    for section, weights in question_weights({each.question: each.group for each in records}).items():
-        own = {question: values[question] for question in weights}
-        if len(own) >= FEWEST:
-            found[section] = estimate(bootstrap.weighted_share(own, weights))
-        else:
-            found[section] = alone(fmean(own.values(), [weights[question] for question in own]))
-    return found
+    values = means(records, SCORE)
+    sections = question_weights({each.question: each.group for each in records})
+    return {
+        section: weighted_share({question: values[question] for question in weights}, weights)
+        for section, weights in sections.items()
+    }
 
 
 def _groups(records: Sequence[Record]) -> dict[str, Any]:

@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.measures.metrics import normalised
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")

@@ -11,9 +11,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.measures.aggregates import ACCURACY, LOGPROB, REFERENCE
+from ragbias.evaluation.measures.aggregates import REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.reward_bench import SECTIONS
+from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.report.plain_text import no_formula, printable
 

@@ -133,8 +133,7 @@ class Judge(Task):
         return not self.explain
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        before = "" if prompt[-1:].isspace() else self.before_answer
-        return [f"{before}[[{letter}]]" for letter in case.answers]
+        return [self.continuation(prompt, f"[[{letter}]]") for letter in case.answers]
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         instruction = EXPLAINED if self.explain else VERDICT_ONLY

@@ -9,7 +9,7 @@ import ragbias
 from ragbias.errors import MethodError
 from ragbias.evaluation.experiments.perturbation import attention_by_factor, channel_states, measure, thirds
 from ragbias.evaluation.experiments.questions import Questions
-from ragbias.evaluation.tasks.random_strings import random_strings
+from ragbias.evaluation.prompts.random_strings import random_strings
 from ragbias.methods import ChannelScaling
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.profiles import Profile

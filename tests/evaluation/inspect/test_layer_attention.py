@@ -199,7 +199,7 @@ def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that
     view.moved[:, 2] = 0
     figure = heat_maps({"none": view, "pine": view}, "title")
     assert {"none: gold document first", "pine: gold document last"} <= set(texts(figure))
-    assert "none: 6, 6, 6 (layers ▸ 0)" in texts(figure)
+    assert "none: 6, 6, 6 (▸ layer 0)" in texts(figure)
     middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none: gold document middle")
     shares = middle.images[0].get_array()
     assert shares[0].tolist() == pytest.approx([0.5, 0.5, 3, 0.5, 0.5])

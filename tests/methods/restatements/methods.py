@@ -1,4 +1,4 @@
-"""The formulas of the methods restated, as views or rules of ``model``; without a line of the package they are for."""
+"""The methods' formulas restated, as views or rules of ``model``, without a line of the package under test."""
 
 import itertools
 import math
