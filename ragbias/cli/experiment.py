@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
-from ragbias.checks import Bounds
+from ragbias.checks import CHANNEL
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ragbias.methods import Method
 
 M = TypeVar("M", bound="Method")
-
-CHANNEL = Bounds(0, 1_000_000)
 
 experiment = typer.Typer(help="Repeat an experiment of the papers, on any model, and draw it.")
 

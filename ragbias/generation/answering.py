@@ -15,7 +15,7 @@ from ragbias.binding import attach
 from ragbias.binding.architectures import window_of
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
-from ragbias.generation.joint import AsTheFirst, Fusion
+from ragbias.generation.joint import CopyFirstSequence, FuseLogits
 from ragbias.generation.memory import memory_told
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request, groups, padded
@@ -110,8 +110,8 @@ def answer(
         chain.insert(1, recorder)  # after the check of the logits, before what samples
     method = requests[0].method
     if isinstance(method, JointMethod):
-        chain.insert(1, Fusion(method))
-        chain.append(AsTheFirst())
+        chain.insert(1, FuseLogits(method))
+        chain.append(CopyFirstSequence())
         method = NoMethod()
     with (
         memory_told([len(prompt.ids) for prompt in prompts], ids.device),

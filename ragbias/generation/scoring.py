@@ -1,17 +1,17 @@
-"""Probabilities of a continuation, without generating an answer."""
+"""Probabilities of one continuation of a prompt, without generating an answer."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.binding import attach
 from ragbias.checks import check_not_cancelled
+from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Request
@@ -32,17 +32,51 @@ def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int],
 def continuation_logits(
     model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, target: Sequence[int], backend: str
 ) -> Tensor:
-    """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated."""
-    with _running(model, method, tokens, backend):
-        ids = torch.tensor([tokens.ids], device=model.device)
-        first = model(ids, use_cache=True, logits_to_keep=1)
-        logits = [first.logits[0]]
-        if len(target) > 1:
-            rest = torch.tensor([target[:-1]], device=model.device)
-            logits.append(model(rest, past_key_values=first.past_key_values, use_cache=True).logits[0])
-    scores = torch.cat(logits).float()
-    RequireFinite()(ids, scores)
-    return scores
+    """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated.
+
+    The last one of the target is not read.
+    """
+    with (
+        memory_told([len(tokens.ids)], model.device),
+        attach(model, method, [tokens.spans], private=True, backend=backend),
+    ):
+        return continued(model, *prefilled(model, tokens.ids), target)
+
+
+def prefilled(model: PreTrainedModel, ids: Sequence[int]) -> tuple[Tensor, DynamicCache]:
+    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache."""
+    prompt = torch.tensor([list(ids)], device=model.device)
+    output = model(prompt, use_cache=True, logits_to_keep=1)
+    logits = output.logits[0, 0].float()
+    RequireFinite()(prompt, logits)
+    return logits, output.past_key_values
+
+
+def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
+    """Logits float32 ``[len(target), V]`` of a target's tokens after a prompt; as of ``prefilled``. Fills the cache."""
+    if len(target) == 1:
+        return first[None]
+    ids = torch.tensor([list(target[:-1])], device=model.device)
+    rest = model(ids, past_key_values=cache, use_cache=True).logits[0].float()
+    RequireFinite()(ids, rest)
+    return torch.cat([first[None], rest])
+
+
+def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
+    """The tokens of a continuation as they follow the text ``before``.
+
+    Raises:
+        ArgumentError: it has none.
+    """
+    head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
+    whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
+    if whole[: len(head)] == head:
+        ids = whole[len(head) :]
+    else:  # a token straddles the border; the answer begins with one of its own, as the prompt is complete
+        ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
+    return ids
 
 
 @torch.no_grad()
@@ -62,30 +96,11 @@ def more_confident(
     sure = []
     for each, tokens in ((NoMethod(), whole), (method, segmented)):
         check_not_cancelled(cancelled)
-        sure.append(_first_logits(model, tokens, each, backend).softmax(-1).amax().item())
+        sure.append(continuation_logits(model, tokens, each, [0], backend).softmax(-1).amax().item())
     plain, other = sure
     if plain >= other:
         return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
     return method, ""
-
-
-@contextmanager
-def _running(model: PreTrainedModel, method: Method, tokens: TokenisedPrompt, backend: str = "auto") -> Iterator[None]:
-    """The model runs one prompt with a method."""
-    with (
-        memory_told([len(tokens.ids)], model.device),
-        attach(model, method, [tokens.spans], private=True, backend=backend),
-    ):
-        yield
-
-
-def _first_logits(model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, backend: str) -> Tensor:
-    """Logits float32 ``[1, V]`` of the token after the prompt."""
-    ids = torch.tensor([tokens.ids], device=model.device)
-    with _running(model, method, tokens, backend):
-        logits: Tensor = model(ids, use_cache=False, logits_to_keep=1).logits[0].float()
-    RequireFinite()(ids, logits)
-    return logits
 
 
 def kl(plain: Tensor, own: Tensor) -> float:

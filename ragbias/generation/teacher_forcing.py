@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
 
 from ragbias.binding import attach, copied_cache
-from ragbias.errors import ArgumentError
-from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Request
+from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
 
 
 @dataclass(frozen=True)
-class Forced:
+class ContinuationScores:
     """What a method makes of given continuations.
 
     Attributes:
@@ -34,7 +33,9 @@ class Forced:
 
 
 @torch.no_grad()
-def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[int]], backend: str = "auto") -> Forced:
+def teacher_forced(
+    model: PreTrainedModel, request: Request, targets: Sequence[Sequence[int]], backend: str = "auto"
+) -> ContinuationScores:
     """The probabilities with which the method would write each target after the prompt, were it to sample.
 
     - Of prompts that are decoded side by side: those of the scores that the method makes of all of them.
@@ -42,8 +43,13 @@ def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[
       each order's answer is sampled. A vote over greedy answers has no probability.
     - Of a method that changes the order of the documents: the plain model's in that order.
 
+    Args:
+        targets: token ids of each continuation, see ``scoring.continuation_ids``; none is empty.
+        backend: what computes the method's attention.
+
     Raises:
         NonFiniteLogitsError: the model produced NaN or infinite logits.
+        MethodError, BackendError, OutOfMemoryError: as of ``DebiasedLM.generate``.
     """
     candidates = request.candidates()
     acting = NoMethod() if request.method.asks_several else request.method
@@ -52,9 +58,9 @@ def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[
         memory_told(lengths, model.device),
         attach(model, acting, [request.tokens.spans], private=True, backend=backend),
     ):
-        prompts = [_entered(model, each.tokens.ids) for each in candidates]
+        prompts = [prefilled(model, each.tokens.ids) for each in candidates]
         first = torch.stack([logits for logits, _ in prompts])
-        return Forced(
+        return ContinuationScores(
             next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
             logprobs=[
                 _logprob(request.method, _continued(model, prompts, target, last=index == len(targets) - 1), target)
@@ -63,47 +69,12 @@ def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[
         )
 
 
-def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
-    """The tokens of a continuation as they follow the text ``before``.
-
-    Raises:
-        ArgumentError: it has none.
-    """
-    head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
-    whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
-    if whole[: len(head)] == head:
-        ids = whole[len(head) :]
-    else:  # a token straddles the border; the answer begins with one of its own, as the prompt is complete
-        ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
-    if not ids:
-        raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
-    return ids
-
-
-def _entered(model: PreTrainedModel, ids: Sequence[int]) -> tuple[Tensor, DynamicCache]:
-    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache."""
-    prompt = torch.tensor([list(ids)], device=model.device)
-    output = model(prompt, use_cache=True, logits_to_keep=1)
-    logits = output.logits[0, 0].float()
-    RequireFinite()(prompt, logits)
-    return logits, output.past_key_values
-
-
 def _continued(
     model: PreTrainedModel, prompts: Sequence[tuple[Tensor, DynamicCache]], target: Sequence[int], last: bool
 ) -> Tensor:
     """Logits float32 ``[prompts, len(target), V]`` of a target's tokens; ``last``: the caches are not needed again."""
-    first = torch.stack([logits for logits, _ in prompts])[:, None]
-    if len(target) == 1:
-        return first
-    ids = torch.tensor([list(target[:-1])], device=model.device)
-    rest = []
-    for _, cache in prompts:
-        own = cache if last else copied_cache(model, cache)
-        rest.append(model(ids, past_key_values=own, use_cache=True).logits[0].float())
-    logits = torch.cat([first, torch.stack(rest)], dim=1)
-    RequireFinite()(ids, logits)
-    return logits
+    own = [(first, cache if last else copied_cache(model, cache)) for first, cache in prompts]
+    return torch.stack([continued(model, first, cache, target) for first, cache in own])
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:

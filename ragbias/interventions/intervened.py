@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.interventions.kinds import Intervention
+from ragbias.interventions.base import Intervention
 from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.none import NoMethod
@@ -50,7 +50,7 @@ class Intervened(AttentionMethod):
         if not interventions:
             raise MethodError("Intervened: no intervention; give at least one, or run the method alone")
         inner = _attention_method(NoMethod() if on is None else on)
-        shifts = any(_overrides(each, "offsets") for each in interventions)
+        shifts = any(each.shifts for each in interventions)
         if shifts and inner.positions != "model":
             raise MethodError(
                 f"shift on {inner.name}: both give positions to the same keys, and a key can have only one; "
@@ -95,7 +95,7 @@ class Intervened(AttentionMethod):
         call = replace(call, project=lambda of, hidden: project(of, self._changed(hidden, call.layer, of)))
         acts = call.layer in self.on.layer_indices(call.n_layers)
         if self.positions == "none" and not (acts and self.on.positions == "none"):
-            call = self._placed(call)
+            call = self._positioned(call)
         changes = self._reweightings(call)
         kept = [change for change in changes if change[0].renormalised]
         others = [change for change in changes if not change[0].renormalised]
@@ -112,7 +112,7 @@ class Intervened(AttentionMethod):
     def _acting_in(self, layer: int) -> list[Intervention]:
         return [each for each in self.interventions if each.acts_in(layer)]
 
-    def _placed(self, call: AttentionCall) -> AttentionCall:
+    def _positioned(self, call: AttentionCall) -> AttentionCall:
         """The call as of a method that leaves positions to the model: queries and keys carry theirs, shifted or not."""
         import torch
 
@@ -156,10 +156,6 @@ class Intervened(AttentionMethod):
             for layout in call.layouts
         ]
         return [list(change) for change in zip(*by_sequence, strict=True)]
-
-
-def _overrides(intervention: Intervention, name: str) -> bool:
-    return getattr(type(intervention), name) is not getattr(Intervention, name)
 
 
 def _attention_method(method: Method) -> AttentionMethod:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ragbias import attention
 from ragbias.errors import MethodError
+from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.base import AttentionMethod
     from ragbias.methods.call import AttentionCall
-
-ROWS = 64  # queries whose scores exist at one time
 
 
 class Reweighting(NamedTuple):
@@ -31,17 +29,18 @@ class Reweighting(NamedTuple):
     renormalised: bool
 
 
-Change = list[Reweighting]  # one for each sequence of a batch
-
-
 def biased(
-    call: AttentionCall, changes: Sequence[Change], query: Tensor, key: Tensor, value: Tensor | None = None
+    call: AttentionCall,
+    changes: Sequence[Sequence[Reweighting]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor | None = None,
 ) -> Tensor:
     """The model's attention ``[batch, Q, H, d]`` with the logarithms of factors added to its scores.
 
     Args:
         call: its scorings do not rotate queries and keys any more.
-        changes: all of them renormalised.
+        changes: each for every sequence of the batch, all of them renormalised.
         query, key, value: as of ``call.plain``.
     """
     value = call.value if value is None else value
@@ -49,33 +48,33 @@ def biased(
     for index, layout in enumerate(call.layouts):
         own = [change[index] for change in changes]
         new, count = query.shape[2], key.shape[2] - layout.pad
-        for rows in _rows(own, count, min(new, count)):
+        for positions in _changed_queries(own, count, min(new, count)):
             scores = attention.segment_scores(
-                query[index][:, rows - count],
+                query[index][:, positions - count],
                 key[index, :, layout.pad :],
-                positions=rows,
+                positions=positions,
                 scoring=call.scorings[index],
-                bounds=(rows * 0, rows + 1),
+                bounds=(positions * 0, positions + 1),
             )
             for each in own:
-                scores[:, each.queries[rows]] += each.factors.log()
-            output[index, rows - count] = attention.weigh(scores, value[index, :, layout.pad :])[0].transpose(0, 1)
+                scores[:, each.queries[positions]] += each.factors.log()
+            output[index, positions - count] = attention.weigh(scores, value[index, :, layout.pad :])[0].transpose(0, 1)
     return output
 
 
-def _rows(changes: Sequence[Reweighting], count: int, new: int) -> Sequence[Tensor]:
-    """The tokens whose weights are changed, among the last ``new`` of ``count``, in parts."""
+def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Sequence[Tensor]:
+    """Positions of the queries whose weights are changed, among the last ``new`` of ``count``, in parts."""
     import torch
 
     if not changes:
         return []
     changed = torch.stack([each.queries for each in changes]).any(0)
-    rows = changed[count - new :].nonzero()[:, 0] + count - new
-    return rows.split(ROWS) if len(rows) else []
+    positions = changed[count - new :].nonzero()[:, 0] + count - new
+    return positions.split(QUERIES_AT_ONCE) if len(positions) else []
 
 
-def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Change]) -> Tensor:
-    """A method's output with changed weights.
+def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
+    """A method's output with changed weights, where each change has an entry for every sequence of the batch.
 
     It is linear in the values, whatever the method does. So multiplying the values of keys multiplies the weights on
     them, and the attention of ones is the sum of the weights.

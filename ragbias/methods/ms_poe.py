@@ -63,7 +63,7 @@ class MsPoE(AttentionMethod):
     needs_documents = False
     needs_rotary = True
     default_layers = "third to last"
-    cost = "one row of scores in the prefill; one rotation of queries and keys"
+    cost = "the scores of one query in the prefill; one rotation of queries and keys"
     source = "Zhang et al., arXiv 2403.04797"
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class MsPoE(AttentionMethod):
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return shape.width * lengths.total if self.heads in MEASURED else 0  # one row of scores
+        return shape.width * lengths.total if self.heads in MEASURED else 0  # the scores of one query
 
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, partial(self._ratios, call.layer))

@@ -37,7 +37,7 @@ def is_gguf(name: str) -> bool:
     return name.endswith(".gguf")
 
 
-def located(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
+def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
     """The GGUF file on disk, from the hub if need be.
 
     Args:
@@ -84,7 +84,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
                 f"model {name!r} is a GGUF file, and {package}, which reads such files, is not installed; install it "
                 "with: pip install 'ragbias[gguf]'"
             )
-    with _keeping(name, copies):
+    with _write_errors(name, copies):
         copies.mkdir(parents=True, exist_ok=True)
         with FileLock(copies / ".lock"):  # one process writes, others wait
             if not copy.is_dir():
@@ -127,7 +127,7 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
     shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
     begun.mkdir()
     try:
-        with _whole(parts, begun) as file:
+        with _joined_parts(parts, begun) as file:
             _write(file, name, begun)
         for written in begun.iterdir():
             sync(written)
@@ -138,7 +138,7 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
 
 
 @contextmanager
-def _whole(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
+def _joined_parts(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
     """One file of all parts, there as long as it is read."""
     if len(parts) == 1:
         yield parts[0]
@@ -209,7 +209,7 @@ def _readable(file: Path, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _keeping(name: str, folder: Path) -> Iterator[None]:
+def _write_errors(name: str, folder: Path) -> Iterator[None]:
     """Say in one line that the copy cannot be written."""
     try:
         yield

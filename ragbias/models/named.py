@@ -76,17 +76,17 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     Raises:
         ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
-    from ragbias.models.gguf import dequantised, is_gguf, located  # takes torch, and help lists the names without
+    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # takes torch, which help does without
 
     if gguf_file is not None or is_gguf(name):
-        return str(dequantised([located(name, gguf_file, **hub)], name))
+        return str(dequantised([find_gguf_file(name, gguf_file, **hub)], name))
     if name == "tiny":
         return str(tiny.path())
     if name not in PACKAGED:
         return name
     model = PACKAGED[name]
     if model.terms:
-        _say(f"{name}: {model.terms}")
+        _warn_once(f"{name}: {model.terms}")
     parts = model.parts(name)
     return str(dequantised(parts, name)) if parts else model.hub
 
@@ -97,7 +97,7 @@ def installed(name: str) -> bool:
 
 
 @cache
-def _say(text: str) -> None:
+def _warn_once(text: str) -> None:
     warnings.warn(text, stacklevel=call_site()[0])
 
 

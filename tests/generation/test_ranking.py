@@ -1,11 +1,10 @@
-"""``ragbias.rank``, and the query that ``icr`` takes out of a prompt of text."""
+"""``ragbias.rank``."""
 
 import pytest
 import torch
 
 import ragbias
 from ragbias.errors import ArgumentError, EmptyDocumentError, MethodError, SpanError, UnknownMethodError
-from ragbias.generation.ranking import without_query
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments
@@ -120,26 +119,6 @@ def test_methods_that_measure_nothing_have_no_scores(llama):
 def test_what_cannot_be_ranked_is_refused(llama, method, given, error, reason):
     with pytest.raises(error, match=reason):
         ragbias.rank(llama, method, **{"ids": IDS, "spans": SPANS, **given})
-
-
-@pytest.mark.parametrize(
-    ("suffix", "expected"),
-    [
-        ("Question: Who sings?\nAnswer:", "Question: N/A\nAnswer:"),
-        (
-            "\n\nAnswer briefly.\nQUERY :  who \n<|end|>\n<|go|>\n",
-            "\n\nAnswer briefly.\nQUERY :  N/A \n<|end|>\n<|go|>\n",
-        ),
-        ("Example question: a\nQuestion: b<|end|>", "Example question: a\nQuestion: N/A<|end|>"),
-        ("\nShort.\n Who of them sings?  \n", "\nShort.\n N/A  \n"),
-        ("Who?<|end|>assistant of many words<|go|>", "Who?<|end|>N/A<|go|>"),
-        ("Question:\nAnswer", "N/A\nAnswer"),
-        (" \n<|end|>", None),
-        ("", None),
-    ],
-)
-def test_the_query_is_what_is_labelled_so_or_the_longest_line(suffix, expected):
-    assert without_query(suffix, ["<|end|>", "<|go|>"]) == expected
 
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]

@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 import torch
-from methods import restatements as slow
-from methods.restatements import by_view
+from methods.restatements import methods as slow
+from methods.restatements.model import AttentionLayer, Sequence, by_view, restated_logits
 
 import ragbias
 from ragbias.interventions import (
@@ -34,7 +34,7 @@ from support.segments import Segments, padded
 
 FED = [17, 203, 5, 88]
 IDS, SPANS = Segments([8, 15, 6, 11], seed=1).plain  # tokens 0-7, documents 7-15-30-36-47, question 47-56
-SEQUENCE = slow.Sequence(IDS[0].tolist() + FED, IDS.shape[1], SPANS)
+SEQUENCE = Sequence(IDS[0].tolist() + FED, IDS.shape[1], SPANS)
 END = len(SEQUENCE.ids)
 
 
@@ -95,7 +95,7 @@ def weighted(rule, queries, keys, factor, renormalise=True, layers=(0, 3)):
 def with_channel(rule, channel, change, of="both", layers=(0, 3)):
     """A rule whose queries, keys or both come from states with a changed channel."""
 
-    class Changed(slow.AttentionLayer):
+    class Changed(AttentionLayer):
         def query_key(self, hidden):
             changed = hidden.clone()
             changed[:, channel] = change(hidden[:, channel])
@@ -233,7 +233,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_intervention_equals_its_restatement(case):
     interventions, on, rule = CASES[case]
-    wanted = slow.restated_logits(model(), SEQUENCE, rule)
+    wanted = restated_logits(model(), SEQUENCE, rule)
     assert (wanted - unchanged(on))[47:].abs().max() > 2e-3
     assert_equal(intervened_logits(*interventions, on=on), wanted)
 
@@ -277,7 +277,7 @@ def test_siws_rule_for_the_documents_it_finds():
     found = SIW(dense=0.3, sparse=2.0, layers=(1, 1))
     rule = slow.siw(SEQUENCE, 0.3, 2.0, layers=(1, 1))
     SEQUENCE.decisions.clear()
-    slow.restated_logits(model(), SEQUENCE, rule)
+    restated_logits(model(), SEQUENCE, rule)
     dense = tuple(index for index, is_dense in enumerate(SEQUENCE.decisions[-1].outcome) if is_dense)
     assert 0 < len(dense) < 4
     given = intervened_logits(ScaleInitialToken(dense, within=0.3, elsewhere=2.0, layers=(1, 1)))

@@ -130,13 +130,13 @@ def test_interventions_from_text():
 
 def test_documents_are_found_where_a_method_put_them():
     order = [2, 0, 1]
-    assert HideKeys("question", "gold").located(0, order) == HideKeys("question", 1)
-    assert ScaleInitialToken((0, 2), within=0.5).located(None, order) == ScaleInitialToken((1, 0), within=0.5)
-    assert ShiftPositions((3, 9), 1).located(None, order) == ShiftPositions((3, 9), 1)
+    assert HideKeys("question", "gold").resolved(0, order) == HideKeys("question", 1)
+    assert ScaleInitialToken((0, 2), within=0.5).resolved(None, order) == ScaleInitialToken((1, 0), within=0.5)
+    assert ShiftPositions((3, 9), 1).resolved(None, order) == ShiftPositions((3, 9), 1)
     with pytest.raises(MethodError, match="gold: the document with the answer is not known"):
-        HideKeys("question", "gold").located(None, order)
+        HideKeys("question", "gold").resolved(None, order)
     with pytest.raises(MethodError, match="document 3: the prompt has 3 documents; expected 0 to 2"):
-        HideKeys("question", 3).located(None, order)
+        HideKeys("question", 3).resolved(None, order)
 
 
 def test_an_intervention_runs_as_a_method_of_a_language_model(llama, byte_tokenizer):

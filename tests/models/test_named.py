@@ -61,7 +61,7 @@ def test_without_the_package_the_hub_is_asked_and_an_error_tells_how_to_install_
 
 
 def test_terms_are_said_once(no_packages):
-    named._say.cache_clear()
+    named._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="Gemma Terms of Use found at ai.google.dev/gemma/terms"):
         assert local_path("gemma3-270m") == "google/gemma-3-270m"
     with warnings.catch_warnings():

@@ -54,7 +54,7 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
             seconds = (time.perf_counter() - begin) / len(unit.cases)
             if LOGPROB in unit.measures:
                 plain = plain or _golds(unit, lm, NoMethod())
-                golds = plain if isinstance(method, NoMethod) else _golds(unit, lm, method)
+                golds = plain if method == NoMethod() else _golds(unit, lm, method)
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error

@@ -30,7 +30,7 @@ from ragbias.evaluation.prompts.samples import (
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method, NoMethod
+from ragbias.methods import Method, NoMethod
 
 DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
 TASKS = (*DRAWN, "mdqa", "data")
@@ -119,5 +119,5 @@ def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[
 
 def check_acts_on_attention(method: Method) -> None:
     """Raise ``MethodError`` for a method that would not be seen in the model's attention."""
-    if not isinstance(method, (AttentionMethod, NoMethod)):
+    if method.acts_on != "attention" and method != NoMethod():
         raise MethodError(f"{method.name} leaves attention alone; an experiment shows none or a method that acts on it")

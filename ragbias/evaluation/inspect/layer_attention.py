@@ -133,7 +133,7 @@ def attention_by_layer(
     method = request.method
     if interventions:
         inside = method if isinstance(method, AttentionMethod) else None
-        method = Intervened(*(each.located(gold, came) for each in interventions), on=inside)
+        method = Intervened(*(each.resolved(gold, came) for each in interventions), on=inside)
     mass = attention_by_head(lm, request.tokens, method).mean(1)
     return mass[:, sorted(range(len(came)), key=came.__getitem__)]
 

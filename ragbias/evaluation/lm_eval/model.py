@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ragbias import debias, methods
 from ragbias.errors import RunError
+from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method
 from ragbias.models import local_path
 
@@ -142,12 +143,7 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     def _after(self, context: list[int], continuation: list[int]) -> Tensor:
         """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
         with debias(self.model, self.method):
-            output = self.model(self._ids(context), use_cache=True, logits_to_keep=1)
-            logits = [output.logits[0]]
-            if len(continuation) > 1:
-                rest = self._ids(continuation[:-1])
-                logits.append(self.model(rest, past_key_values=output.past_key_values, use_cache=True).logits[0])
-        return torch.cat(logits)
+            return continued(self.model, *prefilled(self.model, context), continuation)
 
     @torch.no_grad()
     def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
