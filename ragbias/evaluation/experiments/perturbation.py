@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator
 from rich.table import Table
 from torch import Tensor
 
@@ -69,6 +70,7 @@ class Perturbations:
         title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
         label = f"mean over strings, {width} positions each" if width > 1 else "mean over strings"
         curves(axis, middles, lines, title, "position", label, markers=False, from_zero=False)
+        axis.xaxis.set_major_locator(AutoLocator())  # positions of four digits
         axis.axvspan(*found.span, color="#dddddd", zorder=0)
 
     def table(self) -> Table:
