@@ -217,7 +217,8 @@ def perturbation(
     """A positional channel with the causal mask perturbed, with the position ids, and scaled by factors."""
     from dataclasses import replace
 
-    from ragbias.evaluation.experiments.perturbation import PAPERS_LENGTH, measure
+    from ragbias.evaluation.experiments.channel_curves import PAPERS_LENGTH
+    from ragbias.evaluation.experiments.perturbation import measure
     from ragbias.evaluation.experiments.questions import Questions
     from ragbias.methods.profiles import find
 

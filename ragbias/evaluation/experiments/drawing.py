@@ -64,14 +64,21 @@ def curves(
     x_label: str,
     y_label: str,
     level: tuple[str, float] | None = None,
+    markers: bool = True,
+    from_zero: bool = True,
 ) -> None:
-    """A line for each label, and a level one that is named, with a legend below the panel."""
+    """A line for each label, and a level one that is named, with a legend below the panel.
+
+    Args:
+        markers: whether the points are marked.
+        from_zero: whether the panel reaches down to 0.
+    """
     looks = looks_of(lines)
     for label, values in lines.items():
         look = looks[label]
         axis.plot(
-            x, values, color=look.colour, linestyle=look.dashes, marker=look.marker, markerfacecolor=look.filling,
-            markersize=4.5, linewidth=1.3, label=literal(label),
+            x, values, color=look.colour, linestyle=look.dashes, marker=look.marker if markers else "",
+            markerfacecolor=look.filling, markersize=4.5, linewidth=1.3, label=literal(label),
         )  # fmt: skip
     if level is not None:
         axis.axhline(level[1], color="#777777", linewidth=1, label=literal(level[0]))
@@ -80,6 +87,7 @@ def curves(
     axis.set_ylabel(y_label, fontsize=9)
     axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
     axis.tick_params(labelsize=8)
-    axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+    if from_zero:
+        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     open_frame(axis)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, handlelength=4, fontsize=8.5)

@@ -292,7 +292,7 @@ def test_command_draws_and_writes(tmp_path, cli):
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]
-    by_place = [each["gold"][1] for each in found["pine"]["gold_by_position"].values()]
-    assert by_place == pytest.approx([by_place[0]] * 3) and by_place[0] > 0.1
+    by_position = [each["gold"][1] for each in found["pine"]["gold_by_position"].values()]
+    assert by_position == pytest.approx([by_position[0]] * 3) and by_position[0] > 0.1
     assert len(found["pine"]["attention"]) == 4 and len(found["pine"]["attention"][0]) == 6
     assert found["none"]["retrieval_layers"] == [1]  # one layer of tiny looks documents up
