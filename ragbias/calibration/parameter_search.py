@@ -88,7 +88,8 @@ def search_parameters(
 
     Returns:
         ``method`` (as it is typed), ``by``, ``tried`` (settings with divergence and loss, the best first), ``check``
-        (plain, start and best on prompts that had no part in the choice), ``settings``.
+        (plain, start and best on prompts that had no part in the choice), ``beats_plain`` (whether the best one's loss
+        is lower there; None where the loss does not choose), ``settings``.
 
     Raises:
         MethodError, RunError, OSError: as of ``calibrate``.
@@ -100,7 +101,8 @@ def search_parameters(
     partial_results = PartialResults(out, plan.as_dict(), restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, plan.method, partial_results, progress)
     best = search.descend(Comparison(lm, data.choose))
-    tried = sorted(search.tried.values(), key=lambda found: found[search.space.by])
+    chosen = search.tried[str(best)]
+    tried = sorted(search.tried.values(), key=lambda found: (found[search.space.by], found is not chosen))
     unseen = Comparison(lm, data.check)
     check = {
         name: search.measured(f"check {name}", unseen, method)
@@ -113,6 +115,7 @@ def search_parameters(
         "by": search.space.by,
         "tried": tried,
         "check": check,
+        "beats_plain": check["best"]["loss"] < check["plain"]["loss"] if search.space.by == "loss" else None,
         "settings": {**plan.as_dict(), "samples": len(data.choose), "check_samples": len(data.check)},
     }
     record = {name: rounded(value) for name, value in record.items()}

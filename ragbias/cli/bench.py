@@ -46,7 +46,7 @@ def bench(
         int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
     ] = None,
     measure: Annotated[
-        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or both. Default: accuracy.")
+        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,

@@ -187,7 +187,7 @@ def factors(
     from ragbias.methods import ChannelScaling
 
     asked = Questions(task, questions, limit, documents, depths, seed)
-    chosen, ranges = _of_class(method, model, ChannelScaling), ranges_of(layers) if layers else None
+    chosen, ranges = _of_class(method, model, ChannelScaling), None if layers is None else ranges_of(layers)
     numbers = factors_of(swept)
     _carry_out(
         lambda lm, samples, track: measure(lm, samples, chosen, numbers, ranges, track),

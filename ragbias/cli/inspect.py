@@ -24,7 +24,9 @@ def inspect(
     methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
     intervene: Annotated[
         list[str] | None,
-        typer.Option(help="One more row for each method, with e.g. hide(queries=question,keys=gold). Can be repeated."),
+        typer.Option(
+            help="One more row for each method, e.g. scale-attention(queries=question,keys=gold,factor=2). Repeatable."
+        ),
     ] = None,
     limit: Annotated[int | None, whole(bounds.QUESTIONS, "Take the first questions only.")] = None,
     json_path: JsonPath = None,

@@ -14,8 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.binding import attach
+from ragbias.binding.architectures import window_of
 from ragbias.checks import check_each_once, check_not_cancelled, shown
-from ragbias.errors import ArgumentError, MethodError, SpanError
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
 from ragbias.generation.memory import memory_told
 from ragbias.generation.query_text import without_query
 from ragbias.generation.request import Origin
@@ -135,16 +136,20 @@ def rank(
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ids or ``calibration_ids`` are no such prompt.
+        ArgumentError: ids or ``calibration_ids`` are no such prompt, or not of the model's vocabulary.
+        PromptTooLongError: they are longer than the model's window.
+        WrongTypeError: ``model`` is no transformers model.
         SpanError: spans overlap, are not ascending, lie outside the prompt or leave no token after them.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not known to be right.
     """
-    resolved = methods.get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    if not isinstance(model, PreTrainedModel):
+        raise WrongTypeError(f"model={shown(model)}; expected a transformers model, as DebiasedLM.model is")
+    resolved = methods.get(method, model.config._name_or_path)
     if not isinstance(resolved, ReorderingMethod):
         names = ", ".join(name for name, each in methods.METHODS.items() if issubclass(each, ReorderingMethod))
         raise MethodError(f"{resolved.name} does not reorder documents; rank takes {names}")
-    prompt = _listed("ids", ids)
+    prompt = _listed("ids", ids, model)
     given = check_spans(spans, len(prompt))
     if given != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
         raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
@@ -152,7 +157,7 @@ def rank(
         raise SpanError(
             f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
         )
-    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids)
+    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids, model)
     scorer = ModelAttention(model, prompt, given, lambda: without)
     return ranking_of(resolved, [prompt[begin:end] for begin, end in given], scorer)
 
@@ -171,13 +176,22 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
     return found
 
 
-def _listed(name: str, ids: Sequence[int] | Tensor) -> list[int]:
-    tensor = torch.as_tensor(ids)
+def _listed(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> list[int]:
+    try:
+        tensor = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ArgumentError(f"{name}={shown(ids)}; expected token ids, [T] or [1, T]") from error
     if tensor.dim() == 2 and len(tensor) == 1:
         tensor = tensor[0]
-    if tensor.dim() != 1 or tensor.is_floating_point() or not len(tensor):
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if tensor.dim() != 1 or not whole or not len(tensor):
         raise ArgumentError(
             f"{name} of shape {list(tensor.shape)}, {tensor.dtype}; expected whole numbers [T] or [1, T]"
         )
     listed: list[int] = tensor.tolist()
+    vocabulary: int = model.config.get_text_config().vocab_size
+    if wrong := [token for token in listed if not 0 <= token < vocabulary]:
+        raise ArgumentError(f"{name}: token {wrong[0]}; expected one of the vocabulary, 0 to {vocabulary - 1}")
+    if len(listed) > (window := window_of(model.config)):
+        raise PromptTooLongError(f"{name}: {len(listed)} tokens, but the model's window has {window}; give fewer")
     return listed

@@ -12,6 +12,7 @@ from ragbias.interventions.base import Intervention
 from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.none import NoMethod
+from ragbias.methods.parse import get
 from ragbias.methods.plain import PlainAttention
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Intervened(AttentionMethod):
 
     Args:
         interventions: one or more.
-        on: the method. Positions can be shifted only where it leaves them to the model.
+        on: the method, by name or an instance; None: the plain model. Positions can be shifted only where it leaves
+            them to the model.
     """
 
     interventions: tuple[Intervention, ...]
@@ -43,7 +45,7 @@ class Intervened(AttentionMethod):
     cost = "that of its method again, up to twice for each change of weights"
     source = "Yu et al., arXiv 2406.02536; Qiang et al., arXiv 2512.13109"
 
-    def __init__(self, *interventions: Intervention, on: Method | None = None) -> None:
+    def __init__(self, *interventions: Intervention, on: str | Method | None = None) -> None:
         for each in interventions:
             if not isinstance(each, Intervention):
                 raise MethodError(f"Intervened: {each!r} is no intervention; expected e.g. HideKeys('question', 2)")
@@ -158,7 +160,8 @@ class Intervened(AttentionMethod):
         return [list(change) for change in zip(*by_sequence, strict=True)]
 
 
-def _attention_method(method: Method) -> AttentionMethod:
+def _attention_method(given: str | Method) -> AttentionMethod:
+    method = get(given)
     if method.acts_on == "nothing":
         return PlainAttention()
     if not isinstance(method, AttentionMethod) or method.selective:

@@ -59,7 +59,7 @@ class ParallelExperts(JointMethod):
         if not isinstance(self.prior, (list, tuple)):
             raise MethodError(f"pced: prior={self.prior!r}; expected a list with a number for each document, or None")
         for index, value in enumerate(self.prior):
-            check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 1e12))
+            check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 10**12))
         object.__setattr__(self, "prior", tuple(self.prior))
         object.__setattr__(self, "invariant", False)
 

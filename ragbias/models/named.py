@@ -83,6 +83,8 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     if name == "tiny":
         return str(tiny.path())
     if name not in PACKAGED:
+        if (folder := Path(name)).is_dir() and not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
+            raise ModelFileError(f"{name!r} is a folder of GGUF files; name one of them, as its path or as gguf_file=")
         return name
     model = PACKAGED[name]
     if model.terms:

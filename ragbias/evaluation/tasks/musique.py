@@ -67,6 +67,8 @@ class MuSiQue(Task):
 
     def _cases_of(self, line: Line, question: str) -> Iterator[Case]:
         asked, answers = line.text("question"), line.texts("answers")
+        if not all(answer.strip() for answer in answers):
+            raise line.error("'answers' holds an empty text; fill it in, or leave the line out")
         passages = [self._passage(context, answers) for context in line.objects("ctxs")]
         for order, arranged in enumerate(orders_of(passages, self.orders, f"{self.seed} {question}")):
             yield Case(
