@@ -5,6 +5,7 @@ import torch
 
 import ragbias
 from ragbias.errors import ArgumentError, EmptyDocumentError, MethodError, SpanError, UnknownMethodError
+from ragbias.generation.ranking import ModelAttention
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments
@@ -90,6 +91,20 @@ def test_separators_between_documents_stay_and_are_no_part_of_the_query():
 def test_a_document_of_one_token_is_scored_by_it(llama):
     found = ragbias.rank(llama, "icr", IDS, [(6, 7), (7, BEGIN)], WITHOUT)
     assert found.scores[0] != 0 and found.scores[0] == found.scores[0]
+
+
+def test_the_prompt_without_the_query_is_made_for_the_contrast_only(llama):
+    made = []
+
+    def without_query():
+        made.append("once")
+        return WITHOUT[0].tolist()
+
+    scorer = ModelAttention(llama, IDS[0].tolist(), SPANS, without_query)
+    scorer(range(len(SPANS)))
+    assert made == []
+    scorer.contrast()
+    assert made == ["once"]
 
 
 def test_methods_that_measure_nothing_have_no_scores(llama):
