@@ -74,6 +74,17 @@ def test_the_plain_model_runs_each_prompt_once(few, scored, tmp_path):
     assert scored.count("ape") == len(record["tried"]) * samples + 2 * checked
 
 
+def test_a_search_by_loss_that_does_not_help_says_so_and_ends_with_exit_code_1(cli, monkeypatch, tmp_path):
+    space = SPACES["position-interpolation"]
+    only_plain = SearchSpace({"first": (1.0,), "last": (1.0,)}, space.start, space.method, space.by)
+    monkeypatch.setitem(SPACES, "position-interpolation", only_plain)
+    sizes = [f"--{name}={value}" for name, value in SMALL.items()]
+    out = tmp_path / "p.json"
+    code, said, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
+    assert code == 1 and "no better than the plain model" in said
+    assert json.loads(out.read_text())["beats_plain"] is False
+
+
 def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
     settings = CalibrationSettings("tiny", method="ape", **SMALL)
     logits, calls = parameter_search.continuation_logits, []

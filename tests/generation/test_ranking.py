@@ -4,7 +4,15 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.errors import ArgumentError, EmptyDocumentError, MethodError, SpanError, UnknownMethodError
+from ragbias.errors import (
+    ArgumentError,
+    EmptyDocumentError,
+    MethodError,
+    PromptTooLongError,
+    SpanError,
+    UnknownMethodError,
+    WrongTypeError,
+)
 from ragbias.generation.ranking import ModelAttention
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
 from support.random_models import FAMILIES, random_model
@@ -123,6 +131,12 @@ def test_methods_that_measure_nothing_have_no_scores(llama):
         ("icr", {"calibration_ids": IDS[:, :BEGIN]}, ArgumentError, "expected both to go on after the documents"),
         ("attention-sorting", {"ids": IDS[0].float()}, ArgumentError, "float32; expected whole numbers"),
         ("attention-sorting", {"ids": IDS.repeat(2, 1)}, ArgumentError, r"ids of shape \[2, 47\]"),
+        ("attention-sorting", {"ids": "abc"}, ArgumentError, "ids='abc'; expected token ids"),
+        ("attention-sorting", {"ids": [[1, 2], [3]]}, ArgumentError, "expected token ids"),
+        ("attention-sorting", {"ids": [True] * 47}, ArgumentError, "torch.bool; expected whole numbers"),
+        ("attention-sorting", {"ids": [-5] * 47}, ArgumentError, "token -5; expected one of the vocabulary, 0 to 299"),
+        ("attention-sorting", {"ids": [5] * 5000}, PromptTooLongError, "5000 tokens, but the model's window has 4096"),
+        ("icr", {"calibration_ids": [300] * 47}, ArgumentError, "calibration_ids: token 300"),
         ("attention-sorting", {"spans": []}, SpanError, "needs a document"),
         ("attention-sorting", {"spans": [(6, 47)]}, SpanError, "a token after the last one"),
         ("attention-sorting", {"spans": [(14, 19), (6, 14)]}, SpanError, "not ascending"),
@@ -137,6 +151,12 @@ def test_what_cannot_be_ranked_is_refused(llama, method, given, error, reason):
 
 
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]
+
+
+@pytest.mark.parametrize("model", ["tiny", None, torch.nn.Linear(2, 2)], ids=["name", "none", "layer"])
+def test_what_is_no_model_is_named(model):
+    with pytest.raises(WrongTypeError, match="expected a transformers model"):
+        ragbias.rank(model, "attention-sorting", IDS, SPANS)
 
 
 def test_the_model_answers_on_documents_in_the_order_of_icr(byte_tokenizer):

@@ -51,6 +51,7 @@ IDS, SPANS = Segments([8, 6], prefix=0).plain  # documents 0-8-14, question 14-2
         (lambda: ScaleInitialToken(0, token=-1), "token=-1; expected a whole number"),
         (lambda: SIW(outside="none"), "siw: outside='none'; expected one of 'sparse', 'keep'"),
         (lambda: Intervened(), "no intervention; give at least one"),
+        (lambda: Intervened(HideKeys(1, 2), on="icr"), "icr: interventions act inside"),
         (lambda: Intervened(Pine()), r"Pine\(.*\) is no intervention; expected"),
         (lambda: Intervened(HideKeys(1, 2), on=AttentionSorting()), "attention-sorting: interventions act inside"),
         (lambda: Intervened(HideKeys(1, 2), on=RoToR(selective=True)), "rotor: interventions act inside"),

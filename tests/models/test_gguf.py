@@ -62,6 +62,29 @@ def test_threads_make_one_copy_and_a_half_written_one_is_not_used(file, copies, 
     assert only(copies) == list(folders)
 
 
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors", "tokenizer.json", "files.json"])
+def test_a_copy_that_lost_a_file_is_made_again(file, copies, lost):
+    copy = gguf.dequantised([file], "small")
+    (copy / lost).unlink()
+    assert gguf.dequantised([file], "small") == copy and (copy / lost).exists()
+
+
+def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(file, tmp_path):
+    for name in ("UPPER.GGUF", "no-suffix"):
+        shutil.copy(file, tmp_path / name)
+        assert load_tokenizer(str(tmp_path / name), {}).chat_template == TEMPLATE
+    with pytest.raises(ModelFileError, match="is a folder of GGUF files; name one of them"):
+        DebiasedLM.from_pretrained(str(file.parent))
+    with pytest.raises(ModelFileError, match="gguf_file=5; expected the name of a file"):
+        DebiasedLM.from_pretrained(str(file.parent), gguf_file=5)
+
+
+def test_a_home_folder_that_is_not_there_is_told(file, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", "~nobody-has-this-name/x")
+    with pytest.raises(ModelFileError, match="name another folder in the environment variable RAGBIAS_CACHE"):
+        gguf.dequantised([file], "small")
+
+
 def test_parts_are_put_together_and_a_changed_file_gets_a_copy_of_its_own(file, copies, tmp_path):
     content = file.read_bytes()
     parts = [tmp_path / "part0", tmp_path / "part1"]

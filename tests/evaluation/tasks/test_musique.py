@@ -81,6 +81,7 @@ def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
     [
         ({"ctxs": []}, "'ctxs' is an empty list"),
         ({"ctxs": [{"title": "", "text": " "}]}, r"ctxs\[0\]: 'text' is empty"),
+        ({"answers": [" "]}, "'answers' holds an empty text"),
         ({"answers": "Mara"}, "'answers' is \"Mara\"; expected a list"),
     ],
 )
