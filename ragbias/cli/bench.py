@@ -95,6 +95,8 @@ def bench(
     task_options = {key: value for key, value in options.items() if value is not None}
     settings = _settings(files or [], task or [], task_options, changes)
     try:
+        if not console.is_terminal:  # where a bar shows
+            console.print("Reading the data, loading the model ...")
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:

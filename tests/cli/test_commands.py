@@ -65,6 +65,7 @@ def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
     process = subprocess.Popen(
         [*command, f"--out={tmp_path / 'run'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    assert process.stdout.readline() == "Reading the data, loading the model ...\n"
     assert process.stdout.readline() == "tiny tiny ...\n"  # it has answered the first questions
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)
