@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -14,7 +14,7 @@ from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
-from ragbias.evaluation.tasks.task import Answer, Case
+from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.report import Report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod

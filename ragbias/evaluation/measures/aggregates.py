@@ -206,8 +206,8 @@ def _copied(records: Sequence[Record]) -> list[str]:
     if not labels:
         return []
     return [
-        f"Asked in one order of the same documents, and copied to the others, as invariant methods: {', '.join(labels)}. "
-        "That they do not depend on the order is taken for granted here, not measured."
+        f"Asked in one order of the same documents, and copied to the others: {', '.join(labels)}. "
+        "That these methods are invariant is taken for granted here, not measured."
     ]
 
 
