@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
-from ragbias.checks import check_choice
+from ragbias.checks import check_choice, check_whole_between
 from ragbias.methods.arithmetic import causal_pairs, visible_pairs
-from ragbias.methods.base import LayerRange, in_layers, layers_of
+from ragbias.methods.base import LAYERS, LayerRange, in_layers, layers_of
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         fixed = "'canonical': a fixed order by token ids; 'input': no re-assignment, which is not invariant"
         check_choice("pine: order", self.order, get_args(Order), fixed)
+        check_whole_between("pine: from_layer", self.from_layer, LAYERS)
+        if self.to_layer is not None:
+            check_whole_between("pine: to_layer", self.to_layer, LAYERS)
         if self.order == "input":
             object.__setattr__(self, "invariant", False)
 
@@ -76,7 +79,7 @@ class Pine(SegmentMethod):
         return in_layers((self.from_layer, self.to_layer), layer)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        layers_of("pine: from_layer and to_layer, as", (self.from_layer, self.to_layer), n_layers)
+        layers_of("pine, from_layer and to_layer as a range of", (self.from_layer, self.to_layer), n_layers)
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
