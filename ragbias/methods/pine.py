@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
+from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs, visible_pairs
-from ragbias.methods.base import LAYERS, LayerRange, in_layers, layers_of
+from ragbias.methods.base import LAYERS, LayerRange, in_layers
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
@@ -79,7 +80,12 @@ class Pine(SegmentMethod):
         return in_layers((self.from_layer, self.to_layer), layer)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        layers_of("pine, from_layer and to_layer as a range of", (self.from_layer, self.to_layer), n_layers)
+        last = n_layers - 1 if self.to_layer is None else self.to_layer
+        if not self.from_layer <= last < n_layers:
+            raise MethodError(
+                f"pine: from_layer={self.from_layer}, to_layer={self.to_layer} do not fit a model of {n_layers} layers; "
+                f"expected from_layer <= to_layer <= {n_layers - 1}"
+            )
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:

@@ -201,7 +201,7 @@ def test_a_composition_is_the_same_in_any_order():
     ],
 )
 def test_parameters_that_do_not_fit_the_model_are_refused(llama, method):
-    with pytest.raises(MethodError, match="layers|channel"), ragbias.debias(llama, method, [(3, 5), (5, 9)]):
+    with pytest.raises(MethodError, match="layer|channel"), ragbias.debias(llama, method, [(3, 5), (5, 9)]):
         pass
 
 
