@@ -83,8 +83,8 @@ class Pine(SegmentMethod):
         last = n_layers - 1 if self.to_layer is None else self.to_layer
         if not self.from_layer <= last < n_layers:
             raise MethodError(
-                f"pine: from_layer={self.from_layer}, to_layer={self.to_layer} do not fit a model of {n_layers} layers; "
-                f"expected from_layer <= to_layer <= {n_layers - 1}"
+                f"pine: from_layer={self.from_layer}, to_layer={self.to_layer} do not fit a model of {n_layers} "
+                f"layers; expected from_layer <= to_layer <= {n_layers - 1}"
             )
         return super().layer_indices(n_layers)
 
