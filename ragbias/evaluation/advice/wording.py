@@ -11,8 +11,8 @@ from ragbias.evaluation.names import ACCURACY, LOGPROB
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
 UNKNOWN = "Nothing was measured; compare methods on your own questions with `ragbias bench`."
 NOTHING_PAYS = (
-    f"No method is sure to lose no more than {BORNE[LOGPROB]:g} nats, or {BORNE[ACCURACY]:g} of the accuracy, against "
-    "the plain model's mean over positions."
+    "No method is sure to be better than the plain model's mean over positions, or, if it is invariant, to lose no "
+    f"more than {BORNE[LOGPROB]:g} nats, or {BORNE[ACCURACY]:g} of the accuracy."
 )
 
 
@@ -84,13 +84,13 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def as_markdown(found: Sequence[Advice]) -> str:
-    """A table: a row for each kind of task."""
-    rows = [
-        ("task", "take", "evidence", "because"),
-        ("---",) * 4,
-        *((each.kind, _taken(each), evidence_in_words(each), " ".join(reasons(each))) for each in found),
-    ]
+def as_markdown(found: Sequence[Advice], why: bool = True) -> str:
+    """A table: a row for each kind of task; ``why``: with the reasons."""
+    rows = [["task", "take", "evidence"], ["---"] * 3]
+    rows += ([each.kind, _taken(each), evidence_in_words(each)] for each in found)
+    if why:
+        last = ["because", "---", *(" ".join(reasons(each)) for each in found)]
+        rows = [[*row, cell] for row, cell in zip(rows, last, strict=True)]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 

@@ -255,9 +255,9 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
     """One table for each result, with intervals, and the notes below it."""
     parts = []
     for result in summary["results"]:
-        notes = "".join(f"- {_in_markdown(note)}\n" for note in result["notes"])
+        notes = "".join(f"- {in_markdown(note)}\n" for note in result["notes"])
         written = "\n".join(
-            f"### {_in_markdown(name)}\n\n{_markdown_table(head, body)}\n" for name, head, body in grids(result)
+            f"### {in_markdown(name)}\n\n{markdown_table(head, body)}\n" for name, head, body in grids(result)
         )
         parts.append(written + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
@@ -270,12 +270,12 @@ def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str
     ]
 
 
-def _markdown_table(head: list[str], body: list[list[str]]) -> str:
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(in_markdown(cell) for cell in row)} |" for row in rows)
 
 
-def _in_markdown(text: str) -> str:
+def in_markdown(text: str) -> str:
     """One line that no name can break out of."""
     text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":

@@ -39,7 +39,7 @@ def test_where_nothing_pays_the_loss_that_is_borne_and_the_nearest_method_are_na
     found = advice(ONE_FACT, [case(gap=None, effects={"pine": LOSES})])
     assert heading(found).startswith("one fact in one passage: none (")
     rule, told = reasons(found)
-    assert "no more than 0.1 nats, or 0.02 of the accuracy" in rule
+    assert "to lose no more than 0.1 nats, or 0.02 of the accuracy" in rule
     assert told.endswith(": the nearest is pine, -0.50 (-0.90 to -0.00) against the mean of the plain model.")
 
 
