@@ -17,6 +17,10 @@ from ragbias.errors import RunError
 from ragbias.evaluation.advice import wording
 from ragbias.evaluation.advice.evidence import as_json, evidence_of
 from ragbias.evaluation.advice.rule import advised
+from ragbias.evaluation.bench.configuration import read_settings
+from ragbias.evaluation.bench.store import changes
+from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
+from ragbias.evaluation.data.run_folder import read_about
 from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept
 from studies.study_tables import Summaries, tables_of, with_costs
 
@@ -25,6 +29,7 @@ RESULTS = Path("docs/results")
 SETTINGS = RESULTS / "real"
 EVIDENCE = Path("ragbias/evaluation/advice/evidence.json")
 PAGES = (RESULTS / "models.md", Path("docs/how-to/choose-a-method.md"), Path("README.md"))
+BESIDE_THE_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that no answer depends on
 MARKED = re.compile(r"(<!-- (studies|advice|advice with reasons) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
@@ -54,17 +59,30 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     return {EVIDENCE: as_json(evidence), **filled}
 
 
+def _check_settings(run: Path, file: Path) -> None:
+    """Raise ``RunError`` unless a run was made with the settings of its study."""
+    then = read_about(run).get("settings", {})
+    now = read_settings(file, {"out": run}).model_dump(mode="json")
+    shared = (then.keys() & now.keys()) - BESIDE_THE_ANSWERS
+    changed = changes({name: then[name] for name in shared}, {name: now[name] for name in shared})
+    if changed or not shared:
+        reason = "; ".join(changed) or f"its {RUN_SETTINGS} is missing"
+        raise RunError(f"{run} is no run of {file}: {reason}; run that into a new folder")
+
+
 def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
     """Keep the runs in a folder of them, and write all that follows; says what was kept and what was not.
 
     Raises:
-        RunError: as ``keep``, or the answers of all studies together are too large to be kept.
+        RunError: as ``keep``, a run has other settings than its study, or the answers of all studies together are too
+            large to be kept.
         RunError, DataError: as ``read_run``.
     """
     for name in studies(root):
         if not (runs / name).is_dir():
             print(f"{name}: no run")
         elif is_finished(runs / name) or unfinished:
+            _check_settings(runs / name, root / SETTINGS / f"{name}.yaml")
             keep(runs / name, root / RESULTS / name)
             print(f"{name}: kept")
         else:

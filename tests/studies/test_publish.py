@@ -128,6 +128,12 @@ def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root
     assert not (root / "docs/results" / NAME).exists()
 
 
+def test_a_run_with_other_settings_than_its_study_is_refused(runs, root):
+    (root / SETTINGS / f"{NAME}.yaml").write_text(YAML.replace("limit: 6", "limit: 7").replace("cost: false", ""))
+    with pytest.raises(RunError, match=rf"{NAME} is no run of .*{NAME}\.yaml: limit was 6 and is 7 now; run that into"):
+        publish(runs, root=root)
+
+
 def test_costs_are_those_of_another_study_of_the_same_prompts():
     def summary(documents, **cost):
         methods = {label: dict(cost) for label in ("none", "pine")}

@@ -85,7 +85,7 @@ class Store:
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
-            if changed := _changes(before["decides"], about["decides"]):
+            if changed := changes(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
         else:
             self.write(SETTINGS, about)
@@ -134,7 +134,8 @@ def refuse_other_contents(folder: Path) -> None:
             raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not the same, in words."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})
