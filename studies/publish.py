@@ -52,7 +52,7 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     parts = {
         "studies": tables_of(summaries),
         "advice": wording.as_markdown(found, why=False),
-        "advice with reasons": wording.as_markdown(found),
+        "advice with reasons": f"{wording.as_markdown(found)}\n{wording.default_in_words(found)}\n",
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}
     filled = {path: MARKED.sub(lambda mark: mark[1] + parts[mark[2]] + mark[3], text) for path, text in pages.items()}

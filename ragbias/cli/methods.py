@@ -65,13 +65,12 @@ def _advise(json_path: Path | None) -> None:
     """Tell what is recommended for each kind of task, and why."""
     from ragbias.evaluation.advice.evidence import packaged
     from ragbias.evaluation.advice.rule import advised
-    from ragbias.evaluation.advice.wording import heading, reasons
-    from ragbias.methods import DEFAULT_METHOD
+    from ragbias.evaluation.advice.wording import default_in_words, heading, reasons
 
     found = advised(packaged())
     for each in found:
         console.print(heading(each), style="bold")
         for reason in reasons(each):
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
-    console.print(f"\nThe default everywhere is {DEFAULT_METHOD}. `ragbias audit` asks your own questions.")
+    console.print(f"\n{default_in_words(found)} `ragbias audit` asks your own questions.")
     write_json([asdict(each) for each in found], json_path)

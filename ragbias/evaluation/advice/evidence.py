@@ -79,8 +79,8 @@ def _figures(effect: Mapping[str, Any]) -> dict[str, Figure | None]:
 
 
 def as_json(cases: Sequence[Case]) -> str:
-    """The text of an evidence file."""
-    return json.dumps([asdict(case) for case in cases], indent=1) + "\n"
+    """The text of an evidence file, a line for each case."""
+    return "[\n" + ",\n".join(json.dumps(asdict(case)) for case in cases) + "\n]\n"
 
 
 def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:

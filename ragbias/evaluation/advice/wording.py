@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ragbias.evaluation.advice.evidence import REFERENCE, Case, Effect, Figure
 from ragbias.evaluation.advice.rule import BORNE, NO_EVIDENCE, Advice, advice
 from ragbias.evaluation.names import ACCURACY, LOGPROB
+from ragbias.methods import DEFAULT_METHOD
 
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
 UNKNOWN = "Nothing was measured; compare methods on your own questions with `ragbias bench`."
@@ -82,6 +83,16 @@ def _figure(figure: Figure, form: str = "+.2f") -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def default_in_words(found: Sequence[Advice]) -> str:
+    """Whether the evidence is for the method that runs where none is named."""
+    known = [each for each in found if each.cases]
+    good = [each.kind for each in known if DEFAULT_METHOD in (each.method, *each.others)]
+    bad = [each.kind for each in known if each.kind not in good]
+    verdicts = [f"it qualifies for {', '.join(good)}"] if good else []
+    verdicts += [f"it does not qualify for {', '.join(bad)}"] if bad else []
+    return f"The default everywhere is {DEFAULT_METHOD}: {' and '.join(verdicts) or 'nothing was measured of it'}."
 
 
 def as_markdown(found: Sequence[Advice], why: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from ragbias.evaluation.advice.evidence import Case, Effect
 from ragbias.evaluation.advice.rule import KINDS, advice
-from ragbias.evaluation.advice.wording import as_markdown, heading, reasons
+from ragbias.evaluation.advice.wording import as_markdown, default_in_words, heading, reasons
 
 ONE_FACT, *_ = KINDS
 PINE = Effect("attention", True, (0.57, 0.21, 0.91), (1.4, 0.99, 1.81), (-0.59, -1.06, -0.16), 1.5)
@@ -55,6 +55,14 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
     assert (
         as_markdown([found]).splitlines()[-1].startswith("| one fact in one passage | - | no evidence | Nothing was ")
     )
+
+
+def test_whether_the_evidence_is_for_the_default_is_said():
+    good, bad, none = advice("a", [case()]), advice("b", [case(effects={"pine": LOSES})]), advice("c", [])
+    begin = "The default everywhere is pine: "
+    assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it does not qualify for b."
+    assert default_in_words([good, none]) == f"{begin}it qualifies for a."
+    assert default_in_words([none]) == f"{begin}nothing was measured of it."
 
 
 def test_the_table_has_a_row_for_each_kind_of_task():
