@@ -14,6 +14,7 @@ from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, 
 from ragbias.methods.base import Ranking
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
+from support.side_by_side import side_by_side
 
 METHODS = [ChannelScaling(5, 0.0, layers=(1, 2)), *(name for name in methods.METHODS if name != "channel-scaling")]
 
@@ -148,11 +149,7 @@ def test_eight_threads_with_different_methods_give_what_they_give_alone(lm):
         for round_ in range(3):
             results[index, round_] = lm.generate(prompt, method=method, max_new_tokens=10).token_ids
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=run, args=(index,)) for index in range(len(work))])
     assert results == {(index, round_): ids for index, ids in enumerate(expected) for round_ in range(3)}
 
 

@@ -11,6 +11,7 @@ from ragbias.methods import Pine
 from support.bound_models import METHODS, SPANS, logits
 from support.random_models import random_model
 from support.segments import Segments
+from support.side_by_side import side_by_side
 
 
 def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
@@ -28,11 +29,7 @@ def test_threads_do_not_mix_on_a_model_with_its_own_attention_class():
             with ragbias.debias(model, method, SPANS):
                 results[method].append(logits(model))
 
-    threads = [threading.Thread(target=run, args=(method,)) for method in alone]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=run, args=(method,)) for method in alone])
     for method, given in results.items():
         assert len(given) == 8 and all(torch.equal(one, alone[method]) for one in given)
 
@@ -52,11 +49,7 @@ def test_eight_threads_with_different_methods_give_what_they_give_alone(model):
             with ragbias.debias(model, work[index], SPANS):
                 results[index].append(logits(model))
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=run, args=(index,)) for index in range(len(work))])
     for given, wanted in zip(results, expected, strict=True):
         assert len(given) == 8
         assert all(torch.equal(one, wanted) for one in given)
@@ -97,13 +90,9 @@ def test_threads_that_share_a_copied_context_do_not_mix_their_prompts(model):
             for _ in range(6):
                 results[index].append(logits(model, rows[index]))
 
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(run, index)) for index in range(len(rows))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        side_by_side(
+            [threading.Thread(target=contextvars.copy_context().run, args=(run, index)) for index in range(len(rows))]
+        )
     for given, wanted in zip(results, expected, strict=True):
         assert len(given) == 6
         assert all(torch.equal(one, wanted) for one in given)

@@ -11,6 +11,7 @@ from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.partial_results import PartialResults, unfinished
 from ragbias.errors import ArgumentError, DataError, MethodError
+from support.side_by_side import side_by_side
 
 
 def test_results_and_sums_are_read_again_and_removed(tmp_path):
@@ -53,10 +54,7 @@ def write_often(out):
 def test_two_processes_on_one_output_do_not_trip_over_each_other(tmp_path):
     out, fork = tmp_path / "profile.json", multiprocessing.get_context("fork")
     processes = [fork.Process(target=write_often, args=(out,)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
+    side_by_side(processes)
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(PartialResults(out, {"seed": 1}).results) == 50
 

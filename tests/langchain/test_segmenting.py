@@ -1,15 +1,13 @@
 """Documents that nothing retrieved: a segmenter of the user's, numbered headers, and their numbers taken out."""
 
 import re
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from langchain_ragbias import ChatRagBias
-from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import SegmenterError
+from support.numbering_warnings import assert_warned_at_their_lines, assert_warned_once_in_threads
 from support.three_documents import SENTENCES, TAGGED, numbered
 
 
@@ -41,24 +39,12 @@ def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte
         lambda: list(llm.stream(numbered([0, 1, 2]), max_tokens=2))[-1].response_metadata["ragbias"],
         lambda: (llm | (lambda message: message.response_metadata["ragbias"])).invoke(numbered([0, 1, 2])),
     ]
-    for place in places:
-        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
-            report = place()
-        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
-        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [place()["numbering"] for place in places] == ["kept"] * 3
+    assert_warned_at_their_lines(places)
 
 
 def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer)
-    with ThreadPoolExecutor(2) as pool:
-        with pytest.warns(NumberedHeadersWarning):
-            pool.submit(llm.invoke, numbered([0, 1, 2]), max_tokens=2).result()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            pool.submit(llm.invoke, numbered([0, 1, 2]), max_tokens=2).result()
+    assert_warned_once_in_threads(llm.invoke, numbered([0, 1, 2]), max_tokens=2)
 
 
 @pytest.mark.parametrize(("strip", "answers"), [(True, 1), (False, 3)])

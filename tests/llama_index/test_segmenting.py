@@ -1,15 +1,12 @@
 """Documents that nothing retrieved: a segmenter of the user's, numbered headers, and their numbers taken out."""
 
 import re
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.ragbias import RagBiasLLM
 
 from ragbias import DebiasedLM
-from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import (
     DocumentNotFoundError,
     MethodError,
@@ -18,6 +15,7 @@ from ragbias.errors import (
     SegmenterError,
     WrongTypeError,
 )
+from support.numbering_warnings import assert_warned_at_their_lines, assert_warned_once_in_threads
 from support.three_documents import SENTENCES, TAGGED, numbered
 
 
@@ -39,24 +37,12 @@ def test_numbers_are_warned_of_at_the_line_of_the_user_once_for_each(llama, byte
         lambda: list(llm.stream_complete(numbered([0, 1, 2]), max_tokens=2))[-1].additional_kwargs["ragbias"],
         lambda: llm.chat([ChatMessage(numbered([0, 1, 2]))], max_tokens=2).additional_kwargs["ragbias"],
     ]
-    for place in places:
-        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
-            report = place()
-        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
-        assert [(each.filename, each.lineno) for each in warned] == [(__file__, place.__code__.co_firstlineno)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert [place()["numbering"] for place in places] == ["kept"] * 3
+    assert_warned_at_their_lines(places)
 
 
 def test_in_a_thread_without_code_of_the_users_numbers_are_warned_of_once(llama, byte_tokenizer):
     llm = RagBiasLLM(model=llama, tokenizer=byte_tokenizer)
-    with ThreadPoolExecutor(2) as pool:
-        with pytest.warns(NumberedHeadersWarning):
-            pool.submit(llm.complete, numbered([0, 1, 2]), max_tokens=2).result()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            pool.submit(llm.complete, numbered([0, 1, 2]), max_tokens=2).result()
+    assert_warned_once_in_threads(llm.complete, numbered([0, 1, 2]), max_tokens=2)
 
 
 @pytest.mark.parametrize(("strip", "answers"), [(True, 1), (False, 3)])

@@ -5,6 +5,7 @@ import threading
 
 from ragbias.boundaries import KnownText, Registry
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt
+from support.side_by_side import side_by_side
 
 
 def size(registry: Registry) -> int:
@@ -101,11 +102,7 @@ def test_threads_may_add_and_search_at_once():
             if found_texts(prompt(*documents), registry=registry) != documents:
                 wrong.append((worker, number))
 
-    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side([threading.Thread(target=work, args=(worker,)) for worker in range(8)])
     assert not wrong
     assert len(registry) <= 1000
 

@@ -1,0 +1,33 @@
+"""Numbered headers are warned of once for each place that calls a model."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from ragbias.boundaries import NumberedHeadersWarning
+
+
+def assert_warned_at_their_lines(places: Sequence[Callable[[], Any]]) -> None:
+    """Calls of a model that give its report, each on a line of its own, warn at that line the first time only."""
+    for place in places:
+        with pytest.warns(NumberedHeadersWarning, match="strip_numbering=True") as warned:
+            report = place()
+        assert (report["source"], report["n_found"], report["numbering"]) == ("headers", 3, "kept")
+        code = place.__code__
+        assert [(each.filename, each.lineno) for each in warned] == [(code.co_filename, code.co_firstlineno)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [place()["numbering"] for place in places] == ["kept"] * len(places)
+
+
+def assert_warned_once_in_threads(call: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """``call`` is the library's own, so that none of the user's code is in the thread."""
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.warns(NumberedHeadersWarning):
+            pool.submit(call, *arguments, **options).result()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            pool.submit(call, *arguments, **options).result()
