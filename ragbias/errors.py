@@ -57,6 +57,10 @@ class UnsupportedModelError(RagBiasError):
     """The architecture, its configuration or its cache is not known to give right results."""
 
 
+class ModelFileError(RagBiasError):
+    """A model's file is not there, damaged or incomplete, or its dequantised copy cannot be written."""
+
+
 class BackendError(RagBiasError):
     """A backend that was asked for by name is unknown, not installed, or cannot compute this case."""
 

@@ -65,12 +65,17 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with naming(path):
             yield temporary
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            sync(temporary)
             os.replace(temporary, path)
             sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Put a file's content on disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragbias.binding.binding import attach, backend_of, debias
+    from ragbias.binding.binding import attach, backend_of, copied_cache, debias
 
-__all__ = ["attach", "backend_of", "debias"]
+__all__ = ["attach", "backend_of", "copied_cache", "debias"]
 
 
 def __getattr__(name: str) -> Any:  # torch and transformers are imported with the first use

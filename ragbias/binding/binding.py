@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
 from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
@@ -148,6 +149,11 @@ class Binding:
             self._check_sequences(self._now.session, cache, len(tokens))
         self._now.session.seen = seen + tokens.shape[1]
         return (), {**kwargs, name: tokens}
+
+    def copy_session(self, cache: Any, copy: Any) -> None:
+        """Let a copy of a cache be continued as the cache itself."""
+        if (session := self._sessions.get(cache)) is not None:
+            self._sessions[copy] = deepcopy(session)
 
     def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
         """Refuse a cache whose sequences were repeated, dropped or moved since the prompt entered."""
@@ -309,6 +315,14 @@ def backend_of(model: PreTrainedModel, backend: str) -> str:
         with torch.no_grad():
             attend(query, query, query, positions=torch.arange(TRIED, device=model.device), scoring=scoring)
     return chosen(query, scoring)  # which is "torch" after a failure
+
+
+def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
+    """A copy of a cache that was filled in this context, so that a prompt can be continued more than once."""
+    copy = deepcopy(cache)
+    if isinstance(current := binding_of(model.get_decoder()), Binding):
+        current.copy_session(cache, copy)
+    return copy
 
 
 def attach(

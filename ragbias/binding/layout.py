@@ -76,11 +76,8 @@ def open_session(
         order = list(range(len(columns)))
         if method.invariant:
             order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
-        layouts.append(
-            SequenceLayout(
-                pads[index], length - pads[index], _shifted([columns[i] for i in order], columns, pads[index])
-            )
-        )
+        inside = _shifted([columns[i] for i in order], columns, pads[index])
+        layouts.append(SequenceLayout(pads[index], length - pads[index], inside, tuple(order)))
         orders.append([columns[i] for i in order])
     moved = any(order != sorted(order) for order in orders)
     permutation = None

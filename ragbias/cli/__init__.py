@@ -1,4 +1,4 @@
-"""The command line: ``ragbias demo | ask | audit | inspect | bench | report | speed | calibrate | methods``.
+"""The command line: ``ragbias COMMAND``, a module each, and the group ``ragbias experiment``.
 
 A command imports what it needs when it runs, so that ``ragbias --help`` needs neither torch nor an extra.
 """
@@ -20,6 +20,7 @@ from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
+from ragbias.cli.experiment import experiment
 from ragbias.cli.failures import chain, out_of_memory, reason
 from ragbias.cli.inspect import inspect
 from ragbias.cli.methods import list_methods
@@ -38,6 +39,7 @@ app = typer.Typer(
 for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
     app.command()(command)
 app.command("methods")(list_methods)
+app.add_typer(experiment, name="experiment")
 
 
 def _show_versions(wanted: bool) -> None:

@@ -36,6 +36,12 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    shorten: Annotated[
+        int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
+    ] = None,
+    measure: Annotated[
+        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or both. Default: accuracy.")
+    ] = None,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
@@ -53,13 +59,14 @@ def bench(
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
-    from ragbias.evaluation.report.tables import as_table
+    from ragbias.evaluation.report.tables import as_tables
 
     quiet_libraries()
     given = {
         "models": ",".join(model) if model else None,
         "methods": methods,
         "limit": limit,
+        "measure": measure,
         "seeds": _seeds(seed, seeds),
         "batch_size": batch_size,
         "dtype": dtype,
@@ -75,6 +82,7 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "shorten": shorten,
     }
     task_options = {key: value for key, value in options.items() if value is not None}
     settings = _settings(files or [], task or [], task_options, changes)
@@ -86,7 +94,8 @@ def bench(
         console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
-        console.print(as_table(result))
+        for table in as_tables(result):
+            console.print(table)
     console.print(f"Written: {settings.out / ROWS}, {settings.out / SUMMARY}")
     write_json(summary, json_path)
 

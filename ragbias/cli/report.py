@@ -21,22 +21,26 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
-    from ragbias.evaluation.measures.aggregates import JUDGE
+    from ragbias.evaluation.measures.aggregates import ACCURACY, JUDGE, LOGPROB
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
     runs = [read_run(folder) for folder in folders]
     summary = summary_of(runs)
     for result in summary["results"]:
-        console.print(tables.as_table(result))
-        if result["task"] == JUDGE:
+        for table in tables.as_tables(result):
+            console.print(table)
+        if result["task"] == JUDGE and ACCURACY in result["measures"]:
             console.print(tables.as_judge_table(result))
         for note in result["notes"]:
             console.print(f"- {note}")
-    console.print(
-        "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends on "
-        "the order of the documents; noise: the same when nothing is changed."
-    )
+    if any(ACCURACY in result["measures"] for result in summary["results"]):
+        console.print(
+            "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends "
+            "on the order of the documents; noise: the same when nothing is changed."
+        )
+    if any(LOGPROB in result["measures"] for result in summary["results"]):
+        console.print(tables.LOGPROB_LEGEND)
     if any(map(tables.reorders, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:

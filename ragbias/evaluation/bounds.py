@@ -17,6 +17,7 @@ QUESTIONS = Bounds(1, 10_000_000)  # of a file
 DOCUMENTS = Bounds(1, 10_000)
 POSITIONS = Bounds(0, DOCUMENTS.most - 1)
 ORDERS = Bounds(1, 1_000)
+WORDS = Bounds(5, 100_000)  # of a passage
 BATCH = Bounds(1, 1_024)
 WORKERS = Bounds(1, 1_024)
 

@@ -23,6 +23,7 @@ EXTRAS = {
         "sentence_transformers",
     ),
     "flash": ("flash_attn",),
+    "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
     "triton": ("triton",),

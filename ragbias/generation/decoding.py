@@ -116,8 +116,9 @@ def stop_strings(stop: Sequence[str] | str | None) -> list[str]:
 
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
     """The text of token ids without special tokens, but with those named in ``keep_special``."""
-    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
-    kept = {id for id in special if tokenizer.added_tokens_decoder[id].content in keep_special}
+    added = tokenizer.added_tokens_decoder if keep_special else {}  # made anew each time: Gemma's has 6,000 tokens
+    special = {id for id, token in added.items() if token.special}
+    kept = {id for id in special if added[id].content in keep_special}
     if not kept:
         return str(tokenizer.decode(list(ids), skip_special_tokens=True))
     return str(tokenizer.decode([id for id in ids if id not in special - kept], skip_special_tokens=False))

@@ -189,21 +189,26 @@ class AttentionMethod(Method):
         return canonical_order(documents)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        if self.layers is None:
-            return range(n_layers)
-        if not isinstance(self.layers, tuple) or len(self.layers) != 2:
-            raise MethodError(f"{self.name}: layers={shown(self.layers)}; expected a tuple (first, last)")
-        first, last = self.layers
-        check_whole_between(f"{self.name}: first of layers={shown(self.layers)}:", first, LAYERS)
-        if last is not None:
-            check_whole_between(f"{self.name}: last of layers={shown(self.layers)}:", last, LAYERS)
-        last = n_layers - 1 if last is None else last
-        if not 0 <= first <= last < n_layers:
-            raise MethodError(
-                f"{self.name}: layers={self.layers} do not fit a model of {n_layers} layers; "
-                f"expected 0 <= first <= last <= {n_layers - 1}, both included"
-            )
-        return range(first, last + 1)
+        return layers_of(self.name, self.layers, n_layers)
+
+
+def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
+    """The layers of a range, for a model of ``n_layers``; ``MethodError``, which begins with ``name``, if none fits."""
+    if layers is None:
+        return range(n_layers)
+    if not isinstance(layers, tuple) or len(layers) != 2:
+        raise MethodError(f"{name}: layers={shown(layers)}; expected a tuple (first, last)")
+    first, last = layers
+    check_whole_between(f"{name}: first of layers={shown(layers)}:", first, LAYERS)
+    if last is not None:
+        check_whole_between(f"{name}: last of layers={shown(layers)}:", last, LAYERS)
+    last = n_layers - 1 if last is None else last
+    if not 0 <= first <= last < n_layers:
+        raise MethodError(
+            f"{name}: layers={layers} do not fit a model of {n_layers} layers; "
+            f"expected 0 <= first <= last <= {n_layers - 1}, both included"
+        )
+    return range(first, last + 1)
 
 
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,11 +21,13 @@ class SequenceLayout:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
         spans: the documents in the order in which they run inside the model: canonical for invariant methods.
+        order: of each of these, its index in the prompt as it was given.
     """
 
     pad: int
     length: int
     spans: tuple[tuple[int, int], ...]
+    order: tuple[int, ...]
 
 
 @dataclass
@@ -107,6 +109,14 @@ class AttentionCall:
     project: Callable[[Literal["query", "key"], Tensor], Tensor]
     rotate: Callable[[Tensor], Tensor]
     plain: Callable[..., Tensor]
+
+    def with_value(self, value: Tensor) -> AttentionCall:
+        """The same with other values, ``[batch, G, K, d]``."""
+
+        def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
+            return self.plain(query, key, value)
+
+        return replace(self, value=value, plain=plain)
 
     def sequences(self) -> Iterator[SequenceCall]:
         """The sequences of the batch, one by one."""

@@ -38,7 +38,7 @@ def get(method: str | Method, model_name: str | None = None) -> Method:
         return method
     if not isinstance(method, str):
         method_class(method)  # says what was expected
-    return _parsed(_without_blanks(method), model_name, _by_name)
+    return _parsed(without_blanks(method), model_name, _by_name)
 
 
 def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
@@ -54,7 +54,7 @@ def parse_methods(text: str, model_name: str | None = None, by_name: ByName | No
         MethodError: the text is no such list, or as of ``get``, or a method is named twice.
     """
     found: dict[str, Method] = {}
-    for label in _split(_without_blanks(text), ",", text):
+    for label in split(without_blanks(text), ",", text):
         method = _parsed(label, model_name, by_name or _by_name)
         for other, same in found.items():
             if method == same:
@@ -63,12 +63,13 @@ def parse_methods(text: str, model_name: str | None = None, by_name: ByName | No
     return found
 
 
-def _without_blanks(text: str) -> str:
+def without_blanks(text: str) -> str:
+    """The text without the white space around its brackets, separators and ends."""
     return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
 
 
-def _split(text: str, at: str, whole: str) -> list[str]:
-    """Parts between the separators that are outside of brackets and quotes."""
+def split(text: str, at: str, whole: str) -> list[str]:
+    """Parts between the separators that are outside of brackets and quotes; ``whole`` is what an error shows."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
@@ -88,26 +89,15 @@ def _split(text: str, at: str, whole: str) -> list[str]:
 def _parsed(label: str, model_name: str | None, by_name: ByName) -> Method:
     if "+" not in label:
         return _single(label, model_name, by_name)
-    parts = [_single(part, model_name, by_name) for part in _split(label, "+", label)]
+    parts = [_single(part, model_name, by_name) for part in split(label, "+", label)]
     return parts[0] if len(parts) == 1 else Compose(*parts)
 
 
 def _single(label: str, model_name: str | None, by_name: ByName) -> Method:
-    match = _ENTRY.fullmatch(label)
-    if match is None:
-        raise MethodError(f"method {label!r}: expected a name, or name(parameter=value,...)")
-    name, arguments = match.groups()
+    name, values = name_and_values(label, "method", method_class)
     found = method_class(name)
-    if not arguments:
+    if not values:
         return by_name(name, model_name)
-    values: dict[str, Any] = {}
-    for argument in _split(arguments, ",", label):
-        parameter, equals, value = argument.partition("=")
-        if not equals or not value:
-            raise MethodError(f"method {label!r}: {argument!r}; expected parameter=value")
-        if parameter in values:
-            raise MethodError(f"method {label!r}: {parameter!r} is given twice")
-        values[parameter] = _value(value, label)
     try:
         return found.from_parameters(values, model_name)
     except MethodError as error:
@@ -118,10 +108,34 @@ def _by_name(name: str, model_name: str | None) -> Method:
     return method_class(name).from_parameters({}, model_name)
 
 
+def name_and_values(label: str, what: str, known: Callable[[str], object]) -> tuple[str, dict[str, Any]]:
+    """The name and the parameters of ``name(parameter=value,...)``.
+
+    Args:
+        label: the text, without blanks.
+        what: it is, for errors.
+        known: raises for a name that is not known, before the parameters are looked at.
+    """
+    match = _ENTRY.fullmatch(label)
+    if match is None:
+        raise MethodError(f"{what} {label!r}: expected a name, or name(parameter=value,...)")
+    name, arguments = match.groups()
+    known(name)
+    values: dict[str, Any] = {}
+    for argument in split(arguments, ",", label) if arguments else ():
+        parameter, equals, value = argument.partition("=")
+        if not equals or not value:
+            raise MethodError(f"{what} {label!r}: {argument!r}; expected parameter=value")
+        if parameter in values:
+            raise MethodError(f"{what} {label!r}: {parameter!r} is given twice")
+        values[parameter] = _value(value, f"{what} {label!r}")
+    return name, values
+
+
 def _value(text: str, label: str) -> Any:
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
         if _WORD.fullmatch(text):
             return text
-        raise MethodError(f"method {label!r}: {text!r} is neither a Python literal nor a word") from None
+        raise MethodError(f"{label}: {text!r} is neither a Python literal nor a word") from None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
-from ragbias.checks import Bounds, check_between
+from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.methods.base import AttentionMethod, LayerRange, Scores, by_sequence
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class SIW(AttentionMethod):
        counted in each document;
     2. documents with more than ``sigma`` times the mean count are dense;
     3. ``alpha`` is ``dense`` for their tokens and ``sparse`` for all others: of the other documents, and of what stands
-       before and after the documents, the last token too.
+       before and after the documents, the last token too. ``outside="keep"`` leaves those at 1 (not the paper's).
 
     Token 0 is exempt, and generated tokens attend as the plain model's. The paper gives no values of ``alpha`` and
     ``sigma``; the defaults are ours, and so are the mean over heads and the rounding of 30%.
@@ -41,12 +41,14 @@ class SIW(AttentionMethod):
         dense, sparse: ``alpha``, 0.001 to 1,000,000; usually below and above 1.
         sigma: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None``: the middle half.
+        outside: whether tokens before and after the documents are ``"sparse"``, or ``"keep"`` their weight.
     """
 
     dense: float = 0.9
     sparse: float = 1.1
     sigma: float = 1.0
     layers: LayerRange | None = None
+    outside: Literal["sparse", "keep"] = "sparse"
 
     name = "siw"
     needs_documents = True
@@ -58,6 +60,7 @@ class SIW(AttentionMethod):
     def __post_init__(self) -> None:
         for name in ("dense", "sparse", "sigma"):
             check_between(f"siw: {name}", getattr(self, name), Bounds(0.001, 1_000_000))
+        check_choice("siw: outside", self.outside, ("sparse", "keep"))
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         if self.layers is None:
@@ -92,7 +95,7 @@ class SIW(AttentionMethod):
         highest = weights.new_zeros(count)
         highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
         held = torch.stack([highest[begin:end].sum() for begin, end in seq.spans])
-        alpha = weights.new_full((count,), self.sparse)
+        alpha = weights.new_full((count,), self.sparse if self.outside == "sparse" else 1.0)
         for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         alpha[0] = 1

@@ -1,12 +1,5 @@
-"""Loading models by name (``loading``); the embedded model ``tiny`` needs no hub."""
+"""Loading models (``loading``) by name: the embedded ``tiny``, real ones of PyPI packages (``named``), files (``gguf``)."""
 
-from ragbias.models import tiny
+from ragbias.models.named import local_path
 
 __all__ = ["local_path"]
-
-_LOCAL = {"tiny": tiny.path}
-
-
-def local_path(name: str) -> str:
-    """Where ``from_pretrained`` finds the model of this name: its folder if the name stands for one, else the name."""
-    return str(_LOCAL[name]()) if name in _LOCAL else name

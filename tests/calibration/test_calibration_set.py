@@ -86,7 +86,7 @@ def test_a_file_is_split_into_questions_to_choose_by_and_to_check(lm, tmp_path):
     [
         ({"gold": 3}, "'gold' is 3 with 3 documents"),
         ({"gold": True}, "'gold' is True with 3 documents"),
-        ({"gold": None}, "no 'gold'; a calibration set needs question"),
+        ({"gold": None}, "no 'gold'; each line needs question"),
         ({"documents": "one"}, "'documents' is \"one\"; expected a list"),
         ({"documents": ["x", " "]}, "'documents' holds an empty text"),
         ({"answer": ""}, "'answer' holds an empty text"),
@@ -118,7 +118,7 @@ def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
     data = lines(3)
     del data[1]["answer"]
     path.write_text("\n".join(map(json.dumps, data)))
-    with pytest.raises(DataError, match="line 2: no 'answer'; a calibration set needs question"):
+    with pytest.raises(DataError, match="line 2: no 'answer'; each line needs question"):
         made_of(lm, data=path)
     data[1]["answers"] = ["dog", "cat"]
     path.write_text("\n".join(map(json.dumps, data)))

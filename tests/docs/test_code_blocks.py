@@ -181,7 +181,7 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
     program, *words = shlex.split(command, comments=True)
     runs, more = block.how != "only parsed", shlex.split(block.note) if block.how == "run with" else []
     if program == "ragbias":
-        typer.main.get_command(app).commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
+        parse(words)
         code, out, err = cli(*words, *more) if runs else (0, "", "")
         assert code == 0, f"{command}: {err}"
         return out
@@ -198,6 +198,14 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
     else:
         pytest.fail(f"{command}: nothing here can check {program}")
     return ""
+
+
+def parse(words: list[str]) -> None:
+    """The command, of a group as well, is there and takes these arguments."""
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        command, *words = command.commands[words[0]], *words[1:]
+    command.make_context(command.name, words)
 
 
 class ParsedError(Exception):

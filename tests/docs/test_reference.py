@@ -20,9 +20,11 @@ from ragbias.generation.report import Report
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS: dict[str, Any] = {}  # those of groups too, as "experiment attention"
+for name, each in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    COMMANDS |= {f"{name} {inner}": its for inner, its in getattr(each, "commands", {}).items()} or {name: each}
 BOUNDS = re.compile(r"[\d,]+ to ")
-TABLE = re.compile(r"(<!-- options: (\S+) -->\n).*?(<!-- /options -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- options: ([\w ]+) -->\n).*?(<!-- /options -->)", re.DOTALL)
 
 
 def options_table(name: str) -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import threading
+import time
 
 import pytest
 import torch
@@ -50,6 +51,15 @@ def test_special_tokens_are_left_in_the_text_only_where_they_are_named(lm):
     assert decoded(tokenizer, ids) == "ab"
     assert decoded(tokenizer, ids, ["[TOOL_CALLS]", "<tool_call>"]) == "ab[TOOL_CALLS]"
     assert decoded(tokenizer, ids, ["<tool_call>"]) == "ab"
+
+
+def test_decoding_takes_no_time_with_thousands_of_added_tokens(lm):
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.add_tokens([f"<unused{index}>" for index in range(3000)], special_tokens=True)
+    ids = tokenizer.encode("ab<unused7>", add_special_tokens=False)
+    begin = time.perf_counter()
+    assert (decoded(tokenizer, ids), decoded(tokenizer, ids, ["<unused7>"])) == ("ab", "ab<unused7>")
+    assert time.perf_counter() - begin < 1  # it grew with their square: minutes for Gemma's
 
 
 def test_stop_strings_across_token_borders_are_never_shown(lm):

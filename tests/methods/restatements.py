@@ -378,8 +378,12 @@ def siw(
     sigma: float = 1.0,
     layers: tuple[int, int] | None = None,
     view: View = vanilla,
+    outside: str = "sparse",
 ) -> Rule:
-    """The paper's three steps in each middle layer, for the tokens 1 to n of the prompt, n the last one."""
+    """The paper's three steps in each middle layer, for the tokens 1 to n of the prompt, n the last one.
+
+    ``outside="keep"`` is not the paper's: only tokens of documents are sparse.
+    """
     n = sequence.prompt_length - 1
 
     def dense_tokens(last_row: list[float]) -> set[int]:
@@ -401,7 +405,8 @@ def siw(
         chosen = dense_tokens(weights[:, n, : n + 1].mean(0).tolist())
         # 3. the weight on token 0 of every token in (0, n]: dense, or else sparse, which is (0, n] without the dense
         for i in range(1, n + 1):
-            weights[:, i, 0] *= dense if i in chosen else sparse
+            if outside == "sparse" or sequence.document(i) is not None:
+                weights[:, i, 0] *= dense if i in chosen else sparse
         return weights
 
     return rule

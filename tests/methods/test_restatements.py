@@ -58,6 +58,10 @@ CASES = {
         lambda: methods.SIW(dense=0.2, sparse=2.5, sigma=1.2, layers=(0, 3)),
         partial(slow.siw, dense=0.2, sparse=2.5, sigma=1.2, layers=(0, 3)),
     ),
+    "siw-keep": (
+        lambda: methods.SIW(dense=0.2, sparse=2.5, layers=(0, 3), outside="keep"),
+        partial(slow.siw, dense=0.2, sparse=2.5, layers=(0, 3), outside="keep"),
+    ),
     "nope": (
         lambda: methods.NoPositions(),
         lambda s: by_view(lambda i: dict.fromkeys(range(i + 1), (0.0, 0.0, 0.0))),

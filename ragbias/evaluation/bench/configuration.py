@@ -36,6 +36,7 @@ from pydantic import (  # noqa: E402
 )
 
 HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+ACCURACY, LOGPROB = "accuracy", "logprob"  # what a run measures
 MMLU = "mmlu"  # short for lm-eval with this task
 
 
@@ -151,6 +152,7 @@ class BenchConfiguration(BaseModel):
         models: ``"tiny"``, hub names or folders.
         methods: as ``ragbias.methods.parse`` reads them, or a list of such texts.
         tasks: names, or a name with the task's own options.
+        measure: ``"accuracy"`` of generated answers, ``"logprob"`` of the gold ones, or both.
         seeds: each draws the cases anew, for tasks that draw.
         limit: of questions, for tasks that set none themselves.
         batch_size: cases that run together.
@@ -165,6 +167,9 @@ class BenchConfiguration(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
+    measure: Annotated[tuple[Literal["accuracy", "logprob"], ...], BeforeValidator(_split), Field(min_length=1)] = (
+        ACCURACY,
+    )
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     limit: Limit | None = None
     batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8
@@ -183,9 +188,17 @@ class BenchConfiguration(BaseModel):
 
     @model_validator(mode="after")
     def _distinct(self) -> BenchConfiguration:
-        for name in ("models", "seeds"):
+        for name in ("models", "measure", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name} {list(getattr(self, name))}: one of them is given twice")
+        return self
+
+    @model_validator(mode="after")
+    def _measurable(self) -> BenchConfiguration:
+        if LOGPROB in self.measure and any(each.name == HARNESS_TASK for each in self.tasks):
+            raise ValueError(
+                f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has measures of its own; leave out one"
+            )
         return self
 
 

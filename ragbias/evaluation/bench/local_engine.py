@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 from ragbias.errors import RagBiasError
+from ragbias.evaluation.bench.configuration import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
 from ragbias.generation.report import Report
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
+from ragbias.methods import Method, NoMethod
 
 
 class Models:
@@ -39,18 +42,34 @@ def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     """The records of one method after the other."""
+    plain: list[GoldScore] = []  # made once, as every method is compared with it
     for label, method in unit.methods.items():
+        answers: list[Answer] = []
+        golds: list[GoldScore] = []
         begin = time.perf_counter()
         try:
-            answers = unit.task.answers(lm, unit.cases, method, unit.batch_size)
+            if ACCURACY in unit.measures:
+                answers = unit.task.answers(lm, unit.cases, method, unit.batch_size)
+            seconds = (time.perf_counter() - begin) / len(unit.cases)
+            if LOGPROB in unit.measures:
+                plain = plain or _golds(unit, lm, NoMethod())
+                golds = plain if isinstance(method, NoMethod) else _golds(unit, lm, method)
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error
-        seconds = (time.perf_counter() - begin) / len(unit.cases)
-        yield [_record(unit, label, case, answer, seconds) for case, answer in zip(unit.cases, answers, strict=True)]
+        yield [_record(unit, label, seconds, *each) for each in zip_longest(unit.cases, answers, golds, plain)]
 
 
-def _record(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) -> Record:
+def _golds(unit: Unit, lm: DebiasedLM, method: Method) -> list[GoldScore]:
+    return [gold_score(lm, unit.task, case, method) for case in unit.cases]
+
+
+def _record(
+    unit: Unit, label: str, seconds: float, case: Case, given: Answer | None, gold: GoldScore | None, plain: GoldScore
+) -> Record:
+    """The record of a case with its answer, the probability of its gold answer, or both."""
+    answer = given or (gold and gold.answer)
+    assert answer is not None  # a unit measures something
     return Record(
         id=case.id,
         task=unit.task.name,
@@ -63,13 +82,18 @@ def _record(unit: Unit, label: str, case: Case, answer: Answer, seconds: float) 
         order=case.order,
         seed=case.seed,
         prediction=answer.prediction,
-        score=unit.task.score(case, answer.prediction),
+        score=unit.task.score(case, answer.prediction) if given else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=seconds,
+        seconds=seconds + gold.seconds if gold else seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=_shown(case, answer.report, unit.methods[label]),
+        logprob=gold and gold.logprob,
+        answer_tokens=gold and gold.tokens,
+        kl=gold and gold.divergence(plain),
+        agrees=gold and gold.agrees(plain),
+        shorten=case.shorten,
     )
 
 

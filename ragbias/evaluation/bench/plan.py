@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration
+from ragbias.evaluation.bench.configuration import ACCURACY, HARNESS_TASK, BenchConfiguration
 from ragbias.evaluation.data.records import Key, Record
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
@@ -22,6 +22,7 @@ class Unit:
 
     Attributes:
         methods: by label.
+        measures: ``"accuracy"``, ``"logprob"`` or both.
         noise: whether a case is asked again, alone, to see how much answers differ in the same order.
     """
 
@@ -30,6 +31,7 @@ class Unit:
     cases: tuple[Case, ...]
     methods: Mapping[str, Method]
     batch_size: int
+    measures: tuple[str, ...] = (ACCURACY,)
     noise: bool = False
 
     def keys(self, label: str) -> list[Key]:
@@ -60,6 +62,7 @@ class Plan:
     methods: Mapping[str, Mapping[str, Method]]
     tasks: tuple[tuple[Task, ...], ...]
     batch_size: int
+    measures: tuple[str, ...] = (ACCURACY,)
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
@@ -81,15 +84,15 @@ class Plan:
                     raise RunError(
                         f"method {label!r} needs documents and task {HARNESS_TASK!r} has none; leave out one of them"
                     )
-        return cls(methods, tasks, settings.batch_size)
+        return cls(methods, tasks, settings.batch_size, settings.measure)
 
     def units(self) -> Iterator[Unit]:
         """Every unit, in order; reads the data anew, so that not all of it is in memory at once."""
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
                 while batch := tuple(islice(cases, self.batch_size)):
-                    yield Unit(model, task, batch, methods, self.batch_size)
-            for task, cases in self._by_seed():
+                    yield Unit(model, task, batch, methods, self.batch_size, self.measures)
+            for task, cases in self._by_seed() if ACCURACY in self.measures else ():
                 for case in _first_cases(cases):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
 

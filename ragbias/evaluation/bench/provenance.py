@@ -26,6 +26,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
             "tasks": [_task(each) for each in settings.tasks],
             "seeds": settings.seeds,
             "limit": settings.limit,
+            "measure": settings.measure,
             "batch_size": settings.batch_size,
             "dtype": settings.dtype,
             "device": "cuda" if on_gpu else "cpu",

@@ -33,13 +33,20 @@ class Record:
         documents: their number.
         gold_position: of the gold document, counted from 0; None: there is none.
         seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
-        score: 0 to 1.
+        prediction: empty where only log-probabilities are measured.
+        score: 0 to 1; None: not measured.
         seconds: wall time of its batch, divided by the cases of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
         shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
             number is the same document in all records of one question, equally many ``documents`` and the same
             ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
             them as given; else empty.
+        logprob: of the gold answer, in nats, summed over its tokens; of several gold answers the most probable one's.
+            None, as all that follows: not measured.
+        answer_tokens: of that gold answer.
+        kl: KL(plain || method) of the token after the prompt, in nats.
+        agrees: whether the most probable token after the prompt is the plain model's.
+        shorten: words that each passage was cut to, around the answer; None: passages are whole.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -55,13 +62,18 @@ class Record:
     order: Count
     seed: int
     prediction: str
-    score: Annotated[float, Field(ge=0, le=1)]
+    score: Annotated[float, Field(ge=0, le=1)] | None
     prompt_tokens: Count
     completion_tokens: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     method_ran: str
     reason: str = ""
     shown: tuple[Count, ...] = ()
+    logprob: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    answer_tokens: Count | None = None
+    kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    agrees: bool | None = None
+    shorten: Count | None = None
 
     @property
     def key(self) -> Key:

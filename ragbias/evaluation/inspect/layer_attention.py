@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,16 +19,10 @@ from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
+from ragbias.methods.plain import PlainAttention
+from ragbias.prompt import TokenisedPrompt
 
-
-class _Plain(AttentionMethod):
-    """The model as it is, as a method inside of its layers."""
-
-    name = "none"
-    positions = "model"
-
-    def attention(self, call: AttentionCall) -> Tensor:
-        return call.plain(call.query, call.key)
+OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them
 
 
 class Watched(AttentionMethod):
@@ -38,14 +32,19 @@ class Watched(AttentionMethod):
     of values that are 1 in one channel for the tokens of one document, and 0 elsewhere, is the weight on that document
     in that channel, exactly as the method weighs. For prompts without padding, one at a time.
 
+    Args:
+        norms: weigh each token by the norm of its value too.
+
     Attributes:
-        mass: by layer, ``[n]``, the weight on each document as it stands in the model, averaged over heads.
+        mass: by layer, ``[H, n + 3]``, each head's weight on the documents as they stand in the model, then on the
+            ``OTHERS``.
     """
 
     needs_documents = True
 
-    def __init__(self, method: AttentionMethod) -> None:
+    def __init__(self, method: AttentionMethod, norms: bool = False) -> None:
         self._method = method
+        self._norms = norms
         self.mass: list[Tensor] = []
         self.name = method.name
         self.invariant = method.invariant
@@ -77,23 +76,40 @@ class Watched(AttentionMethod):
 
     def _mass(self, call: AttentionCall) -> Tensor:
         (sequence,) = call.sequences()
-        width = call.value.shape[-1]
+        width, initial = call.value.shape[-1], min(1, sequence.prefix)
+        others = [(0, initial), (initial, sequence.prefix), (sequence.documents_end, sequence.key.shape[1])]
+        parts = [*sequence.spans, *others]
+        weight = call.value.norm(dim=-1) if self._norms else torch.ones_like(call.value[..., 0])
         masses = []
-        for begin in range(0, len(sequence.spans), width):  # one channel for each document
-            some = sequence.spans[begin : begin + width]
+        for begin in range(0, len(parts), width):  # one channel for each part
+            some = parts[begin : begin + width]
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
-                value[:, :, first:end, channel] = 1
-
-            def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
-                return call.plain(query, key, value)
-
-            output = self._output(replace(call, value=value, plain=plain))
-            masses.append(output[0, -1, :, : len(some)].float().mean(0).cpu())
-        return torch.cat(masses)
+                value[:, :, first:end, channel] = weight[:, :, first:end]
+            output = self._output(call.with_value(value))
+            masses.append(output[0, -1, :, : len(some)].float().cpu())
+        return torch.cat(masses, dim=1)
 
 
 @torch.no_grad()
+def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, norms: bool = False) -> Tensor:
+    """Each head's attention of a prompt's last token to each document under a method, and to the ``OTHERS``.
+
+    Args:
+        method: the plain model's attention is read for one that leaves attention alone.
+        norms: weigh each token by the norm of its value too.
+
+    Returns:
+        float32 ``[n_layers, H, n + 3]``, the documents as they stand in ``tokens``.
+    """
+    watched = Watched(method if isinstance(method, AttentionMethod) else PlainAttention(), norms)
+    with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
+        lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
+    order = watched.document_order(tokens.documents)  # of the documents inside the model
+    columns = sorted(range(len(order)), key=order.__getitem__)
+    return torch.stack(watched.mass)[:, :, [*columns, *range(len(order), len(order) + len(OTHERS))]]
+
+
 def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     """Attention of the prompt's last token to each document under the request's method, averaged over heads.
 
@@ -107,13 +123,9 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
         raise MethodError(
             f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
         )
-    watched = Watched(request.method if isinstance(request.method, AttentionMethod) else _Plain())
-    tokens = request.tokens
-    with attach(lm.model, watched, [tokens.spans], private=True, backend=lm.backend):
-        lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
-    given = request.report.order or range(len(tokens.documents))
-    came = [given[index] for index in watched.document_order(tokens.documents)]  # of each document inside the model
-    return torch.stack(watched.mass)[:, sorted(range(len(came)), key=came.__getitem__)]
+    mass = attention_by_head(lm, request.tokens, request.method).mean(1)
+    came = request.report.order or range(len(request.tokens.documents))  # of each document in the prompt
+    return mass[:, sorted(range(len(came)), key=came.__getitem__)]
 
 
 def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:

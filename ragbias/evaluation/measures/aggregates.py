@@ -6,7 +6,6 @@ questions for one, and a note says so.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
@@ -16,17 +15,19 @@ from typing import Any, TypeAlias
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, Scores
+from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
+from ragbias.evaluation.measures.estimates import Estimate, alone, curve, estimate, share
+from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
 
 REFERENCE = "none"
 JUDGE = "judge"
+ACCURACY, LOGPROB = "accuracy", "logprob"
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
 SCORE = attrgetter("score")
 
 Setting: TypeAlias = tuple[str, str, int]  # model, task, number of documents
-Estimate: TypeAlias = list[float | None]
 
 
 def summarise(
@@ -45,7 +46,8 @@ def summarise(
         (``closed_book`` and ``oracle``) where there is one, and results of their own where not. Positions are counted
         from 0, as in the records. ``kendall_tau`` is how much the orders agree in which the model saw the same
         documents: with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other
-        methods.
+        methods. ``measures`` of a result says which of accuracy and the gold answer's log-probability were measured;
+        a method's figures of the latter are in its ``logprob``, see ``gold_probability.gold_figures``.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -54,8 +56,8 @@ def summarise(
         most = max(other for other_model, other_task, other in settings if (other_model, other_task) == (model, task))
         if documents in REFERENCE_LINES and most > 1:
             continue
-        lines = {
-            name: _line(settings[model, task, count])
+        alone_or_without = {
+            name: settings[model, task, count]
             for count, name in REFERENCE_LINES.items()
             if (model, task, count) in settings and count < documents
         }
@@ -66,7 +68,8 @@ def summarise(
                 "model": model,
                 "task": task,
                 "documents": documents,
-                "reference_lines": lines,
+                "reference_lines": {name: _line(each, "score") for name, each in alone_or_without.items()},
+                "logprob_reference_lines": {name: _line(each, "logprob") for name, each in alone_or_without.items()},
                 **_methods(own, again, costs),
             }
         )
@@ -80,36 +83,53 @@ def setting_of(record: Record) -> Setting:
 def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
     """The methods of one setting, and what a reader must know about them."""
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
-    scores = {label: Scores.of(own) for label, own in parts.items()}
+    scores = {label: Scores.of(answered(own)) for label, own in parts.items()}
+    golds = {label: Scores.of(own, "logprob") for label, own in parts.items()}
+    measured = {name: each for name, each in ((ACCURACY, scores), (LOGPROB, golds)) if _any_asked(each)}
     methods = {}
     for label, own in parts.items():
         methods[label] = {
-            **_accuracy(own, scores[label]),
+            "questions": len({each.question for each in own}),
+            "rows": len(own),
+            **_accuracy(scores[label]),
             "difference": _difference(label, scores),
             **_consistency(own, again.get(label, [])),
-            "kendall_tau": _share(per_question.order_agreement(own)),
+            "logprob": gold_figures(own, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
+            "kendall_tau": share(per_question.order_agreement(own)),
             "prompt_tokens": fmean(each.prompt_tokens for each in own),
             "completion_tokens": fmean(each.completion_tokens for each in own),
             "seconds": median(each.seconds for each in own),
             "ran_plain": _ran_plain(label, own),
-            "groups": _groups(own),
-            **({"judge": _judge(own)} if own[0].task == JUDGE else {}),
+            "groups": _groups(answered(own)),
+            **({"judge": _judge(answered(own))} if own[0].task == JUDGE and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
-    return {"positions": _positions(scores.values()), "methods": methods, "notes": _notes(methods, scores)}
+    asked = [each for by_label in measured.values() for each in by_label.values() if each.questions]
+    return {
+        "measures": list(measured),
+        "positions": sorted({position for each in asked for position in each.positions if position >= 0}),
+        "methods": methods,
+        "notes": [*_notes(methods, asked), *_shortened(records)],
+    }
 
 
-def _positions(scores: Iterable[Scores]) -> list[int]:
-    return sorted({position for each in scores for position in each.positions if position >= 0})
+def answered(records: Iterable[Record]) -> list[Record]:
+    """Those with an answer that was generated and scored."""
+    return [record for record in records if record.score is not None]
 
 
-def _accuracy(records: Sequence[Record], scores: Scores) -> dict[str, Any]:
+def _any_asked(scores: Mapping[str, Scores]) -> bool:
+    return any(each.questions for each in scores.values())
+
+
+def _accuracy(scores: Scores) -> dict[str, Any]:
     """Accuracy by position and what sums it up; worst, best and gap only where there are several positions."""
-    figures = _curve(scores)
+    if not scores.questions:
+        nothing = ("worst", "best", "gap", "gap_by_chance")
+        return {"accuracy_by_position": {}, "mean": [None, None, None], **dict.fromkeys(nothing)}
+    figures = curve(scores)
     several = len(scores.positions) > 1
     return {
-        "questions": len(scores.questions),
-        "rows": len(records),
         "accuracy_by_position": {
             str(position): figure
             for position, figure in zip(scores.positions, figures["by_position"], strict=True)
@@ -121,14 +141,6 @@ def _accuracy(records: Sequence[Record], scores: Scores) -> dict[str, Any]:
     }
 
 
-def _curve(scores: Scores) -> dict[str, list[Estimate]]:
-    if len(scores.questions) >= FEWEST:
-        return {name: [_estimate(each) for each in found] for name, found in bootstrap.curve(scores).items()}
-    point = bootstrap.point(scores.values)
-    alone = {name: [_alone(getattr(point, name)[0])] for name in ("mean", "worst", "best", "gap")}
-    return {"by_position": [_alone(value) for value in point.by_position[0]], **alone}
-
-
 def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate] | None:
     """To ``none``, on the questions and positions that both have; ``None`` where there is nothing to compare."""
     if label == REFERENCE or REFERENCE not in scores:
@@ -138,9 +150,9 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate]
         return None
     if len(own) >= FEWEST:
         found = bootstrap.differences(scores[label], scores[REFERENCE])
-        return {name: _estimate(interval) for name, interval in found.items()}
+        return {name: estimate(interval) for name, interval in found.items()}
     first, second = bootstrap.point(own), bootstrap.point(reference)
-    return {name: _alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
+    return {name: alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
@@ -149,8 +161,8 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
     orders = Counter((each.question, each.seed) for each in records)
     return {
         "orders": max(orders.values()),
-        "flip_rate": _share(per_question.flips(records, says)),
-        "noise_floor": _share(per_question.repeats(records, noise, says)),
+        "flip_rate": share(per_question.flips(answered(records), says)),
+        "noise_floor": share(per_question.repeats(records, noise, says)),
     }
 
 
@@ -158,13 +170,13 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
     """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second."""
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
-        name: _share(means((each for each in records if each.gold_position == position), SCORE))
+        name: share(means((each for each in records if each.gold_position == position), SCORE))
         for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
     undecided = sum(per_question.verdict(each) == "neither" for each in records)
     return {
-        "swap_consistency": _share(consistent),
-        "prefers_first": _share(per_question.prefers_first(records)),
+        "swap_consistency": share(consistent),
+        "prefers_first": share(per_question.prefers_first(records)),
         **by_position,
         "undecided": undecided / len(records),
     }
@@ -172,16 +184,19 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
 
 def _groups(records: Sequence[Record]) -> dict[str, Any]:
     groups = grouped(records, attrgetter("group"))
-    if set(groups) == {""}:
+    if set(groups) <= {""}:
         return {}
     scores = {group: means(own, SCORE) for group, own in sorted(groups.items())}
-    return {group: {"questions": len(each), "mean": _share(each)} for group, each in scores.items()}
+    return {group: {"questions": len(each), "mean": share(each)} for group, each in scores.items()}
 
 
-def _line(records: Sequence[Record]) -> Estimate | None:
-    """Accuracy of the plain model, or, where it was not run, of the first method."""
-    parts = grouped(records, attrgetter("method"))
-    return _share(means(parts.get(REFERENCE) or next(iter(parts.values())), SCORE))
+def _line(records: Sequence[Record], name: str) -> Estimate | None:
+    """A measure of the plain model, or, where it was not run, of the first method; ``name``: the field of a record."""
+    value = attrgetter(name)
+    parts = grouped((each for each in records if value(each) is not None), attrgetter("method"))
+    if not parts:
+        return None
+    return share(means(parts.get(REFERENCE) or next(iter(parts.values())), value))
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
@@ -191,14 +206,21 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
     return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
 
 
-def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Scores]) -> list[str]:
+def _shortened(records: Sequence[Record]) -> list[str]:
+    return [
+        f"Passages were cut to {words} words around the gold answer, or their first {words} (shorten={words})."
+        for words in sorted({each.shorten for each in records if each.shorten is not None})
+    ]
+
+
+def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -> list[str]:
     notes = []
-    few = min(len(each.questions) for each in scores.values())
+    few = min(len(each.questions) for each in scores)
     if few < FEWEST:
         notes.append(f"{few} questions are too few for intervals; at least {FEWEST} are needed.")
-    if len({each.questions for each in scores.values()}) > 1:
+    if len({each.questions for each in scores}) > 1:
         notes.append("The methods did not answer the same questions; differences are over those in common.")
-    if len({each.positions for each in scores.values()}) > 1:
+    if len({each.positions for each in scores}) > 1:
         notes.append("The methods were not asked at the same positions; differences are over those in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
@@ -206,19 +228,3 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Scores
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     return notes
-
-
-def _share(values: Mapping[str, float]) -> Estimate | None:
-    """A mean over questions with its interval; ``None`` where there are no values."""
-    if not values:
-        return None
-    return _estimate(bootstrap.share(values)) if len(values) >= FEWEST else _alone(fmean(values.values()))
-
-
-def _estimate(interval: Interval) -> Estimate:
-    return [value if math.isfinite(value) else None for value in interval.as_list()]
-
-
-def _alone(estimate: float) -> Estimate:
-    value = float(estimate)
-    return [value if math.isfinite(value) else None, None, None]

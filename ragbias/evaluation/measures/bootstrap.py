@@ -24,6 +24,7 @@ RESAMPLES = 2000
 SHUFFLES = 500
 FEWEST = 5  # questions that an interval takes
 LEVEL = 95  # per cent
+SHARE = (0.0, 1.0)  # bounds of an accuracy
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -55,10 +56,12 @@ class Scores:
     values: Floats
 
     @classmethod
-    def of(cls, records: Iterable[Record]) -> Scores:
+    def of(cls, records: Iterable[Record], name: str = "score") -> Scores:
+        """Of the field of this name; records without it do not count."""
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
         for record in records:
-            cells[record.question, -1 if record.gold_position is None else record.gold_position].append(record.score)
+            if (value := getattr(record, name)) is not None:
+                cells[record.question, -1 if record.gold_position is None else record.gold_position].append(value)
         questions = {question: index for index, question in enumerate(sorted({question for question, _ in cells}))}
         positions = {position: index for index, position in enumerate(sorted({position for _, position in cells}))}
         values = np.full((len(questions), len(positions)), np.nan)
@@ -68,6 +71,11 @@ class Scores:
 
     def shared(self, other: Scores) -> tuple[Floats, Floats]:
         """Both methods' values for the questions and positions that both have; NaN where either has none."""
+        own, theirs = self.in_common(other)
+        return own.values, theirs.values
+
+    def in_common(self, other: Scores) -> tuple[Scores, Scores]:
+        """Both methods' scores for the questions and positions that both have; NaN where either has none."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         own, theirs = (
@@ -76,7 +84,9 @@ class Scores:
         )
         missing = np.isnan(own) | np.isnan(theirs)
         asked = ~missing.all(axis=0)
-        return np.where(missing, np.nan, own)[:, asked], np.where(missing, np.nan, theirs)[:, asked]
+        kept = tuple(position for position, any_asked in zip(positions, asked, strict=True) if any_asked)
+        first, second = (np.where(missing, np.nan, values)[:, asked] for values in (own, theirs))
+        return Scores(tuple(questions), kept, first), Scores(tuple(questions), kept, second)
 
 
 @dataclass(frozen=True)
@@ -152,8 +162,11 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     return _around(estimate, max(least, lowest), min(most, highest))
 
 
-def curve(scores: Scores, resamples: int = RESAMPLES) -> dict[str, list[Interval]]:
+def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
     """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
+
+    Args:
+        bounds: the least and the most that a score may be.
 
     Raises:
         RunError: too few questions.
@@ -167,30 +180,63 @@ def curve(scores: Scores, resamples: int = RESAMPLES) -> dict[str, list[Interval
         ],
         "mean": [percentile(float(found.mean[0]), many.mean)],
         **{
-            name: [cautious(float(getattr(found, name)[0]), getattr(many, name), 0, 1)]
-            for name in ("worst", "best", "gap")
+            name: [cautious(float(getattr(found, name)[0]), getattr(many, name), *limits)]
+            for name, limits in (("worst", bounds), ("best", bounds), ("gap", (0, bounds[1] - bounds[0])))
         },
     }
 
 
-def differences(own: Scores, reference: Scores) -> dict[str, Interval]:
+def differences(own: Scores, reference: Scores, most: float = 1) -> dict[str, Interval]:
     """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
+
+    Args:
+        most: the most that two scores may differ.
 
     Raises:
         RunError: too few questions in common.
     """
+    difference = _paired(own, reference)
+    return {
+        "mean": percentile(*difference("mean", "mean")),
+        "worst": cautious(*difference("worst", "worst"), -most, most),
+        "gap": cautious(*difference("gap", "gap"), -most, most),
+    }
+
+
+def differences_to_ends(own: Scores, reference: Scores, most: float = 1) -> dict[str, Interval]:
+    """Own mean over positions minus the reference's ``worst`` and ``best`` position, as ``differences``."""
+    difference = _paired(own, reference)
+    return {name: cautious(*difference("mean", name), -most, most) for name in ("worst", "best")}
+
+
+def _paired(own: Scores, reference: Scores) -> Callable[[str, str], tuple[float, Floats]]:
+    """The function that gives a figure of one minus a figure of the other: of all questions, and of each resample."""
     pair = own.shared(reference)
     counts = draws(len(pair[0]))
     first, second = (point(values) for values in pair)
     many_first, many_second = (Summaries.of(values, counts) for values in pair)
 
-    def difference(of: Callable[[Summaries], Floats]) -> tuple[float, Floats]:
-        return float((of(first) - of(second))[0]), of(many_first) - of(many_second)
+    def difference(of: str, minus: str) -> tuple[float, Floats]:
+        estimate = getattr(first, of) - getattr(second, minus)
+        return float(estimate[0]), getattr(many_first, of) - getattr(many_second, minus)
 
+    return difference
+
+
+def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
+    """By position: own score there minus the reference's mean over positions, paired by question.
+
+    The questions' own levels, which differ far more than positions do, cancel.
+
+    Raises:
+        RunError: too few questions in common.
+    """
+    first, second = own.in_common(reference)
+    counts = draws(len(first.questions))
+    found = point(first.values).by_position - point(second.values).mean[:, None]
+    many = Summaries.of(first.values, counts).by_position - Summaries.of(second.values, counts).mean[:, None]
     return {
-        "mean": percentile(*difference(lambda figures: figures.mean)),
-        "worst": cautious(*difference(lambda figures: figures.worst), -1, 1),
-        "gap": cautious(*difference(lambda figures: figures.gap), -1, 1),
+        position: percentile(float(found[0, index]), many[:, index]) for index, position in enumerate(first.positions)
     }
 
 

@@ -77,6 +77,14 @@ def prefers_first(records: Iterable[Record]) -> dict[str, float]:
     return means(decided, lambda record: (verdict(record) == "chosen") == (record.gold_position == 0))
 
 
+def spreads(records: Iterable[Record]) -> dict[str, float]:
+    """For each question asked in several orders: the gold answer's highest log-probability minus its lowest, in nats.
+
+    Where seeds drew other documents for the same question, the mean over these sets of documents.
+    """
+    return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
+
+
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
     """For each question with documents shown from several given orders: how much the orders shown agree.
 

@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from ragbias.evaluation.extras import required
+from ragbias.evaluation.measures.aggregates import ACCURACY, LOGPROB
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost
 from ragbias.evaluation.report.figures.depth_maps import depth_maps
 from ragbias.evaluation.report.figures.flip_rates import flip_rates
-from ragbias.evaluation.report.figures.position_curves import u_curves
+from ragbias.evaluation.report.figures.position_curves import logprob_curves, u_curves
 from ragbias.evaluation.report.looks import Look, looks_of
 from ragbias.evaluation.report.plain_text import printable
 from ragbias.evaluation.report.read_runs import Run
@@ -53,6 +54,8 @@ NUMBERED = (
     "method can make its answers independent of it; indices=False leaves them out."
 )
 CAPTIONS = {
+    "logprob_curves": "Log-probability of the gold answer by the position of the gold document; bands are "
+    f"{LEVEL}% intervals, paired by question where the plain model's mean is taken off.",
     "u_curves": f"Accuracy by the position of the gold document; bands are {LEVEL}% intervals.",
     "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing. No method is both cheaper "
     "and better than one on the dashed line.",
@@ -80,7 +83,12 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     return environment.get_template("template.html.j2").render(
         heading="Position bias: " + ", ".join(dict.fromkeys(part["title"] for part in parts)),
         reading=[
-            *READING,
+            *(READING if _measured(summary, ACCURACY) else READING[:2]),
+            *(
+                [f"{tables.LOGPROB_LEGEND[0].upper()}{tables.LOGPROB_LEGEND[1:]}"]
+                if _measured(summary, LOGPROB)
+                else []
+            ),
             *([f"Order: {tables.ORDER_LEGEND}"] if any(map(tables.reorders, summary["results"])) else []),
             *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else []),
             *([NUMBERED] if any(_numbered(run.settings) for run in runs) else []),
@@ -106,18 +114,20 @@ def _part(results: list[Mapping[str, Any]], looks: Mapping[str, Look]) -> dict[s
 
 
 def _result(result: Mapping[str, Any], looks: Mapping[str, Look]) -> dict[str, Any]:
+    several = len(result["positions"]) > 1
+    figures = {}
+    if ACCURACY in result["measures"]:
+        figures = {
+            "u_curves": u_curves(result, looks) if several else None,
+            "cost_accuracy": accuracy_by_cost(result, looks),
+            "flip_rates": flip_rates(result),
+        }
+    if LOGPROB in result["measures"]:
+        figures["logprob_curves"] = logprob_curves(result, looks) if several else None
     return {
-        "title": tables.title(result),
-        "headings": tables.headings(result),
-        "lines": tables.lines(result),
+        "grids": [{"title": name, "headings": head, "lines": body} for name, head, body in tables.grids(result)],
         "notes": [*_chance(result), *_reference_lines(result), *result["notes"]],
-        "figures": _shown(
-            {
-                "u_curves": u_curves(result, looks) if len(result["positions"]) > 1 else None,
-                "cost_accuracy": accuracy_by_cost(result, looks),
-                "flip_rates": flip_rates(result),
-            }
-        ),
+        "figures": _shown(figures),
         "tables": [
             {"title": name, "headings": head, "lines": body} for name, head, body in _more_tables(result) if body
         ],
@@ -128,16 +138,17 @@ def _more_tables(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str], li
     """Accuracy by position, and by group where the task has groups."""
     methods = tables.ranked(result)
     positions = [str(position) for position in result["positions"]]
-    yield (
-        "Accuracy by position of the gold document",
-        ["method", *(str(int(position) + 1) for position in positions)],
-        [
-            [label, *(tables.with_interval(method["accuracy_by_position"].get(position)) for position in positions)]
-            for label, method in methods
-        ]
-        if positions
-        else [],
-    )
+    for name, curves in _curves(result).items():
+        yield (
+            f"{name} by position of the gold document",
+            ["method", *(str(int(position) + 1) for position in positions)],
+            [
+                [label, *(tables.with_interval(curve.get(position)) for position in positions)]
+                for label, curve in curves.items()
+            ]
+            if positions
+            else [],
+        )
     groups = sorted({group for _, method in methods for group in method["groups"]})
     yield (
         "Mean accuracy by group",
@@ -153,27 +164,52 @@ def _more_tables(result: Mapping[str, Any]) -> Iterator[tuple[str, list[str], li
     )
 
 
+def _curves(result: Mapping[str, Any]) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """By the name of what is shown and by method: the figures by position."""
+    curves: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for label, method in tables.ranked(result):
+        if ACCURACY in result["measures"]:
+            curves.setdefault("Accuracy", {})[label] = method["accuracy_by_position"]
+        if figures := method["logprob"]:
+            curves.setdefault("Log-probability of the gold answer", {})[label] = figures["by_position"]
+            if figures["minus_plain"]:
+                relative = figures["minus_plain"]["by_position"]
+                curves.setdefault("Log-probability minus the plain model's mean over positions,", {})[label] = relative
+    return curves
+
+
 def _chance(result: Mapping[str, Any]) -> list[str]:
     """Which gaps noise would make as well."""
-    within = [
-        f"{label} (gap {method['gap'][0]:.2f}, chance {method['gap_by_chance']:.2f})"
-        for label, method in tables.ranked(result)
-        if method["gap"] and method["gap"][0] and method["gap"][0] <= method["gap_by_chance"]
-    ]
-    if not within:
-        return []
-    return [
-        "Gaps that are no larger than chance makes them in 95 of 100 runs without any position bias: "
-        + "; ".join(within)
-    ]
+    notes = []
+    for measure in result["measures"]:
+        methods = tables.ranked(result, measure)
+        figures = {label: method if measure == ACCURACY else method[measure] for label, method in methods}
+        within = [
+            f"{label} (gap {each['gap'][0]:.2f}, chance {each['gap_by_chance']:.2f})"
+            for label, each in figures.items()
+            if each and each["gap"] and each["gap"][0] and each["gap"][0] <= each["gap_by_chance"]
+        ]
+        if within:
+            of = "Gaps" if measure == ACCURACY else "Gaps of the log-probability"
+            notes.append(
+                f"{of} that are no larger than chance makes them in 95 of 100 runs without any position bias: "
+                + "; ".join(within)
+            )
+    return notes
 
 
 def _reference_lines(result: Mapping[str, Any]) -> list[str]:
     names = {"closed_book": "without documents", "oracle": "with the gold document alone"}
     return [
-        f"Accuracy of the model {names[name]}: {tables.with_interval(figure)}."
-        for name, figure in result["reference_lines"].items()
+        f"{measure} of the model {names[name]}: {tables.with_interval(figure)}."
+        for measure, key in (("Accuracy", "reference_lines"), ("Log-probability", "logprob_reference_lines"))
+        for name, figure in result[key].items()
+        if figure
     ]
+
+
+def _measured(summary: Mapping[str, Any], measure: str) -> bool:
+    return any(measure in result["measures"] for result in summary["results"])
 
 
 def _shown(made: Mapping[str, Figure | None]) -> list[dict[str, str]]:

@@ -1,21 +1,32 @@
-"""The table of methods, best worst position first: for the terminal, as Markdown and as CSV."""
+"""The tables of methods, best worst position first: for the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.measures.aggregates import JUDGE, REFERENCE
+from ragbias.evaluation.measures.aggregates import ACCURACY, JUDGE, LOGPROB, REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.report.plain_text import no_formula, printable
 
 NOTHING = "-"
+LOGPROB_TITLE = "log-probability of the gold answer, in nats"
+LOGPROB_LEGEND = (
+    "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over its "
+    "tokens, of several gold answers the most probable one's; mean - none, mean - none's worst, mean - none's best: "
+    "the method's mean over positions minus the plain model's mean, worst and best position, paired by question; "
+    "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
+    "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
+    "probable."
+)
+BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 ORDER_LEGEND = (
     "how alike the orders are in which a method shows the same documents when they come in different orders (Kendall's "
@@ -30,13 +41,19 @@ JUDGE_FIGURES = {
 }
 
 
-def ranked(result: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The methods of a result, the one with the best worst position first; by mean where there are no positions."""
+def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
+    """The methods of a result, the one with the best worst position first; by mean where there are no positions.
+
+    Args:
+        measure: what makes the order; None: accuracy, or, where that was not measured, the log-probability.
+    """
+    measure = measure or result["measures"][0]
 
     def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
-        mean = item[1]["mean"][0]
-        worst = item[1]["worst"][0] if item[1]["worst"] else mean
-        return -(worst if worst is not None else -1), -(mean if mean is not None else -1), item[0]
+        figures = item[1] if measure == ACCURACY else item[1][measure] or {"mean": [None], "worst": None}
+        mean = figures["mean"][0]
+        worst = figures["worst"][0] if figures["worst"] else mean
+        return -(worst if worst is not None else -math.inf), -(mean if mean is not None else -math.inf), item[0]
 
     return sorted(result["methods"].items(), key=rank)
 
@@ -97,6 +114,37 @@ def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], int
     return cells
 
 
+def logprob_headings(result: Mapping[str, Any]) -> list[str]:
+    label, method = ranked(result, LOGPROB)[0]
+    return list(_logprob_cells(result, label, method, True))
+
+
+def logprob_lines(result: Mapping[str, Any]) -> list[list[str]]:
+    """Cells for ``logprob_headings``, with intervals."""
+    return [
+        list(_logprob_cells(result, label, method, True).values())
+        for label, method in ranked(result, LOGPROB)
+        if method["logprob"]
+    ]
+
+
+def _logprob_cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> dict[str, str]:
+    figures = method["logprob"]
+    cells = {"method": label}
+    for name in ("worst", "mean", "gap"):
+        cells[name] = with_interval(figures[name], intervals)
+    minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
+    cells[f"mean - {REFERENCE}"] = with_interval(minus.get("mean"), intervals, "+.2f")
+    for name in ("worst", "best"):
+        cells[f"mean - {REFERENCE}'s {name}"] = with_interval(minus.get(name), intervals, "+.2f")
+    cells["spread"] = with_interval(figures["spread"], intervals)
+    cells["KL"] = with_interval(figures["kl"], intervals)
+    cells["agree"] = with_interval(figures["agreement"], intervals, ".0%")
+    if kind := cost_kind(result):
+        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), intervals, prefix="x")
+    return cells
+
+
 def with_interval(
     figure: Sequence[float | None] | None, interval: bool = True, form: str = ".2f", prefix: str = ""
 ) -> str:
@@ -111,6 +159,29 @@ def _written(value: float, form: str) -> str:
     """Without the minus of a number that is rounded to zero."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
+
+
+def as_tables(result: Mapping[str, Any]) -> list[Table]:
+    """For a terminal of 80 columns, one for each measure."""
+    made = {ACCURACY: as_table, LOGPROB: as_logprob_table}
+    return [made[measure](result) for measure in result["measures"]]
+
+
+def as_logprob_table(result: Mapping[str, Any]) -> Table:
+    """For a terminal of 80 columns: an interval for the difference to the plain model's mean only."""
+    against = f"mean - {REFERENCE}"
+    optional = [heading for heading in logprob_headings(result) if heading in COST_HEADINGS.values()]
+    shown = ["KL", "agree", *optional]
+    head = ["method", "worst", "mean", "gap", f"vs {REFERENCE}", f"{LEVEL}%", *shown]
+    table = plain_table(f"{title(result)}: {LOGPROB_TITLE}", *head)
+    for label, method in ranked(result, LOGPROB):
+        if method["logprob"]:
+            cells = _logprob_cells(result, label, method, False)
+            _, low, high = (method["logprob"]["minus_plain"] or {}).get("mean") or (None, None, None)
+            interval = NOTHING if low is None or label == REFERENCE else f"{low:+.2f} {high:+.2f}"
+            row = (label, *(cells[name] for name in ("worst", "mean", "gap", against)), interval)
+            table.add_row(*map(Text, (*row, *(cells[heading] for heading in shown))))
+    return table
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
@@ -139,11 +210,26 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
     """One table for each result, with intervals, and the notes below it."""
     parts = []
     for result in summary["results"]:
-        rows = [headings(result), ["---"] + ["---:"] * (len(headings(result)) - 1), *lines(result)]
-        table = "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
         notes = "".join(f"- {_in_markdown(note)}\n" for note in result["notes"])
-        parts.append(f"### {_in_markdown(title(result))}\n\n{table}\n" + (f"\n{notes}" if notes else ""))
+        written = "\n".join(
+            f"### {_in_markdown(name)}\n\n{_markdown_table(head, body)}\n" for name, head, body in grids(result)
+        )
+        parts.append(written + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
+
+
+def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Title, headings and lines of the table of each measure."""
+    made = {
+        ACCURACY: lambda: (title(result), headings(result), lines(result)),
+        LOGPROB: lambda: (f"{title(result)}: {LOGPROB_TITLE}", logprob_headings(result), logprob_lines(result)),
+    }
+    return [made[measure]() for measure in result["measures"]]
+
+
+def _markdown_table(head: list[str], body: list[list[str]]) -> str:
+    rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
+    return "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
 
 
 def _in_markdown(text: str) -> str:
@@ -158,7 +244,7 @@ def as_csv(summary: Mapping[str, Any]) -> str:
     """One line for each method of each result, intervals in columns of their own; positions counted from 0."""
     rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    positions = sorted((name for name in names if name.startswith("accuracy_at_")), key=_position)
+    positions = sorted((name for name in names if name.startswith(BY_POSITION)), key=_position)
     written = io.StringIO()
     writer = csv.DictWriter(written, [name for name in names if name not in positions] + positions, lineterminator="\n")
     writer.writeheader()
@@ -166,8 +252,9 @@ def as_csv(summary: Mapping[str, Any]) -> str:
     return written.getvalue()
 
 
-def _position(name: str) -> int:
-    return int(name.removeprefix("accuracy_at_").partition("_")[0])
+def _position(name: str) -> tuple[str, int]:
+    measure, _, rest = name.partition("_at_")
+    return measure, int(rest.partition("_")[0])
 
 
 def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +277,21 @@ def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -
         row |= _columns(name, figure)
     for name in JUDGE_FIGURES if "judge" in method else ():
         row |= _columns(name, method["judge"][name])
+    row |= _logprob_columns(method["logprob"]) if method["logprob"] else {}
     for position, figure in method["accuracy_by_position"].items():
         row |= _columns(f"accuracy_at_{position}", figure)
+    return row
+
+
+def _logprob_columns(figures: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in ("mean", "worst", "best", "gap", "spread", "kl", "agreement"):
+        row |= _columns(f"logprob_{name}" if name not in ("kl", "agreement") else name, figures[name])
+    minus = figures["minus_plain"] or {}
+    for name in ("mean", "worst", "best"):
+        row |= _columns(f"logprob_mean_minus_{REFERENCE}_{name}", minus.get(name))
+    for position, figure in figures["by_position"].items():
+        row |= _columns(f"logprob_at_{position}", figure)
     return row
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from ragbias.evaluation.data.jsonl import Line, numbered_lines
 from ragbias.evaluation.measures.metrics import qa_f1
 from ragbias.evaluation.tasks.orders import orders_of
+from ragbias.evaluation.tasks.shortening import shortened
 from ragbias.evaluation.tasks.task import Case, Task
 
 DATASETS = ("hotpotqa", "2wikimqa", "musique")
@@ -40,6 +41,8 @@ class LongBench(Task):
         seed: for the other orders.
         indices: number the passages in their order, as the benchmark does. The numbers tell the
             order, so no method can be invariant; False writes ``Passage:``.
+        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
+            None: passages are whole.
     """
 
     data: tuple[Path, ...]
@@ -47,6 +50,7 @@ class LongBench(Task):
     limit: int | None = None
     seed: int = 0
     indices: bool = True
+    shorten: int | None = None
 
     name = "longbench"
     max_new_tokens = 32
@@ -60,7 +64,7 @@ class LongBench(Task):
 
     def _cases_of(self, line: Line, question: str) -> Iterator[Case]:
         dataset, asked, answers = _dataset(line), line.text("input"), line.texts("answers")
-        passages = _passages(line)
+        passages = [shortened(passage, answers, self.shorten) for passage in _passages(line)]
         for order, arranged in enumerate(orders_of(passages, self.orders, f"{self.seed} {question}")):
             documents = [
                 f"Passage {number}:\n{passage}" if self.indices else f"Passage:\n{passage}"
@@ -76,6 +80,7 @@ class LongBench(Task):
                 order=order,
                 group=dataset,
                 contents=tuple(arranged),
+                shorten=self.shorten,
             )
 
 

@@ -18,6 +18,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Line, read_lines, sources
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.shortening import shortened
 from ragbias.evaluation.tasks.task import Case, Task
 
 TEMPLATE = (
@@ -74,6 +75,8 @@ class MultiDocumentQA(Task):
         seed: for distractors that are drawn, and for orders other than the first.
         indices: number the documents as the official prompt does. The numbers tell their order, so no method can be
             invariant; False writes ``Document (Title: ...)``.
+        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning;
+            titles stay. None: passages are whole.
     """
 
     data: tuple[Path, ...]
@@ -83,6 +86,7 @@ class MultiDocumentQA(Task):
     limit: int | None = None
     seed: int = 0
     indices: bool = True
+    shorten: int | None = None
 
     name = "mdqa"
 
@@ -111,7 +115,8 @@ class MultiDocumentQA(Task):
             positions = default if self.positions is None else self.positions
             gold, key = example.passages[example.gold], f"{self.seed} {example.id}"
             for passages, position, order in arranged(gold, others, positions, self.orders, key):
-                documents = [self._document(number, passage) for number, passage in enumerate(passages, start=1)]
+                cut = [_Passage(title, shortened(text, example.answers, self.shorten)) for title, text in passages]
+                documents = [self._document(number, passage) for number, passage in enumerate(cut, start=1)]
                 yield Case(
                     id=f"{example.source}/{example.line.number}/{count}/{position}/{order}"
                     + (f"/{self.seed}" if pool or order else ""),
@@ -122,7 +127,8 @@ class MultiDocumentQA(Task):
                     gold_position=position,
                     order=order,
                     seed=self.seed if pool else 0,
-                    contents=tuple(map("\n".join, passages)),
+                    contents=tuple(map("\n".join, cut)),
+                    shorten=self.shorten,
                 )
 
     def _document(self, number: int, passage: _Passage) -> str:

@@ -28,6 +28,7 @@ class Case:
         seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
         group: part of the task that it belongs to, e.g. a subset of RewardBench.
         contents: the documents without their numbers, which change with the order; empty where they have none.
+        shorten: words that a passage was cut to, around the answer; None: passages are whole.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Case:
     seed: int = 0
     group: str = ""
     contents: tuple[str, ...] = ()
+    shorten: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,13 @@ class Task:
         name: as typed in ``--task``.
         max_new_tokens: of an answer.
         chat: whether the text goes through the chat template of models that have one, as the user's message.
+        before_answer: what a model writes before its answer, where the prompt does not end with white space.
     """
 
     name: ClassVar[str]
     max_new_tokens: ClassVar[int] = 100
     chat: ClassVar[bool] = True
+    before_answer: ClassVar[str] = " "
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -104,6 +108,11 @@ class Task:
             batch_size=batch_size,
             **decoding,
         )
+
+    def continuations(self, prompt: str, case: Case) -> list[str]:
+        """The gold answers as they follow the prompt, for their log-probability."""
+        before = "" if prompt[-1:].isspace() else self.before_answer
+        return [before + answer for answer in case.answers]
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         """The flat prompt as the model reads it."""

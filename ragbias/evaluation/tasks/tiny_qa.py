@@ -35,6 +35,7 @@ class TinyQA(Task):
     name = "tiny"
     max_new_tokens = 8
     chat = False
+    before_answer = ""  # the model writes none
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:

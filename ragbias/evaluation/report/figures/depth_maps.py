@@ -13,6 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from ragbias.evaluation.measures.aggregates import ACCURACY
 from ragbias.evaluation.report.figures.panels import panel_title, panels
 from ragbias.evaluation.report.tables import ranked
 
@@ -25,7 +26,10 @@ def depth_maps(results: Sequence[Mapping[str, Any]]) -> Figure | None:
     Args:
         results: of one model and task. ``None`` comes back unless two of them have several positions.
     """
-    several = sorted((each for each in results if len(each["positions"]) > 1), key=lambda each: int(each["documents"]))
+    several = sorted(
+        (each for each in results if ACCURACY in each["measures"] and len(each["positions"]) > 1),
+        key=lambda each: int(each["documents"]),
+    )
     if len(several) < 2:
         return None
     labels = list(dict.fromkeys(label for result in reversed(several) for label, _ in ranked(result)))

@@ -1,8 +1,9 @@
-"""Curves of accuracy by the position of the gold document."""
+"""Curves of accuracy, and of the gold answer's log-probability, by the position of the gold document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -17,6 +18,19 @@ from ragbias.evaluation.report.tables import ranked
 OVERLAID = 3  # bands that one panel can hold
 LINE_STYLES = {"closed_book": ("closed book", ":"), "oracle": ("gold document alone", "-.")}
 
+
+@dataclass(frozen=True)
+class Scale:
+    """What the curves' values are, and the ends of their axis; None: as the values need it."""
+
+    name: str
+    ends: tuple[float, float] | None = None
+
+
+ACCURACY = Scale("accuracy", (0, 1.03))
+LOGPROB = Scale("log-probability of the gold answer in nats")
+RELATIVE_LOGPROB = Scale("log-probability of the gold answer,\nminus the plain model's mean, in nats")
+
 # by method and position (counted from 0): estimate, low, high; any of them may be None
 Curves = Mapping[str, Mapping[str, Sequence[Any]]]
 
@@ -25,15 +39,30 @@ def u_curves(result: Mapping[str, Any], looks: Mapping[str, Look]) -> Figure:
     """Accuracy by the gold document's position, with bootstrap bands; a panel for each method where there are many."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     lines = result["reference_lines"]
+    return _drawn(curves, looks, lines, ACCURACY)
+
+
+def logprob_curves(result: Mapping[str, Any], looks: Mapping[str, Look]) -> Figure:
+    """The gold answer's log-probability as ``u_curves``; minus the plain model's mean over positions, if that ran."""
+    figures = {label: method["logprob"] for label, method in ranked(result) if method["logprob"]}
+    if all(each["minus_plain"] for each in figures.values()):
+        curves = {label: each["minus_plain"]["by_position"] for label, each in figures.items()}
+        return _drawn(curves, looks, {}, RELATIVE_LOGPROB)
+    curves = {label: each["by_position"] for label, each in figures.items()}
+    return _drawn(curves, looks, result["logprob_reference_lines"], LOGPROB)
+
+
+def _drawn(curves: Curves, looks: Mapping[str, Look], lines: Mapping[str, Any], scale: Scale) -> Figure:
     if len(curves) <= OVERLAID:
-        return overlaid({"": curves}, lines, looks)
-    return multiples(curves, looks, lines)
+        return overlaid({"": curves}, lines, looks, scale)
+    return multiples(curves, looks, lines, scale)
 
 
 def overlaid(
     curves_by_panel: Mapping[str, Curves],
     lines: Mapping[str, Any] | None = None,
     looks: Mapping[str, Look] | None = None,
+    scale: Scale = ACCURACY,
 ) -> Figure:
     """All methods, six at most, in one panel; one panel for each entry, named by its key.
 
@@ -44,26 +73,26 @@ def overlaid(
     axes = figure.subplots(1, len(curves_by_panel), sharey=True, squeeze=False)[0]
     for axis, (name, curves) in zip(axes, curves_by_panel.items(), strict=True):
         _panel(axis, curves, looks or looks_of(curves), {label: label for label in curves}, lines or {}, 0.12)
-        _position_axis(axis, curves)
+        _position_axis(axis, curves, scale)
         axis.set(title=literal(name), xlabel="position of the gold document (1 = first)")
         below = dict(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2)
         axis.legend(**below, frameon=False, handlelength=4, fontsize=9)
-    axes[0].set_ylabel("accuracy")
+    axes[0].set_ylabel(scale.name)
     return figure
 
 
-def multiples(curves: Curves, looks: Mapping[str, Look], lines: Mapping[str, Any]) -> Figure:
+def multiples(curves: Curves, looks: Mapping[str, Look], lines: Mapping[str, Any], scale: Scale = ACCURACY) -> Figure:
     """A panel for each method, the plain model's curve in each."""
     figure, axes = panels(len(curves), 2.0)
     shown = {REFERENCE: curves[REFERENCE]} if REFERENCE in curves else {}
     names = {REFERENCE: "none (plain model)"}  # the others are named above their panels
     for axis, (label, points) in zip(axes, curves.items(), strict=True):
         _panel(axis, {**shown, label: points}, looks, names, lines, 0.2)
-        _position_axis(axis, curves)
+        _position_axis(axis, curves, scale)
         axis.set_title(panel_title(label), fontsize=9)
     shared_legend(figure, axes)
     figure.supxlabel("position of the gold document (1 = first)", fontsize=10)
-    figure.supylabel("accuracy", fontsize=10)
+    figure.supylabel(scale.name, fontsize=10)
     return figure
 
 
@@ -107,9 +136,12 @@ def _curve(
             axis.plot(positions, edge, color=look.colour, linestyle=look.dashes, linewidth=0.5, alpha=0.7)
 
 
-def _position_axis(axis: Axes, curves: Curves) -> None:
+def _position_axis(axis: Axes, curves: Curves, scale: Scale) -> None:
     positions = sorted({int(position) + 1 for points in curves.values() for position in points})
-    axis.set_ylim(0, 1.03)
+    if scale.ends:
+        axis.set_ylim(*scale.ends)
+    if scale is RELATIVE_LOGPROB:
+        axis.axhline(0, color="#999999", linewidth=0.8, zorder=1)
     if len(positions) <= 8:
         axis.set_xticks(positions)
     else:

@@ -1,0 +1,106 @@
+"""Attention of a prompt's last token to the gold document: by its position, by layer and by head.
+
+Sources: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
+whose figures show attention to the gold document by its position in each layer; Zhang et al., Found in the Middle,
+arXiv 2403.04797, who look at single heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.evaluation.experiments.drawing import curves, heat_map, page
+from ragbias.evaluation.experiments.questions import by_position, check_acts_on_attention
+from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.tasks.samples import Sample
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+
+BEST = 3  # heads that are named
+
+
+@dataclass(frozen=True)
+class GoldAttention:
+    """What the last token pays the gold document.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        gold, other: ``[P, n_layers, H]``, attention to the gold document, and to the average other one.
+    """
+
+    positions: list[int]
+    gold: Tensor
+    other: Tensor
+
+    @property
+    def retrieval_layers(self) -> list[int]:
+        """The layers that look at the gold document, see ``retrieving``."""
+        by_layer = torch.stack([self.gold, self.other], -1).mean((0, 2))
+        return sorted(retrieving(by_layer.tolist()))
+
+    @property
+    def best_heads(self) -> list[tuple[int, int]]:
+        """Layer and index of the heads that pay the gold document most, over all positions."""
+        heads = self.gold.shape[2]
+        found = self.gold.mean(0).flatten().topk(min(BEST, self.gold[0].numel())).indices.tolist()
+        return [divmod(index, heads) for index in found]
+
+    def figure(self, title: str) -> Figure:
+        figure, (layers, heads, lines) = page(title, [3.8, 3.8, 4.4])
+        label, where = "attention to the gold document", "position of the gold document"
+        heat_map(layers, self.gold.mean(2).T, self._numbers(), "mean over heads", where, label)
+        heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
+        retrieve = self.retrieval_layers
+        shown = {
+            f"gold document, layer {', '.join(map(str, retrieve))}": self.gold[:, retrieve].mean((1, 2)).tolist(),
+            "average other document, there too": self.other[:, retrieve].mean((1, 2)).tolist(),
+        }
+        for layer, head in self.best_heads:
+            shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
+        numbered = [position + 1 for position in self.positions]
+        curves(lines, numbered, shown, "layers that retrieve, best heads", where, "attention")
+        return figure
+
+    def table(self) -> Table:
+        table = plain_table("Attention to the gold document by its position", "layer", *self._numbers())
+        for layer, values in enumerate(self.gold.mean(2).T.tolist()):
+            mark = " retrieves" if layer in self.retrieval_layers else ""
+            table.add_row(f"{layer}{mark}", *(f"{value:.3f}" for value in values))
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "positions": self.positions,
+            "gold": self.gold.tolist(),
+            "another": self.other.tolist(),
+            "retrieval_layers": self.retrieval_layers,
+            "best_heads": self.best_heads,
+        }
+
+    def _numbers(self) -> list[str]:
+        return [str(position + 1) for position in self.positions]
+
+
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, progress: Callable[[], None]) -> GoldAttention:
+    """The attention to the gold document under a method.
+
+    Raises:
+        MethodError: the method does not act on attention.
+    """
+    check_acts_on_attention(method)
+    measured = []
+    for sample in samples:
+        mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)]
+        gold = mass[:, :, sample.gold]
+        measured.append(torch.stack([gold, (mass.sum(2) - gold) / (mass.shape[2] - 1)]))
+        progress()
+    positions, means = by_position(samples, measured)
+    return GoldAttention(positions, means[:, 0], means[:, 1])

