@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ragbias.cache.folder import BROKEN, BrokenEntryError, FolderStore, NewerEntryError, read_entry
 from ragbias.cache.memory import MemoryStore
 from ragbias.cache.sizes import size_of, size_text
 from ragbias.cache.states import States
-from ragbias.call_site import call_site
+from ragbias.call_site import warn
 from ragbias.errors import ArgumentError
 
 MEMORY = "2GB"
@@ -59,8 +58,8 @@ class CacheStats:
 class DocumentCache:
     """Keys and values of documents behind their prefix, for methods that make them reusable.
 
-    One cache may serve several models, threads and, through its folder, processes. It holds no text: entries are named by
-    a digest of model, prefix and document.
+    One cache may serve several threads and, through its folder, processes. It holds no text: entries are named by
+    digests of model, prefix and document, so that models which share it never meet each other's.
 
     Args:
         memory: the most that is kept in memory: bytes, or text such as ``"4GB"``; None: nothing.
@@ -88,16 +87,37 @@ class DocumentCache:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
         self._warned: set[str] = set()
+        self._models: set[str] = set()
+
+    def meet(self, computed: str) -> None:
+        """Take note of a model that uses this cache, see ``identity.computed_by``; warns of other models."""
+        with self._lock:
+            if computed in self._models:
+                return
+            self._models.add(computed)
+            shared = len(self._models) > 1
+        if shared:
+            self._warn_once("models", f"several models share {self!r}; each has documents of its own, in one budget")
+            return
+        owners = {path.name.partition("-")[0] for path, _, _ in self._disk.files()} if self._disk else set()
+        if owners and computed not in owners:
+            self._warn_once(
+                "models",
+                f"{self.folder} holds documents of other models (other weights, dtype, device or backend) and none of "
+                "this one, which computes its own; give it another folder, or clear this one if they are of no use",
+            )
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str) -> States | None:
         """The states under a key; None if they are not kept, or not whole."""
-        states, where = self._memory.get(key), "memory_hits"
-        if states is None and self._disk is not None:
-            states, where = self._read(self._disk, key), "disk_hits"
-            if states is not None:
-                self._memory.put(key, states)
+        states = self._memory.get(key)
         if states is not None:
-            self._count(where, "tokens_reused", states.tokens)
+            self._count("memory_hits", "tokens_reused", states.tokens)
+        elif self._disk is not None and (states := self._read(self._disk, key)) is not None:
+            self._count("disk_hits", "tokens_reused", states.tokens)
+            self._memory.put(key, states)
         return states
 
     def put(self, key: str, states: States) -> None:
@@ -108,7 +128,7 @@ class DocumentCache:
             try:
                 self._disk.put(key, states)
             except OSError as error:
-                self.warn_once("disk", f"documents are not kept in {self.folder}: {error}; requests go on without it")
+                self._warn_once("disk", f"documents are not kept in {self.folder}: {error}; requests go on without it")
 
     def stats(self) -> CacheStats:
         """What is kept, and how often it was of use."""
@@ -142,26 +162,30 @@ class DocumentCache:
         if self._disk is not None:
             self._disk.clear()
 
-    def warn_once(self, about: str, message: str) -> None:
+    def not_used(self, method: str, reason: str) -> None:
+        """Say, once for each method, why requests run without this cache."""
+        self._warn_once(f"method {method}", f"{method} runs without its document cache: {reason}")
+
+    def _warn_once(self, about: str, message: str) -> None:
         """A ``DocumentCacheWarning`` at the user's line, once for each thing it is about."""
         with self._lock:
             if about in self._warned:
                 return
             self._warned.add(about)
-        warnings.warn(message, DocumentCacheWarning, stacklevel=call_site()[0])
+        warn(message, DocumentCacheWarning)
 
     def _read(self, disk: FolderStore, key: str) -> States | None:
         try:
             return disk.get(key)
         except BrokenEntryError as error:
-            self.warn_once("broken", f"{error}; it was set aside and is computed anew")
+            self._warn_once("broken", f"{error}; it was set aside and is computed anew")
         except NewerEntryError as error:
-            self.warn_once("newer", f"{error}; it is computed anew and left as it is")
+            self._warn_once("newer", f"{error}; it is computed anew and left as it is")
         except OSError as error:
-            self.warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed anew")
+            self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed anew")
         return None
 
-    def _count(self, where: Literal["memory_hits", "disk_hits", "misses"], tokens: str, count: int) -> None:
+    def _count(self, where: str, tokens: str, count: int) -> None:
         with self._lock:
             self._counts[where] += 1
             self._counts[tokens] += count

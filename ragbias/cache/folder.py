@@ -1,7 +1,7 @@
-"""The states that are kept in a folder, within a budget: one safetensors file each, with a checksum, and never any text.
+"""The states that are kept in a folder, within a budget: a safetensors file each, with a checksum, and never any text.
 
-Several processes may use one folder. A file gets its name when it is whole, so a reader finds all of it or none, whenever
-a process is killed.
+Several processes may use one folder. A file gets its name when it is whole, so a reader finds all of it or none,
+whenever a process is killed.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class FolderStore:
                 stat = path.stat()
                 yield path, stat.st_mtime, stat.st_size
 
+    def __contains__(self, key: str) -> bool:
+        return (self.path / (key + SUFFIX)).exists()
+
     def get(self, key: str) -> States | None:
         """The entry, whole and checked.
 
@@ -110,7 +113,7 @@ class FolderStore:
             self._size += size
 
     def _make_room(self, needed: int) -> None:
-        """Remove entries until so many bytes fit; what other processes wrote is counted when this one's count is full."""
+        """Remove entries until so many bytes fit; other processes' count when this one's fill the budget."""
         with self._lock:
             if self._size + needed <= self._budget:
                 return
@@ -178,7 +181,7 @@ def _checksum(key: str, tensors: dict[str, Tensor]) -> str:
     found = hashlib.sha256(key.encode())
     for name, tensor in sorted(tensors.items()):
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy()))
+        found.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 

@@ -57,14 +57,17 @@ def _digest(tensor: Tensor) -> str:
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     found = hashlib.sha256()
     for begin in range(0, len(data), PORTION):
-        found.update(memoryview(data[begin : begin + PORTION].cpu().numpy()))
+        found.update(data[begin : begin + PORTION].cpu().numpy().data)
     return found.hexdigest()
 
 
-def key_of(model: PreTrainedModel, backend: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
-    """The name of the states of ``tokens`` behind a prefix, in hexadecimal digits.
+def computed_by(model: PreTrainedModel, backend: str) -> str:
+    """The name of all that computes states: equal for equal bits. Devices and backends round differently."""
+    about = [fingerprint(model), str(model.dtype), model.device.type, backend]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
-    Devices and backends round differently, so their states are kept apart.
-    """
-    where = [fingerprint(model), str(model.dtype), model.device.type, backend]
-    return hashlib.sha256(json.dumps([where, list(prefix), list(tokens)]).encode()).hexdigest()
+
+def key_of(computed: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
+    """The name of the states of ``tokens`` behind a prefix: what computed them, and a digest of both, in hexadecimal
+    digits."""
+    return f"{computed}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"

@@ -24,6 +24,9 @@ class MemoryStore:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
     def get(self, key: str) -> States | None:
         with self._lock:
             states = self._entries.get(key)

@@ -1,8 +1,8 @@
 """Prompts whose documents were computed before: their keys and values are put in place, and only the rest runs.
 
-Of a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Here each
-is computed by itself behind its prefix, in a pass of its own, so that it has the same bits in whatever prompt, order, company
-and batch it comes, and whether it was kept or is computed anew.
+Of a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Each is
+computed by itself behind its prefix, in a pass of its own, so that it has the same bits in whatever prompt, order,
+company and batch it comes, and whether it was kept or is computed anew.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from ragbias import attention
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.binding import Binding, attach, backend_of
 from ragbias.cache import DocumentCache
-from ragbias.cache.identity import key_of
+from ragbias.cache.identity import computed_by, key_of
 from ragbias.cache.states import States
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.memory import memory_told
 from ragbias.methods import NoMethod
 from ragbias.methods.base import AttentionMethod, JointMethod, Method
 from ragbias.methods.call import SequenceCall, SequenceLayout
+from ragbias.methods.registry import METHODS
 from ragbias.prompt import Span, TokenisedPrompt
 
 
@@ -70,19 +72,28 @@ class DocumentStates:
     ) -> None:
         self._model, self._cache, self._cancelled = model, cache, cancelled
         self._backend = backend_of(model, backend)
+        if cache is not None:
+            self._computed_by = computed_by(model, self._backend)
+            cache.meet(self._computed_by)
         self._prefixes: dict[tuple[int, ...], States] = {}
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """The states of ``tokens`` behind a prefix, and whether they were kept."""
-        check_not_cancelled(self._cancelled)
-        key = "" if self._cache is None else key_of(self._model, self._backend, prefix, tokens)
-        kept = self._cache.get(key) if self._cache else None
+        if self._cache is None:
+            return self._computed(prefix, tokens), False
+        key = key_of(self._computed_by, prefix, tokens)
+        kept = self._cache.get(key)
         if kept is not None:
             return kept, True
-        computed = self._computed([self._of_prefix(prefix)] if prefix else [], tokens)
-        if self._cache is not None:
-            self._cache.put(key, computed)
+        computed = self._computed(prefix, tokens)
+        self._cache.put(key, computed)
         return computed, False
+
+    def keep(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Compute states unless they are kept already; returns whether they had to be."""
+        if self._cache is not None and key_of(self._computed_by, prefix, tokens) in self._cache:
+            return False
+        return not self.of(prefix, tokens)[1]
 
     def _of_prefix(self, prefix: Sequence[int]) -> States:
         ids = tuple(prefix)
@@ -90,14 +101,15 @@ class DocumentStates:
             self._prefixes[ids], _ = self.of((), ids)
         return self._prefixes[ids]
 
-    def _computed(self, before: Sequence[States], tokens: Sequence[int]) -> States:
-        begin = sum(states.tokens for states in before)
+    def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
+        check_not_cancelled(self._cancelled)
+        before, begin = [self._of_prefix(prefix)] if prefix else [], len(prefix)
         binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
         cache = laid_out(self._model, before)
-        run(binding, cache, SequenceLayout(0, begin + len(tokens), ()), tokens)
-        keys, values = zip(*((layer.keys, layer.values) for layer in cache.layers), strict=True)
-        own = [tuple(each[0, :, begin:].to("cpu", copy=True) for each in part) for part in (keys, values)]
-        return States(*own)
+        run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
+        layers: list[DynamicLayer] = cache.layers  # type: ignore[assignment]  # as all of them here are
+        keys, values = ([getattr(layer, part)[0, :, begin:] for layer in layers] for part in ("keys", "values"))
+        return States(*(tuple(each.to("cpu", copy=True) for each in part) for part in (keys, values)))
 
 
 @dataclass(frozen=True)
@@ -136,6 +148,8 @@ def entering(
     """
     with memory_told([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_apart(model, method, prompts):
+            if cache is not None and method.acts_on != "nothing":
+                cache.not_used(method.name, why_not(method))
             rule = NoMethod() if isinstance(method, JointMethod) else method
             with attach(model, rule, spans, private=True, backend=backend):
                 yield Entered(None, [0] * len(prompts))
@@ -147,8 +161,11 @@ def entering(
 
 
 def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed by themselves: a method with reusable ones, on a model whose rotary frequencies do not
-    depend on the prompt's length (beyond the window of its first training, dynamic ones do)."""
+    """Whether documents are computed by themselves.
+
+    They are for a method with reusable ones, on a model whose rotary frequencies do not depend on the prompt's length:
+    dynamic ones do beyond the window of the first training.
+    """
     if not method.reusable_documents or any(not (each.suffix and (each.prefix or each.documents)) for each in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -160,10 +177,18 @@ def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[Tok
     )
 
 
+def why_not(method: Method) -> str:
+    """Why a request of this method computes its documents among the others."""
+    if method.reusable_documents:
+        return "this prompt is longer than the model's rotary frequencies hold for, or has nothing before its documents"
+    reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
+    return f"its documents depend on each other or on their positions, so none can be kept; {reusable} can"
+
+
 def resumed(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """A binding that goes on from a cache with the prompts' prefixes and documents, and how many tokens were kept of each.
+    """A binding that goes on from a cache with the prompts' prefixes and documents, and how many tokens were kept.
 
     One prompt has its whole suffix still to run. Of several, each suffix has run by itself but for its last token, as
     suffixes differ in length.
@@ -172,17 +197,18 @@ def resumed(
     layouts, caches, reused = [], [], []
     width = max(len(prompt.ids) for prompt in prompts)
     for prompt in prompts:
-        ordered = prompt.reordered(rule.document_order(prompt.documents))
+        order = rule.document_order(prompt.documents)
+        ordered = prompt.reordered(order)
         parts = [states.of((), ordered.prefix)] if ordered.prefix else []
         parts += [states.of(ordered.prefix, document) for document in ordered.documents]
         reused.append(sum(part.tokens for part, kept in parts if kept))
         cache = laid_out(model, [part for part, _ in parts])
-        spans = tuple(ordered.spans) if rule.needs_documents else ()
+        documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
-            run(alone, cache, SequenceLayout(0, len(prompt.ids), spans), prompt.suffix[:-1])
+            run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
-        layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), spans))
+        layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
     together = caches[0] if len(prompts) == 1 else padded_together(caches)
     binding = Binding(model, rule, [], private=True, backend=backend)
     binding.admit(together, layouts)
