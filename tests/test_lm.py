@@ -11,6 +11,7 @@ from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
 from ragbias.methods import AttentionSorting, ChannelScaling, ReorderingMethod, RoToR
+from ragbias.methods.base import Ranking
 from support.prompts import DOCUMENTS, PROMPT
 from support.random_models import FAMILIES, random_model
 
@@ -230,11 +231,22 @@ def test_an_order_that_leaves_documents_out_or_repeats_them_is_refused(lm, given
     class Given(ReorderingMethod):
         name, cost, source = "given", "none", "a test"
 
-        def order(self, documents, attention):
-            return given
+        def rank(self, documents, scorer):
+            return Ranking(given)
 
-    with pytest.raises(MethodError, match=f"given gave the order .*; expected each index below {len(DOCUMENTS)} once"):
+    with pytest.raises(MethodError, match=f"given: order=.*; expected each index below {len(DOCUMENTS)} once"):
         lm.prepare(PROMPT, method=Given())
+
+
+def test_a_method_that_ranks_by_something_else_than_a_ranking_is_refused(lm):
+    class Listed(ReorderingMethod):
+        name, cost, source = "listed", "none", "a test"
+
+        def rank(self, documents, scorer):
+            return list(range(len(documents)))
+
+    with pytest.raises(MethodError, match=r"listed: rank gave \[0, .*; expected a ragbias.methods.base.Ranking"):
+        lm.prepare(PROMPT, method=Listed())
 
 
 def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none(lm):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-FOR_LOADING = ("dtype", "torch_dtype", "device", "device_map", "trust_remote_code", "use_safetensors", "revision")
+FOR_LOADING = (
+    *("dtype", "torch_dtype", "device", "device_map", "trust_remote_code"),
+    *("use_safetensors", "gguf_file", "revision"),
+)
 
 
 def renamed(

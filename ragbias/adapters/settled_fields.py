@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 from ragbias.lm import DebiasedLM
 
-
 FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
 
 

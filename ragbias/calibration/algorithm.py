@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any
 
 from ragbias.calibration.answer_loss import losses
-from ragbias.calibration.calibration_set import CalibrationSet, Sample, calibration_set
+from ragbias.calibration.calibration_set import CalibrationSet, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges, papers_layers
@@ -23,6 +23,7 @@ from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import Found, Measured, profile_record
 from ragbias.errors import MethodError
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile

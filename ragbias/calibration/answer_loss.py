@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.calibration_set import Sample
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.generation.request import padded
 from ragbias.methods import ChannelScaling, NoMethod
 

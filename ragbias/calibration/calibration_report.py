@@ -59,6 +59,8 @@ def tell_parameters(record: dict[str, Any], console: Console) -> None:
     for name, found in record["check"].items():
         console.print(f"Other prompts, {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}")
     console.print(f"Best: {record['method']}")
+    if record["beats_plain"] is False:
+        console.print("On other prompts it does no better than the plain model.")
 
 
 def tell(profile: Profile, console: Console) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.errors import MethodError
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.tasks.samples import Sample as Sample
-from ragbias.evaluation.tasks.samples import (
+from ragbias.evaluation.prompts.samples import (
+    Sample,
     Texts,
     data_text,
     kv_question,

@@ -9,8 +9,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import ragbias
-from ragbias.calibration.calibration_set import Sample
 from ragbias.evaluation.inspect.layer_attention import retrieving
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.generation.request import padded
 from ragbias.methods import AttentionMethod
 from ragbias.methods.attention_sorting import DocumentAttention
@@ -23,17 +23,12 @@ def attention_to(
     prompts: Sequence[TokenisedPrompt],
     batch_size: int,
     progress: Callable[[int], None] = lambda done: None,
-    observe: Callable[[], DocumentAttention] = DocumentAttention,
 ) -> list[Tensor]:
-    """Attention of each prompt's last token to its documents, averaged over heads: float32 ``[n_layers, n]`` each.
-
-    Args:
-        observe: makes the method that a batch runs with.
-    """
+    """Attention of each prompt's last token to its documents, averaged over heads: float32 ``[n_layers, n]`` each."""
     found: list[Tensor] = []
     for begin in range(0, len(prompts), batch_size):
         ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
-        observer = observe()
+        observer = DocumentAttention()
         with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
         found += observer.mass

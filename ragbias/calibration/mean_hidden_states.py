@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,37 +11,24 @@ from torch import Tensor
 
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.partial_results import PartialResults
+from ragbias.evaluation.prompts.random_strings import random_strings
 from ragbias.lm import DebiasedLM
 
 
-def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
-    """Strings ``begin`` to ``end - 1`` of a set that depends on ``seed`` only, ``[strings, length]``.
-
-    Tokens are drawn evenly from the vocabulary without its special tokens; each string starts with the BOS token if
-    there is one.
-    """
-    tokenizer = lm.tokenizer
-    usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
-    strings = np.stack([np.random.default_rng((seed, index)).choice(usable, length) for index in range(begin, end)])
-    if tokenizer.bos_token_id is not None:
-        strings[:, 0] = tokenizer.bos_token_id
-    return torch.tensor(strings, device=lm.model.device)
-
-
 @torch.no_grad()
-def summed_states(lm: DebiasedLM, ids: Tensor, **inputs: Any) -> NDArray[np.float64]:
+def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
     """Hidden states ``[n_hs, T, D]`` summed over the strings; the embeddings first, the last after the final norm."""
-    output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False, **inputs)
+    output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
     return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
 
 
 def states_by_batch(
-    lm: DebiasedLM, plan: CalibrationPlan, begin: int, end: int, **inputs: Any
+    lm: DebiasedLM, plan: CalibrationPlan, begin: int, end: int
 ) -> Iterator[tuple[NDArray[np.float64], int]]:
     """Summed hidden states of the plan's random strings ``begin`` to ``end - 1``, and the number of strings in them."""
     for first in range(begin, end, plan.batch_size):
         ids = random_strings(lm, first, min(first + plan.batch_size, end), plan.length, plan.seed)
-        yield summed_states(lm, ids, **inputs), len(ids)
+        yield summed_states(lm, ids), len(ids)
 
 
 def mean_states(

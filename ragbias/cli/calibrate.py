@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, write_json
 from ragbias.evaluation import bounds
 from ragbias.files import naming
 
 
 def calibrate(
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")],
+    model: Annotated[str, typer.Option(help=MODELS)],
     out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
     method: Annotated[
         str, typer.Option(help="What is searched: channel-scaling, ape, siw or position-interpolation (by layer).")
@@ -56,7 +56,8 @@ def calibrate(
     """Find a method's parameters for a model: the channel that carries the position, and how to scale it; or with
     --method those of another method. Goes on where it was interrupted.
 
-    Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss.
+    Ends with exit code 1 if no channel is found, or if the best setting does not lower the loss on other prompts (a
+    channel: clearly); APE, which is tuned without labels, ends with 0.
     """
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.calibration_settings import CalibrationSettings
@@ -97,6 +98,8 @@ def calibrate(
         report.tell_parameters(record, console)
         console.print(f"Written: {out}")
         write_json(record, json_path)
+        if record["beats_plain"] is False:
+            raise typer.Exit(1)
         return
     report.tell(profile, console)
     console.print(f"Written: {out}")

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, folder, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
@@ -19,19 +19,29 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
-    questions: Annotated[int, whole(bounds.DEMO_QUESTIONS, "Held-out questions, each asked at every position.")] = 40,
+    model: Annotated[str, typer.Option(help=MODELS)] = "tiny",
+    questions: Annotated[
+        int | None, whole(bounds.DEMO_QUESTIONS, "Questions, each asked at every position. Default: 40, else 20.")
+    ] = None,
     seed: Annotated[int, whole(bounds.SEED, "Draws corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
         "demo-output"
     ),
     json_path: JsonPath = None,
 ) -> None:
-    """Measure position bias before and after each method, on a FAISS index with held-out questions."""
+    """Measure position bias before and after each method on a FAISS index: tiny's, or a real model's on short notes."""
+    quiet_libraries()
+    if model == "tiny":
+        _tiny_demo(model, questions or 40, seed, out, json_path)
+    else:
+        _notes_demo(model, questions or 20, seed, out, json_path)
+
+
+def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
+    """The embedded model's questions about its own world, with every method."""
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
 
-    quiet_libraries()
     settings = demo_run.DemoSettings(model=model, questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
         prepared = demo_run.Demo(settings)
@@ -53,6 +63,49 @@ def demo(
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, demo_run.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
+
+
+def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
+    """A real model's questions about short notes."""
+    from ragbias.evaluation.demo import notes_run
+
+    with status(f"Loading the model {model}, embedding the notes"):
+        prepared = notes_run.NotesDemo(notes_run.NotesSettings(model=model, questions=questions, seed=seed))
+    with progress() as bar:
+        task = bar.add_task("", total=prepared.steps)
+        outcome = notes_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
+    console.print(_notes_table(outcome))
+    plain = outcome["results"]["none"]["logprob"]
+    console.print(
+        "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
+        f"Plain model, best position minus worst: {_interval(plain['gap'])}. This bias was found, not taught."
+    )
+    notes_run.save(outcome, out)
+    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}; {outcome['settings']['seconds']:.0f} s")
+    write_json(outcome, json_path)
+
+
+def _notes_table(outcome: dict[str, Any]) -> Table:
+    from ragbias.evaluation.report.plain_table import plain_table
+
+    settings, results = outcome["settings"], outcome["results"]
+    positions = list(results["none"]["minus_plain_mean_by_position"])
+    count, notes = settings["questions"], settings["documents"]
+    title = f"{count} questions, {notes} notes: gold answer minus the plain mean, if it stands in note ..."
+    shown = [str(int(position) + 1) for position in positions]
+    table = plain_table(title, "method", *shown, "to plain mean", "to plain worst", "to plain best")
+    for name, row in results.items():
+        cells = [
+            f"{row['minus_plain_mean_by_position'][position][0]:+.2f} ({row['accuracy_by_position'][position][0]:.2f})"
+            for position in positions
+        ]
+        figures = [_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")]
+        table.add_row(name, *cells, *(figures if name != "none" else ("", "", "")))
+    return table
+
+
+def _interval(figure: list[float]) -> str:
+    return f"{figure[0]:.2f} ({figure[1]:.2f} to {figure[2]:.2f})"
 
 
 def _how_sure(questions: int, margin: float | None) -> str:

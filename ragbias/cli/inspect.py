@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, status, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
 from ragbias.files import writing
 
@@ -20,26 +20,37 @@ if TYPE_CHECKING:
 def inspect(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer or gold if known.")],
     out: Annotated[Path, typer.Option(help="The picture to write: .png, .svg or .pdf.", callback=picture)],
-    model: Annotated[str, typer.Option(help="'tiny', a hub name or a path.")] = "tiny",
+    model: Annotated[str, typer.Option(help=MODELS)] = "tiny",
     methods: Annotated[str, typer.Option(help="Comma-separated, one row of panels each.")] = "none,pine",
+    intervene: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One more row for each method, e.g. scale-attention(queries=question,keys=gold,factor=2). Repeatable."
+        ),
+    ] = None,
     limit: Annotated[int | None, whole(bounds.QUESTIONS, "Take the first questions only.")] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method."""
+    """Show where the prompt's last token looks: its attention to each document, by layer, before and after a method.
+
+    With --intervene also before and after interventions, which act together where + joins them.
+    """
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.evaluation.inspect.heat_maps import heat_maps
     from ragbias.evaluation.inspect.layer_attention import inspect as look
     from ragbias.evaluation.model_loading import load_model
+    from ragbias.interventions import parse_interventions
     from ragbias.methods.parse import parse_methods
 
     quiet_libraries()
     asked = read_questions(questions)[:limit]
     chosen = parse_methods(methods, model)
+    interventions = {text: parse_interventions(text) for text in intervene or ()}
     with status("Loading the model"):
         lm = load_model(model)
     with progress() as bar:
-        task = bar.add_task("", total=len(asked) * len(chosen))
-        views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label))
+        task = bar.add_task("", total=len(asked) * len(chosen) * (1 + len(interventions)))
+        views = look(lm, asked, chosen, lambda label: bar.update(task, advance=1, description=label), interventions)
     known = next(iter(views.values())).known
     title = f"Attention of the prompt's last token: {model}, {known or len(asked)} questions"
     if known < len(asked):

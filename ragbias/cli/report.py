@@ -21,7 +21,7 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
-    from ragbias.evaluation.measures.aggregates import ACCURACY, JUDGE, LOGPROB
+    from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
@@ -30,8 +30,10 @@ def report(
     for result in summary["results"]:
         for table in tables.as_tables(result):
             console.print(table)
-        if result["task"] == JUDGE and ACCURACY in result["measures"]:
+        if result["task"] in JUDGES and ACCURACY in result["measures"]:
             console.print(tables.as_judge_table(result))
+            if tables.sections(result):
+                console.print(tables.as_section_table(result))
         for note in result["notes"]:
             console.print(f"- {note}")
     if any(ACCURACY in result["measures"] for result in summary["results"]):

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from ragbias.cli.numeric import numbers, whole, wholes
-from ragbias.cli.terminal import JsonPath, console, picture, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 from ragbias.evaluation import bounds
 from ragbias.files import writing
@@ -28,9 +28,7 @@ def speed(
     shape: Annotated[
         str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="'tiny', a hub name or a path; or a config.json, for random weights.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(help=f"{MODELS} Or a config.json, for random weights.")] = None,
     layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
     documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
     tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,8 +17,11 @@ from rich.segment import Segment
 
 from ragbias.evaluation.report.plain_text import printable
 from ragbias.files import irregular, writing
+from ragbias.models.named import EXPECTED
 
+MODELS = f"{EXPECTED}."
 PICTURES = (".png", ".svg", ".pdf")
+SILENCE = 30.0  # seconds without a line, at most, while work goes on
 
 
 class _PlainConsole(Console):
@@ -66,13 +70,24 @@ JsonPath = Annotated[
 
 
 class _Lines(Progress):
-    """A progress bar; where there is no terminal to draw it on, a line for each new description."""
+    """A progress bar; where no terminal draws it, a line for each new description and every half minute."""
+
+    _told = 0.0
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
-        description = changes.get("description")
-        if not self.console.is_terminal and description not in (None, self._tasks[task_id].description):
-            self.console.print(f"{description} ...")
+        task = self._tasks[task_id]
+        before = task.description
         super().update(task_id, **changes)
+        if self.console.is_terminal:
+            return
+        if task.description != before:
+            self._tell(f"{task.description} ...")
+        elif self._told and time.monotonic() - self._told > SILENCE and task.total:
+            self._tell(f"{task.description}: {task.completed:g} of {task.total:g}")
+
+    def _tell(self, line: str) -> None:
+        self._told = time.monotonic()
+        self.console.print(line)
 
 
 def progress() -> Progress:

@@ -9,6 +9,8 @@ import torch
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
+from ragbias.models.gguf import is_gguf
+from ragbias.models.named import EXPECTED, NAMES
 
 
 def load_model(name: str, method: str = "none", dtype: str = "auto") -> DebiasedLM:
@@ -26,19 +28,21 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
     except Exception as error:  # a damaged file raises whatever its reader does
         reason = str(error).split("\n")[0] or "no reason given"
         raise RunError(
-            f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected 'tiny', a hub name, or a "
-            "folder with whole files of weights, config and tokenizer"
+            f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected {EXPECTED}, with "
+            "whole files of weights, config and tokenizer"
         ) from error
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``RunError`` where a model's name is a file, or a folder in which something is none, as a named pipe."""
-    if name == "tiny":
+    """Raise ``RunError`` where a model's name is a file, or a folder in which something is none, as a named pipe.
+
+    A GGUF file is one.
+    """
+    if name in NAMES:
         return
-    if Path(name).exists() and not Path(name).is_dir():
-        raise RunError(
-            f"model {name!r} is {irregular(Path(name)) or 'a file'}; expected 'tiny', a hub name or a folder"
-        )
+    kind = irregular(Path(name))
+    if Path(name).exists() and not Path(name).is_dir() and (kind or not is_gguf(name)):
+        raise RunError(f"model {name!r} is {kind or 'a file'}; expected {EXPECTED}")
     if Path(name).is_dir():
         for path in sorted(Path(name).iterdir()):
             if not path.is_dir() and (kind := irregular(path)):

@@ -15,7 +15,7 @@ from ragbias.binding.architectures import window_of
 from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
-from ragbias.generation.joint import AsTheFirst, Fusion
+from ragbias.generation.joint import CopyFirstSequence, FuseLogits
 from ragbias.generation.report import Generation, PromptTokensDetails, Usage
 from ragbias.generation.request import Request, groups, padded
 from ragbias.generation.reuse import entering
@@ -111,8 +111,8 @@ def answer(
         chain.insert(1, recorder)  # after the check of the logits, before what samples
     method = requests[0].method
     if isinstance(method, JointMethod):
-        chain.insert(1, Fusion(method))
-        chain.append(AsTheFirst())
+        chain.insert(1, FuseLogits(method))
+        chain.append(CopyFirstSequence())
     with entering(model, method, prompts, spans, backend, cache, cancelled) as entered:
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
@@ -14,6 +13,7 @@ from transformers import GenerationConfig
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
+from ragbias.checks import did_you_mean
 from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def check_names(arguments: Mapping[str, Any]) -> None:
         for name in arguments
         if not (name in KNOWN or name in _INTERNAL or name in vars(_DEFAULTS) or name in SETTLED)
     ]:
-        close = difflib.get_close_matches(unknown[0], KNOWN, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(unknown[0], KNOWN)
         raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
 
 

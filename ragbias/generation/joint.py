@@ -10,8 +10,8 @@ from transformers import LogitsProcessor
 from ragbias.methods.base import JointMethod
 
 
-class Fusion(LogitsProcessor):
-    """Gives all sequences of the batch the scores that the method makes of their logits."""
+class FuseLogits(LogitsProcessor):
+    """Gives all sequences of the batch the scores ``[V]`` that the method makes of their logits ``[prompts, V]``."""
 
     def __init__(self, method: JointMethod) -> None:
         self._method = method
@@ -21,8 +21,8 @@ class Fusion(LogitsProcessor):
         return self._method.fused(scores.float(), self._memory).to(scores.dtype).expand_as(scores)
 
 
-class AsTheFirst(LogitsProcessor):
-    """Gives all sequences the scores of the first, so that they go on with one token however it is sampled."""
+class CopyFirstSequence(LogitsProcessor):
+    """Gives all sequences the scores of the first, of ``[prompts, V]``, so that they go on with the same token."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         return scores[:1].expand_as(scores)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import operator
-import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -15,18 +14,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias import methods
 from ragbias.binding import attach
-from ragbias.checks import check_not_cancelled
-from ragbias.errors import ArgumentError, MethodError, SpanError
+from ragbias.binding.architectures import window_of
+from ragbias.checks import check_each_once, check_not_cancelled, shown
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
 from ragbias.generation.memory import memory_told
+from ragbias.generation.query_text import without_query
 from ragbias.generation.request import Origin
 from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
-from ragbias.methods.base import Ranking
+from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
 from ragbias.prompt import Span, check_spans
-
-WITHOUT_QUERY = "N/A"  # in place of the query, as in the paper
-_LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -36,13 +34,13 @@ class ModelAttention:
     Attributes:
         ids, spans: the prompt, and its documents in the order in which they came; tokens between two documents stay
             where they are when the documents move.
-        without_query: the prompt with "N/A" in place of the query; None: not known.
+        without_query: gives the prompt with "N/A" in place of the query; None: not known. Asked by ``contrast`` only.
     """
 
     model: PreTrainedModel
     ids: Sequence[int]
     spans: Sequence[Span]
-    without_query: Sequence[int] | None = None
+    without_query: Callable[[], Sequence[int] | None]
     cancelled: threading.Event | None = None
 
     @property
@@ -65,7 +63,8 @@ class ModelAttention:
         return [scores[index] for index in range(len(order))]
 
     def contrast(self) -> list[list[float]]:
-        if self.without_query is None:
+        without = self.without_query()
+        if without is None:
             raise MethodError(
                 "icr found no query after the documents, and compares the prompt with one that has 'N/A' in its place; "
                 "give a prompt that asks something, or calibration_ids to ragbias.rank"
@@ -74,18 +73,18 @@ class ModelAttention:
         gaps = self._gaps
         if gaps and all(gap == gaps[0] for gap in gaps) and list(self.ids[begin : begin + len(gaps[0])]) == gaps[0]:
             begin += len(gaps[0])  # a separator follows the last document as well
-        if list(self.ids[:begin]) != list(self.without_query[:begin]):
+        if list(self.ids[:begin]) != list(without[:begin]):
             raise ArgumentError(
                 f"calibration_ids differ from ids among the first {begin} tokens; they shall differ in the query only, "
                 "after the documents"
             )
-        if begin >= min(len(self.ids), len(self.without_query)):
+        if begin >= min(len(self.ids), len(without)):
             raise ArgumentError(
-                f"calibration_ids has {len(self.without_query)} tokens and ids {len(self.ids)}; expected both to go on "
+                f"calibration_ids has {len(without)} tokens and ids {len(self.ids)}; expected both to go on "
                 f"after the documents, which end at {begin}"
             )
         observer = QueryContrast((begin, len(self.ids)), self.cancelled)
-        self._run(observer, [*self.ids, *self.without_query[begin:]], [])
+        self._run(observer, [*self.ids, *without[begin:]], [])
         assert observer.found is not None
         return [observer.found[first:end].tolist() for first, end in self.spans]
 
@@ -104,13 +103,16 @@ def model_attention(
 ) -> ModelAttention:
     """What a model attends to in a prompt that was made ready."""
     tokens = origin.tokens
-    special = [each.content for each in tokenizer.added_tokens_decoder.values() if each.special]
-    text = without_query(origin.parts.suffix, special)
-    without = None
-    if text is not None:
+
+    def ids_without_query() -> list[int] | None:
+        special = [each.content for each in tokenizer.added_tokens_decoder.values() if each.special]
+        text = without_query(origin.parts.suffix, special)
+        if text is None:
+            return None
         suffix = tokenizer(text, add_special_tokens=False)["input_ids"]
-        without = replace(tokens, suffix=list(suffix)).ids
-    return ModelAttention(model, tokens.ids, tokens.spans, without, cancelled)
+        return replace(tokens, suffix=list(suffix)).ids
+
+    return ModelAttention(model, tokens.ids, tokens.spans, ids_without_query, cancelled)
 
 
 def rank(
@@ -134,16 +136,20 @@ def rank(
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ids or ``calibration_ids`` are no such prompt.
+        ArgumentError: ids or ``calibration_ids`` are no such prompt, or not of the model's vocabulary.
+        PromptTooLongError: they are longer than the model's window.
+        WrongTypeError: ``model`` is no transformers model.
         SpanError: spans overlap, are not ascending, lie outside the prompt or leave no token after them.
         EmptyDocumentError: a span is empty.
         UnsupportedModelError: the architecture is not known to be right.
     """
-    resolved = methods.get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    if not isinstance(model, PreTrainedModel):
+        raise WrongTypeError(f"model={shown(model)}; expected a transformers model, as DebiasedLM.model is")
+    resolved = methods.get(method, model.config._name_or_path)
     if not isinstance(resolved, ReorderingMethod):
         names = ", ".join(name for name, each in methods.METHODS.items() if issubclass(each, ReorderingMethod))
         raise MethodError(f"{resolved.name} does not reorder documents; rank takes {names}")
-    prompt = _listed("ids", ids)
+    prompt = _listed("ids", ids, model)
     given = check_spans(spans, len(prompt))
     if given != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
         raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
@@ -151,40 +157,41 @@ def rank(
         raise SpanError(
             f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
         )
-    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids)
-    attention = ModelAttention(model, prompt, given, without)
-    return resolved.ranking([prompt[begin:end] for begin, end in given], attention)
+    without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids, model)
+    scorer = ModelAttention(model, prompt, given, lambda: without)
+    return ranking_of(resolved, [prompt[begin:end] for begin, end in given], scorer)
 
 
-def _listed(name: str, ids: Sequence[int] | Tensor) -> list[int]:
-    tensor = torch.as_tensor(ids)
+def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+    """What a reordering method makes of documents; arguments as of its ``rank``.
+
+    Raises:
+        MethodError: it gives no ranking, or an order that leaves documents out or repeats some, which nothing later
+            would notice.
+    """
+    found = method.rank(documents, scorer)
+    if not isinstance(found, Ranking):
+        raise MethodError(f"{method.name}: rank gave {shown(found)}; expected a ragbias.methods.base.Ranking")
+    check_each_once(f"{method.name}: order", found.order, len(documents))
+    return found
+
+
+def _listed(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> list[int]:
+    try:
+        tensor = torch.as_tensor(ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ArgumentError(f"{name}={shown(ids)}; expected token ids, [T] or [1, T]") from error
     if tensor.dim() == 2 and len(tensor) == 1:
         tensor = tensor[0]
-    if tensor.dim() != 1 or tensor.is_floating_point() or not len(tensor):
+    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if tensor.dim() != 1 or not whole or not len(tensor):
         raise ArgumentError(
             f"{name} of shape {list(tensor.shape)}, {tensor.dtype}; expected whole numbers [T] or [1, T]"
         )
     listed: list[int] = tensor.tolist()
+    vocabulary: int = model.config.get_text_config().vocab_size
+    if wrong := [token for token in listed if not 0 <= token < vocabulary]:
+        raise ArgumentError(f"{name}: token {wrong[0]}; expected one of the vocabulary, 0 to {vocabulary - 1}")
+    if len(listed) > (window := window_of(model.config)):
+        raise PromptTooLongError(f"{name}: {len(listed)} tokens, but the model's window has {window}; give fewer")
     return listed
-
-
-def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
-    """The text after the documents with "N/A" in place of the query; None if there is nothing that could be one.
-
-    The query is what follows the last ``Question:`` or ``Query:`` in its line; without such a label, the longest line.
-
-    Args:
-        special_tokens: of the tokenizer, e.g. those of its chat template, which are no part of a query.
-    """
-    border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
-    masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix
-    labelled = list(_LABELLED.finditer(masked))
-    if labelled:
-        begin, end = labelled[-1].span(1)
-    else:
-        lines = [match.span() for match in re.finditer(r"[^\s][^\n]*", masked)]
-        if not lines:
-            return None
-        begin, end = max(lines, key=lambda span: span[1] - span[0])
-    end -= len(masked[begin:end]) - len(masked[begin:end].rstrip())
-    return suffix[:begin] + WITHOUT_QUERY + suffix[end:]

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
 from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.checks import check_whole
+from ragbias.checks import check_each_once, check_whole
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
@@ -54,9 +54,7 @@ class Origin:
         Raises:
             ArgumentError: the order leaves documents out, or repeats some.
         """
-        count = len(self.tokens.documents)
-        if len(order) != count or set(order) != set(range(count)):
-            raise ArgumentError(f"order={order!r}; expected each index below {count} once")
+        check_each_once("order", order, len(self.tokens.documents), ArgumentError)
         parts = self.parts.reordered(order)
         text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)

@@ -1,4 +1,4 @@
-"""Probabilities of a continuation, without generating an answer."""
+"""Probabilities of one continuation of a prompt, without generating an answer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
+from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
 from ragbias.generation.reuse import entering
@@ -44,18 +45,49 @@ def continuation_logits(
 ) -> Tensor:
     """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated.
 
-    The last token of the target is not read.
+    The last one of the target is not read.
     """
     with entering(model, method, [tokens], [tokens.spans], backend, cache) as entered:
-        ids = torch.tensor([tokens.ids[entered.width :]], device=model.device)
-        first = model(ids, past_key_values=entered.cache, use_cache=True, logits_to_keep=1)
-        logits = [first.logits[0]]
-        if len(target) > 1:
-            rest = torch.tensor([target[:-1]], device=model.device)
-            logits.append(model(rest, past_key_values=first.past_key_values, use_cache=True).logits[0])
-    scores = torch.cat(logits).float()
-    RequireFinite()(ids, scores)
-    return scores
+        return continued(model, *prefilled(model, tokens.ids, entered.cache), target)
+
+
+def prefilled(
+    model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
+) -> tuple[Tensor, DynamicCache]:
+    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` holds its beginning."""
+    entered = 0 if cache is None else cache.get_seq_length()
+    prompt = torch.tensor([list(ids[entered:])], device=model.device)
+    output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    logits = output.logits[0, 0].float()
+    RequireFinite()(prompt, logits)
+    return logits, output.past_key_values
+
+
+def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
+    """Logits float32 ``[len(target), V]`` of a target's tokens after a prompt; as of ``prefilled``. Fills the cache."""
+    if len(target) == 1:
+        return first[None]
+    ids = torch.tensor([list(target[:-1])], device=model.device)
+    rest = model(ids, past_key_values=cache, use_cache=True).logits[0].float()
+    RequireFinite()(ids, rest)
+    return torch.cat([first[None], rest])
+
+
+def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
+    """The tokens of a continuation as they follow the text ``before``.
+
+    Raises:
+        ArgumentError: it has none.
+    """
+    head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
+    whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
+    if whole[: len(head)] == head:
+        ids = whole[len(head) :]
+    else:  # a token straddles the border; the answer begins with one of its own, as the prompt is complete
+        ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
+    return ids
 
 
 @torch.no_grad()
@@ -80,3 +112,12 @@ def more_confident(
     if plain >= other:
         return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
     return method, ""
+
+
+def kl(plain: Tensor, own: Tensor) -> float:
+    """KL(plain || own) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
+
+    Tokens that ``plain`` never writes (-inf) add nothing, and rounding errors make no negative divergence.
+    """
+    terms = plain.exp() * (plain - own)
+    return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))

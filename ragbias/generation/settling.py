@@ -9,7 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.errors import PromptTooLongError
-from ragbias.generation.ranking import model_attention
+from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Report
 from ragbias.generation.request import Origin, Request, reason_to_run_plain
 from ragbias.generation.scoring import more_confident
@@ -41,7 +41,7 @@ def settled(
     order: tuple[int, ...] = ()
     if isinstance(ran, ReorderingMethod):
         attention = model_attention(model, tokenizer, origin, cancelled)
-        order = ran.ranking(tokens.documents, attention).order
+        order = ranking_of(ran, tokens.documents, attention).order
         in_order = origin.reordered(order)
         tokens, plain = in_order.tokens, in_order.whole(tokenizer)
     if isinstance(ran, AttentionMethod) and ran.selective:

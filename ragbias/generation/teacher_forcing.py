@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from ragbias.binding import attach, copied_cache
-from ragbias.errors import ArgumentError
-from ragbias.generation.decoding import RequireFinite
-from ragbias.generation.memory import memory_told
+from ragbias.binding import copied_cache
 from ragbias.generation.request import Request
+from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
+from ragbias.prompt import TokenisedPrompt
 
 
 @dataclass(frozen=True)
-class Forced:
+class ContinuationScores:
     """What a method makes of given continuations.
 
     Attributes:
@@ -34,7 +33,13 @@ class Forced:
 
 
 @torch.no_grad()
-def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[int]], backend: str = "auto") -> Forced:
+def teacher_forced(
+    model: PreTrainedModel,
+    request: Request,
+    targets: Sequence[Sequence[int]],
+    backend: str = "auto",
+    cache: DocumentCache | None = None,
+) -> ContinuationScores:
     """The probabilities with which the method would write each target after the prompt, were it to sample.
 
     - Of prompts that are decoded side by side: those of the scores that the method makes of all of them.
@@ -42,68 +47,41 @@ def forced(model: PreTrainedModel, request: Request, targets: Sequence[Sequence[
       each order's answer is sampled. A vote over greedy answers has no probability.
     - Of a method that changes the order of the documents: the plain model's in that order.
 
+    Args:
+        targets: token ids of each continuation, see ``scoring.continuation_ids``; none is empty.
+        backend: what computes the method's attention.
+        cache: where documents are kept, for methods with reusable ones.
+
     Raises:
         NonFiniteLogitsError: the model produced NaN or infinite logits.
+        MethodError, BackendError, OutOfMemoryError: as of ``DebiasedLM.generate``.
     """
-    candidates = request.candidates()
-    acting = NoMethod() if request.method.asks_several else request.method
-    lengths = [len(each.tokens.ids) for each in candidates]
-    with (
-        memory_told(lengths, model.device),
-        attach(model, acting, [request.tokens.spans], private=True, backend=backend),
-    ):
-        prompts = [_entered(model, each.tokens.ids) for each in candidates]
-        first = torch.stack([logits for logits, _ in prompts])
-        return Forced(
-            next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
-            logprobs=[
-                _logprob(request.method, _continued(model, prompts, target, last=index == len(targets) - 1), target)
-                for index, target in enumerate(targets)
-            ],
-        )
+    own = [_logits(model, request.method, each.tokens, targets, backend, cache) for each in request.candidates()]
+    first = torch.stack([after_prompt for after_prompt, _ in own])
+    return ContinuationScores(
+        next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
+        logprobs=[
+            _logprob(request.method, torch.stack([of_targets[index] for _, of_targets in own]), target)
+            for index, target in enumerate(targets)
+        ],
+    )
 
 
-def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
-    """The tokens of a continuation as they follow the text ``before``.
-
-    Raises:
-        ArgumentError: it has none.
-    """
-    head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
-    whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
-    if whole[: len(head)] == head:
-        ids = whole[len(head) :]
-    else:  # a token straddles the border; the answer begins with one of its own, as the prompt is complete
-        ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
-    if not ids:
-        raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
-    return ids
-
-
-def _entered(model: PreTrainedModel, ids: Sequence[int]) -> tuple[Tensor, DynamicCache]:
-    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache."""
-    prompt = torch.tensor([list(ids)], device=model.device)
-    output = model(prompt, use_cache=True, logits_to_keep=1)
-    logits = output.logits[0, 0].float()
-    RequireFinite()(prompt, logits)
-    return logits, output.past_key_values
-
-
-def _continued(
-    model: PreTrainedModel, prompts: Sequence[tuple[Tensor, DynamicCache]], target: Sequence[int], last: bool
-) -> Tensor:
-    """Logits float32 ``[prompts, len(target), V]`` of a target's tokens; ``last``: the caches are not needed again."""
-    first = torch.stack([logits for logits, _ in prompts])[:, None]
-    if len(target) == 1:
-        return first
-    ids = torch.tensor([list(target[:-1])], device=model.device)
-    rest = []
-    for _, cache in prompts:
-        own = cache if last else copied_cache(model, cache)
-        rest.append(model(ids, past_key_values=own, use_cache=True).logits[0].float())
-    logits = torch.cat([first, torch.stack(rest)], dim=1)
-    RequireFinite()(ids, logits)
-    return logits
+def _logits(
+    model: PreTrainedModel,
+    method: Method,
+    tokens: TokenisedPrompt,
+    targets: Sequence[Sequence[int]],
+    backend: str,
+    cache: DocumentCache | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` of each target's tokens."""
+    acting = NoMethod() if method.acts_on == "answers" else method
+    with entering(model, acting, [tokens], [tokens.spans], backend, cache) as entered:
+        first, filled = prefilled(model, tokens.ids, entered.cache)
+        last = len(targets) - 1
+        copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
+        return first, [continued(model, first, own, target) for own, target in zip(copies, targets, strict=True)]
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:

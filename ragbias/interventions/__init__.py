@@ -1,16 +1,11 @@
 """Interventions of the papers' analyses: change one thing inside a model, and see what of its behaviour follows."""
 
+from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
+from ragbias.interventions.base import Intervention
+from ragbias.interventions.channels import AddToChannel, ScaleChannel
 from ragbias.interventions.intervened import Intervened
-from ragbias.interventions.kinds import (
-    AddToChannel,
-    HideKeys,
-    Intervention,
-    ScaleAttention,
-    ScaleChannel,
-    ScaleInitialToken,
-    ShiftPositions,
-)
 from ragbias.interventions.parse import parse_interventions
+from ragbias.interventions.positions import ShiftPositions
 
 __all__ = [
     "AddToChannel",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.interventions.kinds import Intervention, Reweighting
+from ragbias.interventions.base import Intervention
+from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.none import NoMethod
+from ragbias.methods.parse import get
 from ragbias.methods.plain import PlainAttention
-from ragbias.methods.rescaled import rescaled
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +28,15 @@ class Intervened(AttentionMethod):
         with ragbias.debias(model, Intervened(HideKeys("question", 2), on=Pine()), spans=spans):
             model(ids)
 
-    Channels are changed first, then positions, then weights, each in the order given. What changes weights acts on
-    those that the method gives: an importance or a share of attention that a method measures on its way stays what it
-    was. Spans count the prompt's tokens as it was given, without padding; where the model runs the documents in
-    another order, they are found there.
+    Channels are changed first, then positions, then weights, those that are renormalised before the others. What
+    changes weights acts on those that the method gives: an importance or a share of attention that a method measures
+    on its way stays what it was. Spans count the prompt's tokens as it was given, without padding; where the model
+    runs the documents in another order, they are found there.
 
     Args:
         interventions: one or more.
-        on: the method. Positions can be shifted only where it leaves them to the model.
+        on: the method, by name or an instance; None: the plain model. Positions can be shifted only where it leaves
+            them to the model.
     """
 
     interventions: tuple[Intervention, ...]
@@ -42,14 +45,14 @@ class Intervened(AttentionMethod):
     cost = "that of its method again, up to twice for each change of weights"
     source = "Yu et al., arXiv 2406.02536; Qiang et al., arXiv 2512.13109"
 
-    def __init__(self, *interventions: Intervention, on: Method | None = None) -> None:
+    def __init__(self, *interventions: Intervention, on: str | Method | None = None) -> None:
         for each in interventions:
             if not isinstance(each, Intervention):
                 raise MethodError(f"Intervened: {each!r} is no intervention; expected e.g. HideKeys('question', 2)")
         if not interventions:
             raise MethodError("Intervened: no intervention; give at least one, or run the method alone")
         inner = _attention_method(NoMethod() if on is None else on)
-        shifts = any(_overrides(each, "offsets") for each in interventions)
+        shifts = any(each.shifts for each in interventions)
         if shifts and inner.positions != "model":
             raise MethodError(
                 f"shift on {inner.name}: both give positions to the same keys, and a key can have only one; "
@@ -92,9 +95,16 @@ class Intervened(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         project = call.project
         call = replace(call, project=lambda of, hidden: project(of, self._changed(hidden, call.layer, of)))
-        if self.positions != self.on.positions:
-            call = self._shifted(call)
-        return self._reweighted(call, self._reweightings(call))
+        acts = call.layer in self.on.layer_indices(call.n_layers)
+        if self.positions == "none" and not (acts and self.on.positions == "none"):
+            call = self._positioned(call)
+        changes = self._reweightings(call)
+        kept = [change for change in changes if change[0].renormalised]
+        others = [change for change in changes if not change[0].renormalised]
+        if acts:
+            return reweighted(self.on, call, kept + others)
+        call = replace(call, plain=partial(biased, call, kept))
+        return reweighted(PlainAttention(), call, others)
 
     def _changed(self, hidden: Tensor, layer: int, of: Literal["query", "key"]) -> Tensor:
         for each in self._acting_in(layer):
@@ -104,11 +114,11 @@ class Intervened(AttentionMethod):
     def _acting_in(self, layer: int) -> list[Intervention]:
         return [each for each in self.interventions if each.acts_in(layer)]
 
-    def _shifted(self, call: AttentionCall) -> AttentionCall:
-        """The call as a method gets it that leaves positions to the model: queries and keys at shifted positions."""
+    def _positioned(self, call: AttentionCall) -> AttentionCall:
+        """The call as of a method that leaves positions to the model: queries and keys carry theirs, shifted or not."""
         import torch
 
-        from ragbias.attention import Encoding
+        from ragbias.attention import Alibi, Encoding
 
         columns, device = call.key.shape[2], call.key.device
         positions = torch.zeros(len(call.layouts), columns, dtype=torch.long, device=device)
@@ -130,7 +140,10 @@ class Intervened(AttentionMethod):
             query=rotate(call.query),
             key=rotate(call.key),
             rotate=rotate,
-            scorings=[replace(scoring, encoding=Encoding()) for scoring in call.scorings],
+            scorings=[
+                scoring if isinstance(scoring.encoding, Alibi) else replace(scoring, encoding=Encoding())
+                for scoring in call.scorings
+            ],
         )
 
     def _reweightings(self, call: AttentionCall) -> list[list[Reweighting]]:
@@ -146,52 +159,9 @@ class Intervened(AttentionMethod):
         ]
         return [list(change) for change in zip(*by_sequence, strict=True)]
 
-    def _reweighted(self, call: AttentionCall, changes: Sequence[list[Reweighting]]) -> Tensor:
-        """The output with changed weights.
 
-        It is linear in the values, whatever the method does. So multiplying the values of keys multiplies the weights
-        on them, and the attention of ones is the sum of the weights.
-        """
-        import torch
-
-        if not changes:
-            return self._unchanged(call)
-        *before, change = changes
-        output = self._reweighted(call, before)
-        columns, new = call.key.shape[2], call.query.shape[2]
-        queries = torch.zeros(len(change), columns, dtype=torch.bool, device=output.device)
-        factors = torch.ones(len(change), columns, dtype=call.value.dtype, device=call.value.device)
-        for index, (layout, each) in enumerate(zip(call.layouts, change, strict=True)):
-            queries[index, layout.pad :] = each.queries
-            factors[index, layout.pad :] = each.factors
-        queries = queries[:, columns - new :]
-        if not queries.any():
-            return output
-        by_key = factors[:, None, :, None]
-        changed = self._reweighted(call.with_value(call.value * by_key), before)
-        if change[0].renormalised:
-            ones = torch.zeros_like(call.value)
-            ones[..., :2] = torch.cat([by_key, torch.ones_like(by_key)], -1)
-            now, was = self._reweighted(call.with_value(ones), before)[..., :2].float().split(1, -1)
-            changed = (changed * (was / now)).to(output.dtype)
-        return torch.where(queries[:, :, None, None], changed, output)
-
-    def _unchanged(self, call: AttentionCall) -> Tensor:
-        import torch
-
-        if call.layer in self.on.layer_indices(call.n_layers):
-            return self.on.attention(call)
-        if self.on.positions == "model":
-            return call.plain(call.query, call.key)
-        one = torch.ones(1, device=call.query.device)
-        return rescaled(call, lambda _: (one, one))
-
-
-def _overrides(intervention: Intervention, name: str) -> bool:
-    return getattr(type(intervention), name) is not getattr(Intervention, name)
-
-
-def _attention_method(method: Method) -> AttentionMethod:
+def _attention_method(given: str | Method) -> AttentionMethod:
+    method = get(given)
     if method.acts_on == "nothing":
         return PlainAttention()
     if not isinstance(method, AttentionMethod) or method.selective:

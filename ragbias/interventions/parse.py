@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
-import inspect
-
-from ragbias.checks import shown
+from ragbias.checks import check_parameters, did_you_mean, shown
 from ragbias.errors import MethodError
-from ragbias.interventions.kinds import KINDS, Intervention
+from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
+from ragbias.interventions.base import Intervention
+from ragbias.interventions.channels import AddToChannel, ScaleChannel
+from ragbias.interventions.positions import ShiftPositions
 from ragbias.methods.parse import name_and_values, split, without_blanks
+
+KINDS: dict[str, type[Intervention]] = {
+    kind.name: kind
+    for kind in (HideKeys, ShiftPositions, ScaleChannel, AddToChannel, ScaleAttention, ScaleInitialToken)
+}
 
 
 def parse_interventions(text: str) -> tuple[Intervention, ...]:
@@ -27,15 +32,8 @@ def parse_interventions(text: str) -> tuple[Intervention, ...]:
 
 def _single(label: str) -> Intervention:
     name, values = name_and_values(label, "intervention", _check_known)
-    parameters = inspect.signature(KINDS[name]).parameters
-    if unknown := [each for each in values if each not in parameters]:
-        raise MethodError(
-            f"intervention {label!r}: unknown parameter {unknown[0]!r}; parameters of {name!r}: {', '.join(parameters)}"
-        )
-    required = [each.name for each in parameters.values() if each.default is each.empty]
-    if missing := [each for each in required if each not in values]:
-        raise MethodError(f"intervention {label!r}: {', '.join(missing)} missing; give all of {', '.join(required)}")
     try:
+        check_parameters(name, KINDS[name], values)
         return KINDS[name](**values)
     except MethodError as error:
         raise MethodError(f"intervention {label!r}: {error}") from error
@@ -43,6 +41,5 @@ def _single(label: str) -> Intervention:
 
 def _check_known(name: str) -> None:
     if name not in KINDS:
-        close = difflib.get_close_matches(name, KINDS, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
+        hint = did_you_mean(name, KINDS)
         raise MethodError(f"unknown intervention {name!r}; {hint}known interventions: {', '.join(KINDS)}")

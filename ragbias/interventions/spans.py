@@ -25,7 +25,7 @@ EXPECTED = (
 
 
 def checked_where(label: str, where: object) -> Where:
-    """A place as it may be given, a list of two as a tuple.
+    """A span as a user may give it, a list of two as a tuple.
 
     Raises:
         MethodError: it is none of what ``EXPECTED`` says; ``label`` names it.
@@ -52,8 +52,8 @@ def overlapping(one: Where, other: Where) -> bool:
     return one == other
 
 
-def located(where: Where, gold: int | None, order: Sequence[int]) -> Where:
-    """The place in a prompt whose documents were reordered; arguments and errors as of ``index_of``."""
+def resolved(where: Where, gold: int | None, order: Sequence[int]) -> Where:
+    """The span in a prompt whose documents were reordered; arguments and errors as of ``index_of``."""
     return index_of(where, gold, order) if where == GOLD or isinstance(where, int) else where
 
 
@@ -116,7 +116,7 @@ def given_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
 
 
 def tokens_in(label: str, where: Where, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
-    """bool ``[count]``, which of the sequence's first ``count`` tokens, in the model's order, the place holds."""
+    """bool ``[count]``, which of the sequence's first ``count`` tokens, in the model's order, the span holds."""
     import torch
 
     begin, end = span_of(label, where, layout)

@@ -44,14 +44,11 @@ class AttentionSorting(ReorderingMethod):
         check_whole_between("attention-sorting: rounds", self.rounds, Bounds(1, 1_000))
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        return list(self.ranking(documents, attention).order)
-
-    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
         """As of ``ReorderingMethod``; the scores are those of the last round."""
         order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
-            scores = attention(order)
+            scores = scorer(order)
             if self.score == "mean":
                 scores = [score / len(document) for score, document in zip(scores, documents, strict=True)]
             order.sort(key=scores.__getitem__)
@@ -67,7 +64,7 @@ class DocumentAttention(AttentionMethod):
     name = "document-attention"
     needs_documents = True
     positions = "model"
-    cost = "one row of scores"
+    cost = "the scores of one query"
     source = "Peysakhovich and Lerer, arXiv 2310.01427"
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:

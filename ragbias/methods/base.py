@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from ragbias.checks import Bounds, check_whole_between, shown
+from ragbias.checks import Bounds, check_parameters, check_whole_between, shown
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
 
 LayerRange = tuple[int, int | None]
 LAYERS = Bounds(0, 9_999)  # of any model
-# (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores [H, Q, K] with the first K keys
-Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
+QUERIES_AT_ONCE = 64  # the most whose scores with all keys exist at one time
 Self = TypeVar("Self", bound="Method")
 
 
@@ -53,21 +51,14 @@ class Ranking:
     """
 
     order: tuple[int, ...]
-    scores: tuple[float, ...] | None
-
-
-class Reweighting(Protocol):
-    """What changes weights that another method gives: SIW."""
-
-    def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Plain attention of a prompt with these queries and keys, reweighted: ``[batch, Q, H, d]``."""
-
-    def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt, reweighted; ``scores`` gives scores of its queries."""
+    scores: tuple[float, ...] | None = None
 
 
 class Method:
-    """Base class of all methods. What others need to know of a method it declares here; nobody asks for its class.
+    """Base class of all methods.
+
+    What others need to know of a method it declares here. Who calls what only one kind of method has asks for the kind
+    (``AttentionMethod``, ``ReorderingMethod``, ``JointMethod``); nobody asks for the class of a single method.
 
     Attributes:
         name: the string that users type.
@@ -112,13 +103,7 @@ class Method:
         Raises:
             MethodError: a parameter is unknown, missing or out of range.
         """
-        known = inspect.signature(cls).parameters
-        if unknown := [name for name in parameters if name not in known]:
-            has = ", ".join(known) or "none"
-            raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {cls.name!r}: {has}")
-        empty = inspect.Parameter.empty
-        if missing := [name for name, each in known.items() if each.default is empty and name not in parameters]:
-            raise MethodError(f"{', '.join(missing)} missing; give all of them, or {cls.name!r} alone")
+        check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
     def for_last_tokens(self: Self, count: int) -> Self:
@@ -155,14 +140,12 @@ class AttentionMethod(Method):
         positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
             the model's own rotation stays.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
-        can_be_reweighted: whether SIW can change the weights that it gives, see ``reweighted``.
     """
 
     acts_on = "attention"
     positions: Literal["none", "model"] = "none"
     default_layers = "all"
     layers: LayerRange | None = None
-    can_be_reweighted: bool = False
 
     def attention(self, call: AttentionCall) -> Tensor:
         """The layer's attention output, ``[batch, queries, heads, d]``."""
@@ -179,10 +162,6 @@ class AttentionMethod(Method):
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
         """What the key projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
-
-    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
-        """The attention of a prompt, ``[batch, queries, heads, d]``, with SIW's change of the weights it gives."""
-        raise NotImplementedError
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         """For an invariant method, the order in which documents of these token ids run inside the model."""
@@ -211,6 +190,12 @@ def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
     return range(first, last + 1)
 
 
+def in_layers(layers: LayerRange | None, layer: int) -> bool:
+    """Whether a range of layers holds this one."""
+    first, last = layers or (0, None)
+    return first <= layer and (last is None or layer <= last)
+
+
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
     """The outputs ``[H, Q, d]`` of a rule for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
     import torch
@@ -232,29 +217,14 @@ class ReorderingMethod(Method):
     acts_on = "order"
     needs_documents = True
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        """The new order.
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        """The new order, and the scores that it was made by where the method has some.
 
         Args:
             documents: token ids of each document, in the retriever's order.
-            attention: what the model attends to.
-
-        Returns:
-            indices into ``documents``.
+            scorer: tells what the model attends to.
         """
         raise NotImplementedError
-
-    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
-        """The new order, and the scores that it was made by where the method has some; arguments as of ``order``.
-
-        Raises:
-            MethodError: the order leaves documents out or repeats some, which nothing later would notice.
-        """
-        given = self.order(documents, attention)
-        order = tuple(given) if isinstance(given, Iterable) else ()
-        if len(order) != len(documents) or set(order) != set(range(len(documents))):
-            raise MethodError(f"{self.name} gave the order {given!r}; expected each index below {len(documents)} once")
-        return Ranking(order, None)
 
 
 class JointMethod(Method):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.methods.base import DocumentScorer, ReorderingMethod, canonical_order
+from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod, canonical_order
 
 
 @dataclass(frozen=True)
@@ -17,5 +17,5 @@ class CanonicalOrder(ReorderingMethod):
     cost = "none"
     source = "sorting, as a baseline"
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        return canonical_order(documents)
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        return Ranking(tuple(canonical_order(documents)))

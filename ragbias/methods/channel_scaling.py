@@ -11,11 +11,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ragbias import attention
-from ragbias.checks import Bounds, check_between, check_whole_between, shown
+from ragbias.checks import (
+    CHANNEL,
+    Bounds,
+    check_between,
+    check_channel_exists,
+    check_parameters,
+    check_whole_between,
+    shown,
+)
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
-from ragbias.methods.base import AttentionMethod, LayerRange, Reweighting
+from ragbias.methods.base import LayerRange, in_layers
 from ragbias.methods.profiles import Profile, find
+from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ChannelScaling(AttentionMethod):
+class ChannelScaling(Reweightable):
     """Queries of the last token and all keys are computed with one channel of the hidden state scaled.
 
     ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``; ``q', k'``
@@ -50,20 +59,19 @@ class ChannelScaling(AttentionMethod):
 
     name = "channel-scaling"
     needs_documents = False
-    can_be_reweighted = True
     positions = "model"
     default_layers = "the profile's"
-    cost = "one projection of the keys and one row of scores in the prefill; none in decoding"
+    cost = "one projection of the keys and the scores of one query in the prefill; none in decoding"
     source = "Yu et al., arXiv 2406.02536"
 
     def __post_init__(self) -> None:
         if isinstance(self.channel, list):
             object.__setattr__(self, "channel", tuple(self.channel))
         for channel in self.channels:
-            check_whole_between("channel-scaling: channel", channel, Bounds(0, 1_000_000))
+            check_whole_between("channel-scaling: channel", channel, CHANNEL)
         if not self.channels or len(set(self.channels)) < len(self.channels):
             raise MethodError(
-                f"channel-scaling: channel={shown(self.channel)}; expected different channels from 0 to 1,000,000"
+                f"channel-scaling: channel={shown(self.channel)}; expected different channels from {CHANNEL}"
             )
         check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":
@@ -96,7 +104,9 @@ class ChannelScaling(AttentionMethod):
         if given.keys() - {"last"}:
             if profile is not None:
                 raise MethodError("a profile has channel, factor and layers already; give it alone, or with last")
-            return super().from_parameters(parameters, model_name)
+            alone = f", or {cls.name!r} alone for the model's profile"
+            check_parameters(cls.name, cls, parameters, alone)
+            return cls(**parameters)
         return cls.from_profile((model_name or "(unnamed model)") if profile is None else profile, **given)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
@@ -107,10 +117,7 @@ class ChannelScaling(AttentionMethod):
                 f"has hidden size {hidden_size} and {n_layers} layers; find its own channel with `ragbias calibrate`"
             )
         super().validate(hidden_size, n_layers)
-        if max(self.channels) >= hidden_size:
-            raise MethodError(
-                f"channel-scaling: channel={self.channel}, but the hidden state has {hidden_size} channels"
-            )
+        check_channel_exists("channel-scaling: channel", self.channel, hidden_size)
 
     def for_last_tokens(self, count: int) -> ChannelScaling:
         return replace(self, last=count)
@@ -125,14 +132,14 @@ class ChannelScaling(AttentionMethod):
         return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        return self._scaled(hidden) if self._acts_in(layer) else hidden
+        return self._scaled(hidden) if in_layers(self.layers, layer) else hidden
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        plain = (prefill and self.last != "all") or not self._acts_in(layer)
+        plain = (prefill and self.last != "all") or not in_layers(self.layers, layer)
         return hidden if plain else self._scaled(hidden)
 
     def attention(self, call: AttentionCall) -> Tensor:
-        if not call.prefill or self.last == "all" or not self._acts_in(call.layer):
+        if not call.prefill or self.last == "all" or not in_layers(self.layers, call.layer):
             return call.plain(call.query, call.key)
         outputs = call.plain(call.query, call.rotate(call.project("key", call.hidden)))
         last = min(self.last, call.query.shape[2])
@@ -151,17 +158,13 @@ class ChannelScaling(AttentionMethod):
             outputs[seq.index, -replaced:] = output.transpose(0, 1)
         return outputs
 
-    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
+    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
         return self.attention(replace(call, plain=lambda query, key: by.reweighted_plain(call, query, key)))
 
     @property
     def channels(self) -> tuple[int, ...]:
         """The channel, or all of them."""
         return self.channel if isinstance(self.channel, tuple) else (self.channel,)
-
-    def _acts_in(self, layer: int) -> bool:
-        first, last = self.layers or (0, None)
-        return first <= layer and (last is None or layer <= last)
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scaled = hidden.clone()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.siw import SIW
+from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ class Compose(AttentionMethod):
     """
 
     siw: SIW
-    other: AttentionMethod
+    other: Reweightable
 
     needs_documents = True
     cost = "the sum of both"
@@ -39,7 +39,7 @@ class Compose(AttentionMethod):
 
     def __init__(self, *methods: Method) -> None:
         siw = [method for method in methods if isinstance(method, SIW)]
-        others = [method for method in methods if isinstance(method, AttentionMethod) and method.can_be_reweighted]
+        others = [method for method in methods if isinstance(method, Reweightable)]
         if len(methods) != 2 or len(siw) != 1 or len(others) != 1:
             raise MethodError(f"Compose({', '.join(map(_name, methods))}): {_reason(methods)}")
         own = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias import attention
 from ragbias.checks import check_not_cancelled
-from ragbias.methods.base import AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
+from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ragbias.methods.call import SequenceCall
 
 OUTLIER = 2  # standard deviations below the mean at which a token counts no more
-ROWS = 64  # queries whose weights exist at one time
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,8 @@ class InContextReranking(ReorderingMethod):
     cost = "one more prefill"
     source = "Chen et al., arXiv 2410.02642"
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        return list(self.ranking(documents, attention).order)
-
-    def ranking(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> Ranking:
-        """As of ``ReorderingMethod``."""
-        scores = [_score(contrast) for contrast in attention.contrast()]
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        scores = [_score(contrast) for contrast in scorer.contrast()]
         best_first = sorted(range(len(scores)), key=lambda index: -scores[index])
         return Ranking(tuple(best_first), tuple(scores))
 
@@ -58,24 +53,24 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """Measures ``x(t)`` for one prompt, after which the tokens with "N/A" follow, from the first query row on.
+    """Measures ``x(t)`` for one prompt, after which the tokens with "N/A" follow, in place of ``queries``.
 
     The prompt's tokens attend as the model's do. Those that follow it have the positions of the tokens with the query,
     and see what comes before these, and themselves.
 
     Args:
-        rows: ``(begin, end)`` of the tokens whose attention counts: from behind the documents to the prompt's end.
+        queries: ``(begin, end)`` of the tokens whose attention counts, those after the documents.
 
     Attributes:
-        found: ``x``, float64 ``[begin]``, for each token before the rows.
+        found: ``x``, float64 ``[begin]``, for each token before these.
     """
 
     name = "query-contrast"
-    cost = "rows of scores"
+    cost = "the scores of the queries after the documents"
     source = "Chen et al., arXiv 2410.02642"
 
-    def __init__(self, rows: tuple[int, int], cancelled: threading.Event | None = None) -> None:
-        self._begin, self._end = rows
+    def __init__(self, queries: tuple[int, int], cancelled: threading.Event | None = None) -> None:
+        self._begin, self._end = queries
         self._cancelled = cancelled
         self.found: Tensor | None = None
 
@@ -94,8 +89,8 @@ class QueryContrast(AttentionMethod):
             seen: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
             query = seq.query[:, queries]
             parts.append(attention.attend(query, keys, seq.value, positions=positions, causal=True, **seen))
-            rows = positions[positions >= begin]
-            found = sign * _attention(query[:, -len(rows) :], keys, rows, seen, begin)
+            last = positions[positions >= begin]
+            found = sign * _attention(query[:, -len(last) :], keys, last, seen, begin)
             self.found = found if self.found is None else self.found + found
         return attention.concatenated(parts)
 
@@ -107,8 +102,8 @@ def _attention(query: Tensor, keys: Tensor, positions: Tensor, seen: dict[str, A
     begin, end = seen["segments"][-1]
     first_not_seen = torch.arange(end - begin - len(positions) + 1, end - begin + 1, device=positions.device)
     total = torch.zeros(count, dtype=torch.float64)
-    for at in range(0, len(positions), ROWS):
-        block = slice(at, at + ROWS)
+    for at in range(0, len(positions), QUERIES_AT_ONCE):
+        block = slice(at, at + QUERIES_AT_ONCE)
         bounds = torch.zeros_like(first_not_seen[block]), first_not_seen[block]
         scores = attention.segment_scores(query[:, block], keys, positions=positions[block], bounds=bounds, **seen)
         total += scores.softmax(-1)[..., :count].sum((0, 1)).double().cpu()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ragbias.checks import check_choice
-from ragbias.methods.base import DocumentScorer, ReorderingMethod
+from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class LongContextReorder(ReorderingMethod):
     def __post_init__(self) -> None:
         check_choice("long-context-reorder: style", self.style, ("langchain", "haystack"))
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
         count = len(documents)
         best_last = self.style == "langchain" and count % 2 == 0
-        front, back = list(range(0, count, 2)), list(range(1, count, 2))
+        front, back = range(0, count, 2), range(1, count, 2)
         if best_last:
             front, back = back, front
-        return front + back[::-1]
+        return Ranking((*front, *back[::-1]))

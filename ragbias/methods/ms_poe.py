@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 RATIO = Bounds(0.001, 1_000_000)
-HEADS = ("by-awareness", "entropy", "sequential", "reversed", "random")
+Variant: TypeAlias = Literal["paper", "released", "ranked"]
+Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", "random"]
 MEASURED = ("by-awareness", "entropy")
 
 
@@ -53,8 +54,8 @@ class MsPoE(AttentionMethod):
     min_ratio: float = 1.2
     max_ratio: float = 1.8
     layers: LayerRange | None = (2, None)
-    variant: Literal["paper", "released", "ranked"] = "paper"
-    heads: Literal["by-awareness", "entropy", "sequential", "reversed", "random"] = "by-awareness"
+    variant: Variant = "paper"
+    heads: Heads = "by-awareness"
     alpha: float = 3.0
     seed: int = 0
 
@@ -62,7 +63,7 @@ class MsPoE(AttentionMethod):
     needs_documents = False
     needs_rotary = True
     default_layers = "third to last"
-    cost = "one row of scores in the prefill; one rotation of queries and keys"
+    cost = "the scores of one query in the prefill; one rotation of queries and keys"
     source = "Zhang et al., arXiv 2403.04797"
 
     def __post_init__(self) -> None:
@@ -70,13 +71,13 @@ class MsPoE(AttentionMethod):
         check_between("ms-poe: max_ratio", self.max_ratio, RATIO)
         if self.min_ratio > self.max_ratio:
             raise MethodError(f"ms-poe: min_ratio={self.min_ratio} is greater than max_ratio={self.max_ratio}")
-        check_choice("ms-poe: variant", self.variant, ("paper", "released", "ranked"))
-        check_choice("ms-poe: heads", self.heads, HEADS)
+        check_choice("ms-poe: variant", self.variant, get_args(Variant))
+        check_choice("ms-poe: heads", self.heads, get_args(Heads))
         check_between("ms-poe: alpha", self.alpha, RATIO)
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return shape.width * lengths.total if self.heads in MEASURED else 0  # one row of scores
+        return shape.width * lengths.total if self.heads in MEASURED else 0  # the scores of one query
 
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, partial(self._ratios, call.layer))

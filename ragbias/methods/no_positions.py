@@ -1,6 +1,7 @@
 """Attention without positional encoding, NoPE: what the causal mask alone tells of positions.
 
-Source: Yu et al., arXiv 2406.02536, in whose experiment a model has no position embedding.
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536, in
+whose experiment a model has no position embedding.
 """
 
 from __future__ import annotations

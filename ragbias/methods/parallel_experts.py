@@ -1,7 +1,7 @@
 """Parallel experts, PCED.
 
-Source: Parallel Context-of-Experts Decoding for Retrieval Augmented Generation, arXiv 2601.08670, and its released
-code, ``langchain-pced``.
+Source: Corallo and Papotti, Parallel Context-of-Experts Decoding for Retrieval Augmented Generation, arXiv 2601.08670,
+and its released code, ``langchain-pced``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ParallelExperts(JointMethod):
     invariant = True
     reusable_documents = True
     cost = "a prompt for each document and one without; these together are decoded as a batch"
-    source = "arXiv 2601.08670"
+    source = "Corallo and Papotti, arXiv 2601.08670"
 
     def __post_init__(self) -> None:
         if self.contrast is not None:
@@ -60,7 +60,7 @@ class ParallelExperts(JointMethod):
         if not isinstance(self.prior, (list, tuple)):
             raise MethodError(f"pced: prior={self.prior!r}; expected a list with a number for each document, or None")
         for index, value in enumerate(self.prior):
-            check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 1e12))
+            check_between(f"pced: prior of document {index}", value, Bounds(1e-12, 10**12))
         object.__setattr__(self, "prior", tuple(self.prior))
         object.__setattr__(self, "invariant", False)
 
@@ -76,20 +76,25 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        import torch
+        """As of ``JointMethod``, with the amateur's logits first.
 
+        ``memory["contrast"]`` is ``b``, a float or float32 ``[n, 1]`` or ``[n, V]``; ``memory["prior"]``, with a prior,
+        ``g log r``, float32 ``[n, 1]``.
+        """
         amateur, experts = logits[:1], logits[1:]
-        if "contrast" not in memory:
+        if not memory:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast
+            if self.prior is not None:
+                memory["prior"] = self.gamma * logits.new_tensor(self.prior).log()[:, None]
         contrast = memory["contrast"]
         scores = (1 + contrast) * experts - contrast * amateur
         if self.prior is not None:
-            scores = scores + self.gamma * torch.tensor(self.prior, device=scores.device).log()[:, None]
+            scores = scores + memory["prior"]
         best: Tensor = scores.amax(0)
         return best
 
     def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:
-        """``b`` of each expert, ``[n, 1]``, or of each of its tokens, ``[n, V]``."""
+        """``b`` of each expert, float32 ``[n, 1]``, or of each of its tokens, ``[n, V]``."""
         p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
         log_mean = ((p + q) / 2).log()
         terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2

@@ -82,7 +82,7 @@ def split(text: str, at: str, whole: str) -> list[str]:
     if depth != 0:
         raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
     if not all(parts):
-        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'none{at}pine'")
+        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'a{at}b'")
     return parts
 
 

@@ -6,9 +6,11 @@ Models, arXiv 2310.07712, with a majority in place of a central ranking.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.methods.base import Method, canonical_order
@@ -18,11 +20,15 @@ from ragbias.methods.base import Method, canonical_order
 class PermutationVote(Method):
     """Answer with several shuffles of the documents; the answer that most of them give wins.
 
+    No order is asked more often than another: the shuffles are different ones, and where there are no more orders than
+    samples, each order is asked ``samples // orders`` times. Two documents, as those of a judge, and 5 samples make two
+    answers in each of the two orders.
+
     Where several answers have the most votes, the one with the highest mean log-probability per token wins. The
     shuffles start from a canonical order, so the result does not depend on the retriever's.
 
     Args:
-        samples: number of shuffles, 1 to 100,000; each costs one answer.
+        samples: the most answers, 1 to 100,000; each has a shuffle of its own.
         seed: of the shuffles, of 32 bits.
     """
 
@@ -33,7 +39,7 @@ class PermutationVote(Method):
     acts_on = "answers"
     needs_documents = True
     invariant = True
-    cost = "one answer for each of the samples"
+    cost = "at most one answer for each of the samples"
     source = "Tang et al., arXiv 2310.07712"
 
     def __post_init__(self) -> None:
@@ -43,4 +49,10 @@ class PermutationVote(Method):
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
         """The shuffles, as indices into ``documents`` (token ids of each)."""
         rng, canonical = random.Random(self.seed), canonical_order(documents)
-        return [rng.sample(canonical, len(canonical)) for _ in range(self.samples)]
+        orders = math.factorial(len(canonical))
+        if self.samples >= orders:
+            return [list(order) for order in permutations(canonical)] * (self.samples // orders)
+        drawn: dict[tuple[int, ...], None] = {}  # in the order in which they were drawn
+        while len(drawn) < self.samples:
+            drawn[tuple(rng.sample(canonical, len(canonical)))] = None
+        return [list(order) for order in drawn]

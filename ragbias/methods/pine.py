@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import check_choice
-from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import importance_pairs
 from ragbias.methods.base import LayerRange
 from ragbias.methods.segments import SegmentMethod, ending_at
@@ -60,12 +59,8 @@ class Pine(SegmentMethod):
         return self.order in ("importance", "reverse")
 
     def __post_init__(self) -> None:
-        if str(self.order) == "none":
-            raise MethodError(
-                "pine: order='none' has become two; expected 'canonical' (as 'none' was: a fixed order by token ids) "
-                "or 'input' (the paper's ablation without re-assignment, which is not invariant)"
-            )
-        check_choice("pine: order", self.order, get_args(Order))
+        fixed = "'canonical': a fixed order by token ids; 'input': no re-assignment, which is not invariant"
+        check_choice("pine: order", self.order, get_args(Order), fixed)
         if self.order == "input":
             object.__setattr__(self, "invariant", False)
 

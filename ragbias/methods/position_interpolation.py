@@ -27,7 +27,8 @@ RATIO = Bounds(0.001, 1_000_000)
 class PositionInterpolation(AttentionMethod):
     """Position ``t`` becomes ``t / r``, in all heads; ``r`` is one for all layers, or ``r_l`` of layer ``l``.
 
-    One for each layer is layer-wise position scaling (LPES, Findings of ACL 2026): Ms-PoE by layer instead of by head.
+    One for each layer is that of LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional Embedding
+    Scaling, Findings of ACL 2026, arXiv 2606.27705): Ms-PoE by layer instead of by head.
 
     Args:
         ratio: 0.001 to 1,000,000; 1 changes nothing. A list has one ratio for each layer of the model.

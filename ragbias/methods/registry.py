@@ -9,10 +9,10 @@ the entry point::
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
+from ragbias.checks import did_you_mean
 from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting
@@ -86,9 +86,7 @@ def method_class(name: str) -> type[Method]:
     if name in _installed():
         return _loaded(name)
     names = method_names()
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UnknownMethodError(f"unknown method {name!r}; {hint}known methods: {', '.join(names)}")
+    raise UnknownMethodError(f"unknown method {name!r}; {did_you_mean(name, names)}known methods: {', '.join(names)}")
 
 
 @cache

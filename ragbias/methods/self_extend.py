@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_whole_between
-from ragbias.methods.base import AttentionMethod, Reweighting, by_sequence
+from ragbias.methods.base import by_sequence
+from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SelfExtend(AttentionMethod):
+class SelfExtend(Reweightable):
     """Keys less than ``window`` positions away keep their positions, the others are grouped.
 
     For a far key the query is at ``floor(i / group) + window - floor(window / group)`` and the key at
@@ -37,7 +38,6 @@ class SelfExtend(AttentionMethod):
 
     name = "self-extend"
     needs_documents = False
-    can_be_reweighted = True
     needs_rotary = True
     cost = "a second rotation of queries and keys, and the far scores apart from the near ones"
     source = "Jin et al., arXiv 2401.01325"
@@ -81,7 +81,7 @@ class SelfExtend(AttentionMethod):
         output[:, sees_far], lse[:, sees_far] = attention.merge([(output[:, sees_far], lse[:, sees_far]), far])
         return output, lse
 
-    def reweighted(self, call: AttentionCall, by: Reweighting) -> Tensor:
+    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
         return by_sequence(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
 
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:

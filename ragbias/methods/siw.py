@@ -1,17 +1,17 @@
 """SIW, scaling of the initial token's weight.
 
-Source: Qiang et al., arXiv 2512.13109.
+Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
-from ragbias.methods.base import AttentionMethod, LayerRange, Scores, by_sequence
+from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ragbias.methods.call import AttentionCall, SequenceCall
 
 HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose positions decide what is dense
+
+# (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores, float32 [H, Q, K], with the first K keys
+Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class SIW(AttentionMethod):
     needs_documents = True
     positions = "model"
     default_layers = "middle half"
-    cost = "one row and one column of scores in the prefill; none in decoding"
+    cost = "the scores of one query and of one key in the prefill; none in decoding"
     source = "Qiang et al., arXiv 2512.13109"
 
     def __post_init__(self) -> None:
@@ -68,7 +71,7 @@ class SIW(AttentionMethod):
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 2 * shape.width * lengths.total  # one row and one column of scores
+        return 2 * shape.width * lengths.total  # the scores of one query and of one key
 
     def attention(self, call: AttentionCall) -> Tensor:
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
@@ -78,7 +81,12 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), lambda seq: self.corrected(seq, *_causal(seq), _scores))
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed."""
+        """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed.
+
+        Args:
+            lse: of all queries, float32 ``[H, T]``.
+            scores: gives those that the output was made with.
+        """
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -92,14 +100,29 @@ class SIW(AttentionMethod):
         import torch
 
         count = len(weights)
-        highest = weights.new_zeros(count)
-        highest[weights.topk(max(1, int(HIGHEST * count))).indices] = 1
-        held = torch.stack([highest[begin:end].sum() for begin, end in seq.spans])
+        held = highest_held(weights, seq.spans)
         alpha = weights.new_full((count,), self.sparse if self.outside == "sparse" else 1.0)
         for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         alpha[0] = 1
         return alpha
+
+
+class Reweightable(AttentionMethod):
+    """Base class of the methods whose weights SIW can change, see ``Compose``."""
+
+    def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
+        """The attention of a prompt, ``[batch, queries, heads, d]``, with SIW's change of the weights it gives."""
+        raise NotImplementedError
+
+
+def highest_held(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """How many of the tokens with the ``HIGHEST`` of the weights ``[T]`` each document holds, ``[n]``."""
+    import torch
+
+    highest = weights.new_zeros(len(weights))
+    highest[weights.topk(max(1, int(HIGHEST * len(weights)))).indices] = 1
+    return torch.stack([highest[begin:end].sum() for begin, end in spans])
 
 
 def _causal(seq: SequenceCall) -> tuple[Tensor, Tensor]:

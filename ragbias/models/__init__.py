@@ -1,4 +1,4 @@
-"""Loading models (``loading``) by name: the embedded ``tiny``, real ones of PyPI packages (``named``), files (``gguf``)."""
+"""Loading models (``loading``): the embedded ``tiny``, real ones in PyPI packages (``named``), and ``gguf`` files."""
 
 from ragbias.models.named import local_path
 

@@ -1,12 +1,13 @@
 """GGUF files: dequantised to float32 once, and kept as a folder that ``from_pretrained`` reads in seconds.
 
-The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They are
-named by the file's content and transformers' version, and may be removed at any time.
+The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They
+are named by the file's content and transformers' version, and may be removed at any time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -22,22 +23,31 @@ import transformers
 from filelock import FileLock
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError
-from ragbias.files import sync, sync_folder
+from ragbias.files import irregular, sync, sync_folder
 
 MAGIC = b"GGUF"
+SUFFIX = ".gguf"
+MANIFEST = "files.json"  # of a copy: the size of each of its files
 NEEDED = ("gguf", "accelerate")  # by transformers, to read one
 MIB = 2**20
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model's name is that of a GGUF file."""
-    return name.endswith(".gguf")
+    """Whether a model's name is that of a GGUF file, or a file on disk that begins like one."""
+    return name.lower().endswith(SUFFIX) or (Path(name).is_file() and _begins_as_gguf(Path(name)))
 
 
-def located(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
+def _begins_as_gguf(file: Path) -> bool:
+    if irregular(file):  # reading from a pipe or a device need not end
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(MAGIC)) == MAGIC
+
+
+def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
     """The GGUF file on disk, from the hub if need be.
 
     Args:
@@ -48,6 +58,8 @@ def located(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
     Raises:
         ModelFileError: there is no such file.
     """
+    if gguf_file is not None and (not isinstance(gguf_file, str) or not gguf_file):
+        raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file in it")
     if gguf_file is None:
         path, pieces = Path(name), name.split("/")
         if path.is_file():
@@ -74,28 +86,46 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
         ModelFileError: it is no whole GGUF file, or there is no space for its copy.
         UnsupportedModelError: transformers reads no GGUF file of this architecture.
     """
-    copies = cache_folder() / "gguf"
+    copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
-    if copy.is_dir():
-        return copy
+    with _write_errors(name, copies):
+        if _is_whole(copy):
+            return copy
     for package in NEEDED:
         if find_spec(package) is None:
             raise MissingExtraError(
                 f"model {name!r} is a GGUF file, and {package}, which reads such files, is not installed; install it "
                 "with: pip install 'ragbias[gguf]'"
             )
-    with _keeping(name, copies):
+    with _write_errors(name, copies):
         copies.mkdir(parents=True, exist_ok=True)
-        with FileLock(copy.with_name(f"{copy.name}.lock")):  # one process writes it, others wait
-            if not copy.is_dir():
+        with FileLock(copies / ".lock"):  # one process writes, others wait
+            if not _is_whole(copy):
+                shutil.rmtree(copy, ignore_errors=True)
                 _make(parts, name, copy)
     return copy
 
 
-def cache_folder() -> Path:
-    """The folder for what can be made again: ``RAGBIAS_CACHE``, or ``ragbias`` in the platform's folder for caches."""
+def _is_whole(copy: Path) -> bool:
+    """Whether all files of a copy are there, as large as they were; whoever clears a cache may take some of them."""
+    try:
+        sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
+        return all((copy / file).stat().st_size == size for file, size in sizes.items())
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def cache_folder(name: str) -> Path:
+    """The folder for what can be made again: ``RAGBIAS_CACHE``, or ``ragbias`` in the platform's folder for caches.
+
+    Raises:
+        ModelFileError: there is no such home folder.
+    """
     if chosen := os.environ.get("RAGBIAS_CACHE"):
-        return Path(chosen).expanduser().absolute()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except RuntimeError as error:
+            raise ModelFileError(_no_space(name, Path(chosen), str(error))) from error
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "ragbias"
     if sys.platform == "darwin":
@@ -127,8 +157,10 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
     shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
     begun.mkdir()
     try:
-        with _whole(parts, begun) as file:
+        with _joined_parts(parts, begun) as file:
             _write(file, name, begun)
+        sizes = {written.name: written.stat().st_size for written in begun.iterdir()}
+        (begun / MANIFEST).write_text(json.dumps(sizes))
         for written in begun.iterdir():
             sync(written)
         os.rename(begun, copy)
@@ -138,7 +170,7 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
 
 
 @contextmanager
-def _whole(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
+def _joined_parts(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
     """One file of all parts, there as long as it is read."""
     if len(parts) == 1:
         yield parts[0]
@@ -158,7 +190,12 @@ def _write(file: Path, name: str, folder: Path) -> None:
     source, settings = str(file.parent), {"gguf_file": file.name}
     with _readable(file, name):
         tokenizer = AutoTokenizer.from_pretrained(source, **settings)
-        packed = AutoModelForCausalLM.from_pretrained(source, **settings, **_unpacked(), dtype=torch.float32)
+        found: Any = AutoModelForCausalLM.from_pretrained(
+            source, **settings, **_unpacked(), dtype=torch.float32, output_loading_info=True
+        )
+    packed, loaded = found
+    if missing := sorted(loaded["missing_keys"]):  # transformers makes them up
+        raise ModelFileError(f"model {name!r}: {file} lacks weights, {missing[0]} among {len(missing)}; get another")
     model = _plain(packed)
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:
@@ -187,7 +224,7 @@ def _plain(packed: PreTrainedModel) -> PreTrainedModel:
 def _readable(file: Path, name: str) -> Iterator[None]:
     """Say in one line why a file cannot be read as a model."""
     with file.open("rb") as opened:
-        if opened.read(4) != MAGIC:
+        if opened.read(len(MAGIC)) != MAGIC:
             raise ModelFileError(f"model {name!r}: {file} is no GGUF file; expected one that begins with 'GGUF'")
     try:
         yield
@@ -197,6 +234,10 @@ def _readable(file: Path, name: str) -> Iterator[None]:
             raise UnsupportedModelError(
                 f"model {name!r}: {reason} Take a GGUF file of another architecture, or the model's own weights"
             ) from error
+        if "ignore_mismatched_sizes" in reason:
+            raise ModelFileError(
+                f"model {name!r}: the weights in {file} have other shapes than its architecture; get another file"
+            ) from error
         raise ModelFileError(
             f"model {name!r}: {file} cannot be read ({type(error).__name__}: {reason}); it may be truncated: get the "
             "whole file again"
@@ -204,11 +245,11 @@ def _readable(file: Path, name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _keeping(name: str, folder: Path) -> Iterator[None]:
+def _write_errors(name: str, folder: Path) -> Iterator[None]:
     """Say in one line that the copy cannot be written."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, UnicodeEncodeError) as error:
         raise ModelFileError(_no_space(name, folder, str(error))) from error
 
 

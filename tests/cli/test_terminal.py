@@ -36,3 +36,12 @@ def test_progress_and_status_show_brackets_as_they_are(shown, monkeypatch):
     with terminal.progress() as bar:
         bar.add_task(NAME, total=1)
     assert NAME in shown()
+
+
+def test_without_a_terminal_long_work_says_how_far_it_is(shown, monkeypatch):
+    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    with terminal.progress() as bar:
+        task = bar.add_task("", total=3)
+        for _ in range(3):
+            bar.update(task, advance=1, description="pine")
+    assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]

@@ -1,11 +1,19 @@
-"""``ragbias.rank``, and the query that ``icr`` takes out of a prompt of text."""
+"""``ragbias.rank``."""
 
 import pytest
 import torch
 
 import ragbias
-from ragbias.errors import ArgumentError, EmptyDocumentError, MethodError, SpanError, UnknownMethodError
-from ragbias.generation.ranking import without_query
+from ragbias.errors import (
+    ArgumentError,
+    EmptyDocumentError,
+    MethodError,
+    PromptTooLongError,
+    SpanError,
+    UnknownMethodError,
+    WrongTypeError,
+)
+from ragbias.generation.ranking import ModelAttention
 from ragbias.methods import AttentionSorting, CanonicalOrder, InContextReranking
 from support.random_models import FAMILIES, random_model
 from support.segments import Segments
@@ -93,6 +101,20 @@ def test_a_document_of_one_token_is_scored_by_it(llama):
     assert found.scores[0] != 0 and found.scores[0] == found.scores[0]
 
 
+def test_the_prompt_without_the_query_is_made_for_the_contrast_only(llama):
+    made = []
+
+    def without_query():
+        made.append("once")
+        return WITHOUT[0].tolist()
+
+    scorer = ModelAttention(llama, IDS[0].tolist(), SPANS, without_query)
+    scorer(range(len(SPANS)))
+    assert made == []
+    scorer.contrast()
+    assert made == ["once"]
+
+
 def test_methods_that_measure_nothing_have_no_scores(llama):
     found = ragbias.rank(llama, CanonicalOrder(), IDS, SPANS)
     assert found.scores is None and sorted(found.order) == [0, 1, 2, 3]
@@ -109,6 +131,12 @@ def test_methods_that_measure_nothing_have_no_scores(llama):
         ("icr", {"calibration_ids": IDS[:, :BEGIN]}, ArgumentError, "expected both to go on after the documents"),
         ("attention-sorting", {"ids": IDS[0].float()}, ArgumentError, "float32; expected whole numbers"),
         ("attention-sorting", {"ids": IDS.repeat(2, 1)}, ArgumentError, r"ids of shape \[2, 47\]"),
+        ("attention-sorting", {"ids": "abc"}, ArgumentError, "ids='abc'; expected token ids"),
+        ("attention-sorting", {"ids": [[1, 2], [3]]}, ArgumentError, "expected token ids"),
+        ("attention-sorting", {"ids": [True] * 47}, ArgumentError, "torch.bool; expected whole numbers"),
+        ("attention-sorting", {"ids": [-5] * 47}, ArgumentError, "token -5; expected one of the vocabulary, 0 to 299"),
+        ("attention-sorting", {"ids": [5] * 5000}, PromptTooLongError, "5000 tokens, but the model's window has 4096"),
+        ("icr", {"calibration_ids": [300] * 47}, ArgumentError, "calibration_ids: token 300"),
         ("attention-sorting", {"spans": []}, SpanError, "needs a document"),
         ("attention-sorting", {"spans": [(6, 47)]}, SpanError, "a token after the last one"),
         ("attention-sorting", {"spans": [(14, 19), (6, 14)]}, SpanError, "not ascending"),
@@ -122,27 +150,13 @@ def test_what_cannot_be_ranked_is_refused(llama, method, given, error, reason):
         ragbias.rank(llama, method, **{"ids": IDS, "spans": SPANS, **given})
 
 
-@pytest.mark.parametrize(
-    ("suffix", "expected"),
-    [
-        ("Question: Who sings?\nAnswer:", "Question: N/A\nAnswer:"),
-        (
-            "\n\nAnswer briefly.\nQUERY :  who \n<|end|>\n<|go|>\n",
-            "\n\nAnswer briefly.\nQUERY :  N/A \n<|end|>\n<|go|>\n",
-        ),
-        ("Example question: a\nQuestion: b<|end|>", "Example question: a\nQuestion: N/A<|end|>"),
-        ("\nShort.\n Who of them sings?  \n", "\nShort.\n N/A  \n"),
-        ("Who?<|end|>assistant of many words<|go|>", "Who?<|end|>N/A<|go|>"),
-        ("Question:\nAnswer", "N/A\nAnswer"),
-        (" \n<|end|>", None),
-        ("", None),
-    ],
-)
-def test_the_query_is_what_is_labelled_so_or_the_longest_line(suffix, expected):
-    assert without_query(suffix, ["<|end|>", "<|go|>"]) == expected
-
-
 DOCUMENTS = ["A tin owl sits.\n", "Two brass whales, far away.\n", "Old boats.\n", "One more cat there.\n"]
+
+
+@pytest.mark.parametrize("model", ["tiny", None, torch.nn.Linear(2, 2)], ids=["name", "none", "layer"])
+def test_what_is_no_model_is_named(model):
+    with pytest.raises(WrongTypeError, match="expected a transformers model"):
+        ragbias.rank(model, "attention-sorting", IDS, SPANS)
 
 
 def test_the_model_answers_on_documents_in_the_order_of_icr(byte_tokenizer):

@@ -1,6 +1,7 @@
 """Votes over several orders of the documents, and the choice between two methods by confidence."""
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -34,6 +35,19 @@ def test_a_tie_goes_to_the_highest_mean_log_probability():
     tied = [generation("owl"), generation("heron"), generation("crow"), generation("owl"), generation("heron")]
     assert elect(tied, {0: -2.0, 1: -1.0}.__getitem__).text == "heron"
     assert elect(tied, {0: -1.0, 1: -2.0}.__getitem__).text == "owl"
+
+
+@pytest.mark.parametrize(
+    ("documents", "samples", "asked"),
+    [(2, 1, [1]), (2, 2, [1, 1]), (2, 5, [2, 2]), (3, 5, [1] * 5), (3, 6, [1] * 6), (3, 20, [3] * 6), (9, 7, [1] * 7)],
+)
+def test_no_order_is_asked_more_often_than_another(documents, samples, asked):
+    tokens = [[token] for token in range(documents)]
+    orders = PermutationVote(samples, seed=1).candidate_orders(tokens)
+    assert sorted(itertools.chain(*orders)) == sorted([*range(documents)] * len(orders))
+    assert list(Counter(map(tuple, orders)).values()) == asked
+    moved = PermutationVote(samples, seed=1).candidate_orders(tokens[::-1])
+    assert [[documents - 1 - index for index in order] for order in moved] == orders
 
 
 def test_a_vote_is_the_vote_of_its_shuffles(lm):

@@ -4,8 +4,8 @@ from functools import cache
 
 import pytest
 import torch
-from methods import restatements as slow
-from methods.restatements import by_view
+from methods.restatements import methods as slow
+from methods.restatements.model import AttentionLayer, Sequence, by_view, restated_logits
 
 import ragbias
 from ragbias.interventions import (
@@ -34,7 +34,7 @@ from support.segments import Segments, padded
 
 FED = [17, 203, 5, 88]
 IDS, SPANS = Segments([8, 15, 6, 11], seed=1).plain  # tokens 0-7, documents 7-15-30-36-47, question 47-56
-SEQUENCE = slow.Sequence(IDS[0].tolist() + FED, IDS.shape[1], SPANS)
+SEQUENCE = Sequence(IDS[0].tolist() + FED, IDS.shape[1], SPANS)
 END = len(SEQUENCE.ids)
 
 
@@ -95,7 +95,7 @@ def weighted(rule, queries, keys, factor, renormalise=True, layers=(0, 3)):
 def with_channel(rule, channel, change, of="both", layers=(0, 3)):
     """A rule whose queries, keys or both come from states with a changed channel."""
 
-    class Changed(slow.AttentionLayer):
+    class Changed(AttentionLayer):
         def query_key(self, hidden):
             changed = hidden.clone()
             changed[:, channel] = change(hidden[:, channel])
@@ -233,7 +233,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_intervention_equals_its_restatement(case):
     interventions, on, rule = CASES[case]
-    wanted = slow.restated_logits(model(), SEQUENCE, rule)
+    wanted = restated_logits(model(), SEQUENCE, rule)
     assert (wanted - unchanged(on))[47:].abs().max() > 2e-3
     assert_equal(intervened_logits(*interventions, on=on), wanted)
 
@@ -277,7 +277,7 @@ def test_siws_rule_for_the_documents_it_finds():
     found = SIW(dense=0.3, sparse=2.0, layers=(1, 1))
     rule = slow.siw(SEQUENCE, 0.3, 2.0, layers=(1, 1))
     SEQUENCE.decisions.clear()
-    slow.restated_logits(model(), SEQUENCE, rule)
+    restated_logits(model(), SEQUENCE, rule)
     dense = tuple(index for index, is_dense in enumerate(SEQUENCE.decisions[-1].outcome) if is_dense)
     assert 0 < len(dense) < 4
     given = intervened_logits(ScaleInitialToken(dense, within=0.3, elsewhere=2.0, layers=(1, 1)))
@@ -317,3 +317,25 @@ def test_shifting_is_refused_where_a_method_gives_positions():
     for on in (Pine(), PositionInterpolation(2.0), NoPositions(), Compose(SIW(), SelfExtend())):
         with pytest.raises(ragbias.errors.MethodError, match=rf"shift on {on.name.split('+')[0]}.*both give positions"):
             Intervened(ShiftPositions(0, 3), on=on)
+
+
+def test_nearly_all_weight_may_lie_on_hidden_keys():
+    """Of sharp attention the weights left over are 0 in float32; the plain model's scores are changed instead."""
+    sharp, eager = (random_model("llama", attn_implementation=name) for name in ("sdpa", "eager"))
+    hidden = HideKeys((20, 40), (0, 20))
+    mask = torch.ones(56, 56, dtype=torch.bool).tril()
+    mask[20:40, :20] = False
+    with torch.no_grad():
+        for built in (sharp, eager):
+            for layer in built.model.layers:
+                layer.self_attn.q_proj.weight *= 60
+        wanted = eager(IDS, attention_mask=torch.where(mask, 0, torch.finfo(torch.float32).min)[None, None]).logits
+        with ragbias.debias(sharp, Intervened(hidden)):
+            torch.testing.assert_close(sharp(IDS).logits, wanted, atol=1e-3, rtol=1e-3)
+        with (
+            pytest.raises(
+                ragbias.errors.MethodError, match="nope: in layer 0 all the weight of a query lies on the keys"
+            ),
+            ragbias.debias(sharp, Intervened(hidden, on=NoPositions())),
+        ):
+            sharp(IDS)

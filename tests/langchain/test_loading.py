@@ -11,6 +11,7 @@ from transformers import pipeline
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
 from ragbias.errors import UnknownMethodError
 from ragbias.lm import DebiasedLM
+from support.gguf_files import write_gguf
 
 QUESTION = "Question: Which bridge is green?\nAnswer:"
 STOCK = dict(max_new_tokens=6, do_sample=False, repetition_penalty=1.03, return_full_text=False)
@@ -184,3 +185,11 @@ def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(lm):
 def test_an_unknown_method_is_told_before_the_weights_are_read(tmp_path):
     with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
         ChatRagBias(model=str(tmp_path), debias="pin")
+
+
+def test_a_gguf_file_is_loaded_by_its_folder_and_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf", template="{{ messages[0].content }}")
+    chat = ChatRagBias(model_id=str(tmp_path), gguf_file="small.gguf", max_tokens=3)
+    completion = RagBiasPipeline(model_id=str(tmp_path / "small.gguf"), max_tokens=3)
+    assert chat.invoke("ab cd").content == completion.invoke("ab cd")

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ragbias.errors import ArgumentError, RagBiasError
+from support.gguf_files import write_gguf
 
 SIGNATURE = inspect.signature(HuggingFaceLLM.__init__).parameters
 PROMPT = "Question: Which gate is blue?\nAnswer:"
@@ -181,3 +182,11 @@ def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str
 def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         make_llm(dtype="auto")
+
+
+def test_a_gguf_file_is_loaded_by_its_folder_and_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "small.gguf", template="{{ messages[0].content }}")
+    of_folder = RagBiasLLM(model_name=str(tmp_path), gguf_file="small.gguf", max_new_tokens=3)
+    of_file = RagBiasLLM(model_name=str(tmp_path / "small.gguf"), max_new_tokens=3)
+    assert of_folder.complete("ab cd").text == of_file.complete("ab cd").text

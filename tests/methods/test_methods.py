@@ -45,20 +45,22 @@ def test_long_context_reorder_equals_langchains(count):
     from langchain_core.documents import Document
 
     theirs = Theirs().transform_documents([Document(str(index)) for index in range(count)])
-    ours = LongContextReorder().order(numbered(count), no_attention)
-    assert ours == [int(document.page_content) for document in theirs]
+    ours = LongContextReorder().rank(numbered(count), no_attention).order
+    assert ours == tuple(int(document.page_content) for document in theirs)
 
 
 def test_haystack_style_puts_the_best_first_and_the_second_last():
-    assert LongContextReorder(style="haystack").order(numbered(5), no_attention) == [0, 2, 4, 3, 1]
-    assert LongContextReorder(style="haystack").order(numbered(4), no_attention) == [0, 2, 3, 1]
+    assert LongContextReorder(style="haystack").rank(numbered(5), no_attention).order == (0, 2, 4, 3, 1)
+    assert LongContextReorder(style="haystack").rank(numbered(4), no_attention).order == (0, 2, 3, 1)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=6), st.randoms())
 def test_canonical_order_does_not_depend_on_the_order(documents, rng):
     shuffled = rng.sample(documents, len(documents))
-    ordered = [documents[index] for index in CanonicalOrder().order(documents, no_attention)]
-    assert [shuffled[index] for index in CanonicalOrder().order(shuffled, no_attention)] == ordered == sorted(documents)
+    ordered, again = (
+        [each[index] for index in CanonicalOrder().rank(each, no_attention).order] for each in (documents, shuffled)
+    )
+    assert ordered == again == sorted(documents)
 
 
 def test_attention_sorting_sorts_ascending_and_repeats():
@@ -68,14 +70,14 @@ def test_attention_sorting_sorts_ascending_and_repeats():
         calls.append(list(order))
         return [0.3, 0.1, 0.2] if len(calls) == 1 else [0.1, 0.3, 0.2]
 
-    assert AttentionSorting(rounds=2).order(numbered(3), attention) == [0, 2, 1]
+    assert AttentionSorting(rounds=2).rank(numbered(3), attention).order == (0, 2, 1)
     assert calls == [[0, 1, 2], [1, 2, 0]]
 
 
 def test_attention_sorting_by_the_mean_divides_by_the_length():
     documents = [[1, 2, 3, 4], [5], [6, 7]]
-    assert AttentionSorting().ranking(documents, lambda order: [0.4, 0.2, 0.3]).order == (1, 2, 0)
-    by_mean = AttentionSorting(score="mean").ranking(documents, lambda order: [0.4, 0.2, 0.3])
+    assert AttentionSorting().rank(documents, lambda order: [0.4, 0.2, 0.3]).order == (1, 2, 0)
+    by_mean = AttentionSorting(score="mean").rank(documents, lambda order: [0.4, 0.2, 0.3])
     assert by_mean.order == (0, 2, 1) and by_mean.scores == (0.1, 0.2, 0.15)
 
 
@@ -262,6 +264,6 @@ def test_pine_ablations_differ_and_are_invariant_but_for_the_input_order(llama):
         assert not torch.allclose(one, other, atol=1e-2)
 
 
-def test_pines_old_order_names_the_two_that_it_has_become():
-    with pytest.raises(MethodError, match="'none' .* 'canonical' .* 'input'"):
+def test_a_wrong_order_of_pine_is_told_what_the_two_without_importances_are():
+    with pytest.raises(MethodError, match="order='none'; expected one of .*'canonical': a fixed .*'input': no re-"):
         Pine(order="none")

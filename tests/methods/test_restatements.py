@@ -4,8 +4,8 @@ from functools import cache, partial
 
 import pytest
 import torch
-from methods import restatements as slow
-from methods.restatements import by_view
+from methods.restatements import methods as slow
+from methods.restatements.model import Sequence, by_view, restated_logits, within
 
 import ragbias
 from ragbias import methods
@@ -175,8 +175,8 @@ def assert_decided(case, sequence):
 def test_method_equals_its_restatement(name, prompt, case):
     build, restate = CASES[case]
     ids, spans = PROMPTS[prompt].plain
-    sequence = slow.Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
-    wanted = slow.restated_logits(model(name), sequence, restate(sequence))
+    sequence = Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
+    wanted = restated_logits(model(name), sequence, restate(sequence))
     assert_decided(case, sequence)
     with ragbias.debias(model(name), build(), spans):
         given = logits(name, ids)
@@ -189,9 +189,9 @@ def test_method_equals_its_restatement(name, prompt, case):
 def test_sliding_windows_count_assigned_positions(case):
     build, view = SLIDING[case]
     ids, spans = PROMPTS["four"].plain
-    sequence = slow.Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
-    wanted = slow.restated_logits(model("mistral"), sequence, by_view(slow.within(14, view(sequence))))
-    unlimited = slow.restated_logits(model("mistral"), sequence, by_view(view(sequence)))
+    sequence = Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
+    wanted = restated_logits(model("mistral"), sequence, by_view(within(14, view(sequence))))
+    unlimited = restated_logits(model("mistral"), sequence, by_view(view(sequence)))
     assert (wanted - unlimited)[-1].abs().max() > 2e-3
     with ragbias.debias(model("mistral"), build(), spans):
         assert_equal(logits("mistral", ids), wanted)
@@ -201,5 +201,5 @@ def test_sliding_windows_count_assigned_positions(case):
 @pytest.mark.parametrize("name", ["llama", "llama-gqa", "qwen2"])
 def test_neutral_restatement_equals_the_plain_model(name, rule):
     ids, spans = Segments([21], seed=4).plain
-    sequence = slow.Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
-    assert_equal(logits(name, ids), slow.restated_logits(model(name), sequence, NEUTRAL[rule](sequence)))
+    sequence = Sequence(ids[0].tolist() + FED, ids.shape[1], spans)
+    assert_equal(logits(name, ids), restated_logits(model(name), sequence, NEUTRAL[rule](sequence)))

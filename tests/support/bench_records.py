@@ -60,3 +60,36 @@ def u_shape(positions: Sequence[int], ends: float, middle: float) -> dict[int, f
     """Accuracies that fall in a parabola from both ends to the middle."""
     half = (positions[0] + positions[-1]) / 2
     return {each: middle + (ends - middle) * ((each - half) / (half - positions[0])) ** 2 for each in positions}
+
+
+def logprobs_with(
+    shifts: Mapping[str, Mapping[int | None, float]], questions: int, noise: float = 0.1, **fields: Any
+) -> list[Record]:
+    """One record for each method, question and position, with log-probabilities alone.
+
+    Each question has a level of its own, from -20 to 0, to which the method's shift at the position and some noise add.
+    """
+    rng = random.Random(0)
+    made = []
+    for question in range(questions):
+        level = rng.uniform(-20, 0)
+        for label, by_position in shifts.items():
+            for position, shift in by_position.items():
+                made.append(
+                    record(
+                        id=f"q{question}-{position}",
+                        question=f"q{question}",
+                        method=label,
+                        method_ran=label.partition("(")[0],
+                        documents=10,
+                        gold_position=position,
+                        prediction="",
+                        score=None,
+                        logprob=level + shift + (rng.gauss(0, noise) if noise else 0.0),
+                        answer_tokens=3,
+                        kl=0.0 if label == "none" else 0.5,
+                        agrees=label == "none" or question % 2 == 0,
+                        **fields,
+                    )
+                )
+    return made

@@ -16,7 +16,6 @@ from ragbias.generation.report import Generation
 from ragbias.methods import Method
 
 Progress = Callable[[str, int], None]
-FILE_KEYS = {"preference": "lean", "logprob_by_position": "by_place"}  # fields that files know by another name
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Outcome:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, fit for JSON; intervals are ``[estimate, low, high]``."""
-        return {FILE_KEYS.get(each.name, each.name): _plain(getattr(self, each.name)) for each in fields(self)}
+        return {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
 
 
 @dataclass(frozen=True)

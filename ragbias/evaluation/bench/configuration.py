@@ -14,6 +14,7 @@ from ragbias.checks import Bounds, shown
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation import bounds
 from ragbias.evaluation.extras import required
+from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
 from ragbias.evaluation.tasks import TASKS, as_paths, make
 from ragbias.evaluation.tasks.task import Task
 from ragbias.evaluation.validation import complaints
@@ -34,10 +35,6 @@ from pydantic import (  # noqa: E402
     field_validator,
     model_validator,
 )
-
-HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
-ACCURACY, LOGPROB = "accuracy", "logprob"  # what a run measures
-MMLU = "mmlu"  # short for lm-eval with this task
 
 
 def _split(value: Any) -> Any:
@@ -80,6 +77,7 @@ class HarnessOptions(BaseModel):
         tasks: names of tasks or groups of lm-eval.
         include_path: a folder with more of them.
         limit: examples of each.
+        cut_middle: prompts that are longer than the window lose their middle, not their beginning.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -87,6 +85,7 @@ class HarnessOptions(BaseModel):
     tasks: Names = (MMLU,)
     include_path: Path | None = None
     limit: Limit | None = None
+    cut_middle: StrictBool = False
 
 
 class TaskSettings(BaseModel):
@@ -167,9 +166,7 @@ class BenchConfiguration(BaseModel):
     models: Names = ("tiny",)
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
-    measure: Annotated[tuple[Literal["accuracy", "logprob"], ...], BeforeValidator(_split), Field(min_length=1)] = (
-        ACCURACY,
-    )
+    measure: Annotated[tuple[Measure, ...], BeforeValidator(_split), Field(min_length=1)] = (ACCURACY,)
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     limit: Limit | None = None
     batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.bench.configuration import ACCURACY, LOGPROB
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.model_loading import load_onto_gpu
+from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
 from ragbias.evaluation.tasks.task import Answer, Case
@@ -53,7 +54,7 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
             seconds = (time.perf_counter() - begin) / len(unit.cases)
             if LOGPROB in unit.measures:
                 plain = plain or _golds(unit, lm, NoMethod())
-                golds = plain if isinstance(method, NoMethod) else _golds(unit, lm, method)
+                golds = plain if method == NoMethod() else _golds(unit, lm, method)
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error
@@ -68,9 +69,9 @@ def _record(
     unit: Unit, label: str, seconds: float, case: Case, given: Answer | None, gold: GoldScore | None, plain: GoldScore
 ) -> Record:
     """The record of a case with its answer, the probability of its gold answer, or both."""
-    answer = given or (gold and gold.answer)
+    answer = given or (gold.answer if gold else None)
     assert answer is not None  # a unit measures something
-    return Record(
+    record = Record(
         id=case.id,
         task=unit.task.name,
         model=unit.model,
@@ -85,15 +86,21 @@ def _record(
         score=unit.task.score(case, answer.prediction) if given else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=seconds + gold.seconds if gold else seconds,
+        seconds=seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
         shown=_shown(case, answer.report, unit.methods[label]),
-        logprob=gold and gold.logprob,
-        answer_tokens=gold and gold.tokens,
-        kl=gold and gold.divergence(plain),
-        agrees=gold and gold.agrees(plain),
         shorten=case.shorten,
+    )
+    if gold is None:
+        return record
+    return replace(
+        record,
+        seconds=seconds + gold.seconds,
+        logprob=gold.logprob,
+        answer_tokens=gold.tokens,
+        kl=gold.divergence(plain),
+        agrees=gold.agrees(plain),
     )
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench.configuration import ACCURACY, HARNESS_TASK, BenchConfiguration
+from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.data.records import Key, Record
+from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
 from ragbias.methods.parse import parse_methods
@@ -69,7 +70,8 @@ class Plan:
         """The plan for these settings.
 
         Raises:
-            RunError: a method needs documents, which the prompts of lm-eval do not have.
+            RunError: a method needs documents, which the prompts of lm-eval do not have; or a task's gold answers are
+                not what follows its prompts.
             MethodError, UnknownMethodError, DataError.
         """
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
@@ -78,6 +80,12 @@ class Plan:
             for each in settings.tasks
             if each.name != HARNESS_TASK
         )
+        for task, *_ in tasks:
+            if LOGPROB in settings.measure and not task.answers_at_once:
+                raise RunError(
+                    f"task {task.name!r} lets the model explain itself before its answer, so the answer has no "
+                    f"log-probability after the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
+                )
         if any(each.name == HARNESS_TASK for each in settings.tasks):
             for label, method in next(iter(methods.values())).items():
                 if method.needs_documents:

@@ -14,6 +14,8 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.model_loading import refuse_irregular
+from ragbias.models import local_path
+from ragbias.models.named import EXPECTED, NAMES
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
@@ -40,17 +42,15 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 def check_model(name: str) -> None:
     """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
-    if name == "tiny":
-        return
     folder = Path(name)
-    if folder.exists() and not (folder / "config.json").is_file():
+    if name not in NAMES and folder.is_dir() and not (folder / "config.json").is_file():
         raise RunError(f"model {name!r} is no folder with a model: it has no config.json")
     refuse_irregular(name)
     try:
-        AutoConfig.from_pretrained(name)
+        AutoConfig.from_pretrained(local_path(name))
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunError(f"model {name!r}: expected 'tiny', a folder with a model, or a hub name: {reason}") from error
+        raise RunError(f"model {name!r}: expected {EXPECTED}: {reason}") from error
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.progress import Progress, TaskID
 
 from ragbias.errors import MethodError
 from ragbias.evaluation.bench import local_engine, ray_engine
-from ragbias.evaluation.bench.configuration import HARNESS_TASK, BenchConfiguration, HarnessOptions
+from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
 from ragbias.evaluation.bench.local_engine import Models
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.provenance import check_model, described
@@ -26,6 +26,7 @@ from ragbias.evaluation.data.run_folder import (
 )
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -151,7 +152,9 @@ def _run_harness(settings: BenchConfiguration, plan: Plan, store: Store, bar: Pr
                 for record in store.records.by_key.values()
             )
             if counts.get(part) != held:
-                found = harness_records(model, method, label, options.tasks, limit, seed, options.include_path)
+                found = harness_records(
+                    model, method, label, options.tasks, limit, seed, options.include_path, options.cut_middle
+                )
                 counts[part] = len(found)
                 store.write(HARNESS, counts)  # before the records: if those are cut off, their number tells
                 store.records.append(found)

@@ -1,12 +1,14 @@
-"""Reading files of one JSON object per line, plain or gzipped; errors name the file and the line."""
+"""Reading files of JSON objects, one per line or in a list, plain or gzipped; errors name the file and the line."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +18,7 @@ from ragbias.files import irregular
 
 T = TypeVar("T")
 LONGEST_LINE = 2**28  # bytes, so that a file without line ends does not fill the memory
+BETWEEN = re.compile(r"[\s,]*")  # two entries of a list
 WORDS = {str: "a string", bool: "true or false", int: "a whole number", list: "a list", dict: "an object"}
 
 
@@ -25,15 +28,17 @@ class Line:
 
     Attributes:
         path: of the file.
-        number: of the line, counted from 1.
+        number: of the line, or of the entry of a list; counted from 1.
         fields: of the object.
         inside: the path of the object in its line, e.g. ``"ctxs[2]"``; empty: it is the whole line.
+        begins: the line that an entry of a list begins in; None: the object is a line.
     """
 
     path: Path
     number: int
     fields: dict[str, Any]
     inside: str = ""
+    begins: int | None = None
 
     def text(self, name: str) -> str:
         """A field that is a string.
@@ -42,6 +47,15 @@ class Line:
             DataError: the field is missing or of another type; so for all fields.
         """
         return self._text(name, self._field(name))
+
+    def choice(self, name: str, allowed: Sequence[int]) -> int:
+        """A field that is one of these whole numbers."""
+        value, expected = self.fields.get(name), " or ".join(map(str, allowed))
+        if name not in self.fields:
+            raise self.error(f"no field {name!r} (fields: {self._names}); expected one that is {expected}")
+        if type(value) is not int or value not in allowed:
+            raise self.error(f"{name!r} is {_shown(value)}; expected {expected}")
+        return value
 
     def flag(self, name: str) -> bool:
         """A field that is true or false."""
@@ -64,18 +78,26 @@ class Line:
     def objects(self, name: str) -> tuple[Line, ...]:
         """A field that is a list of objects, at least one."""
         return tuple(
-            Line(self.path, self.number, self._typed(f"{name}[{index}]", value, dict), f"{name}[{index}]")
+            replace(self, fields=self._typed(f"{name}[{index}]", value, dict), inside=f"{name}[{index}]")
             for index, value in enumerate(self._list(name))
         )
 
     def error(self, reason: str) -> DataError:
         """The error that names file, line and object, and what is wrong with it."""
-        return _error(self.path, self.number, f"{self.inside}: {reason}" if self.inside else reason)
+        reason = f"{self.inside}: {reason}" if self.inside else reason
+        if self.begins is None:
+            return _error(self.path, self.number, reason)
+        return _error(self.path, self.begins, f"entry {self.number}: {reason}")
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(map(repr, self.fields)) or "none"
 
     def _field(self, name: str) -> Any:
         if name not in self.fields:
-            has = ", ".join(map(repr, self.fields)) or "none"
-            raise self.error(f"no field {name!r} (fields: {has}); give a file of the task's format, or add the field")
+            raise self.error(
+                f"no field {name!r} (fields: {self._names}); give a file of the task's format, or add the field"
+            )
         return self.fields[name]
 
     def _list(self, name: str) -> list[Any]:
@@ -97,9 +119,10 @@ class Line:
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    r"""The objects of a ``.jsonl`` or ``.jsonl.gz`` file, one by one; blank lines are skipped.
+    r"""The objects of a file, one by one: one per line, or the entries of a ``.json`` file that is one list.
 
-    Lines end at ``\n`` alone: other characters that break lines, as U+2028, may occur inside JSON strings.
+    Either may be gzipped (``.gz``). Blank lines are skipped. Lines end at ``\n`` alone: other characters that break
+    lines, as U+2028, may occur inside JSON strings.
 
     Raises:
         DataError: a line is no JSON object or no UTF-8, the gzip stream is broken, or the file holds no object.
@@ -110,21 +133,49 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise DataError(f"{path} is {kind}; expected a regular file of JSON lines, .jsonl or .jsonl.gz")
     number, found = 0, False
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        while True:
-            try:
-                raw = file.readline(LONGEST_LINE)
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise _error(path, number + 1, f"broken gzip ({error}); fetch the file again") from error
-            if not raw:
-                break
+        while raw := _read(path, number + 1, partial(file.readline, LONGEST_LINE)):
             number += 1
             if len(raw) == LONGEST_LINE:
                 raise _error(path, number, f"longer than {LONGEST_LINE >> 20} MiB; expected one object per line")
-            if raw.strip():
-                found = True
-                yield Line(path, number, _parsed(path, number, raw))
+            if not raw.strip():
+                continue
+            if not found and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
+                yield from _entries(path, b"\n" * (number - 1) + raw + _read(path, number, file.read))
+                return
+            found = True
+            yield Line(path, number, _parsed(path, number, raw))
     if not found:
         raise DataError(f"{path} holds no examples; expected one JSON object per line")
+
+
+def _read(path: Path, number: int, read: Callable[[], bytes]) -> bytes:
+    try:
+        return read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise _error(path, number, f"broken gzip ({error}); fetch the file again") from error
+
+
+def _entries(path: Path, raw: bytes) -> Iterator[Line]:
+    """The entries of a list, each with the line it begins in."""
+    try:
+        text = raw.decode("utf-8")
+        values = json.loads(text)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); convert the file") from error
+    except (ValueError, RecursionError) as error:
+        number = getattr(error, "lineno", 1)
+        raise _error(path, number, f"not JSON ({error}); expected one list of objects, repair it") from error
+    if not values:
+        raise DataError(f"{path} holds an empty list; expected at least one object in it")
+    decoder, counted, number = json.JSONDecoder(), 0, 1
+    end = text.index("[") + 1
+    for index, value in enumerate(values, start=1):
+        begin = BETWEEN.match(text, end).end()  # type: ignore[union-attr]  # it matches nothing as well
+        counted, number = begin, number + text.count("\n", counted, begin)
+        _, end = decoder.raw_decode(text, begin)
+        if not isinstance(value, dict):
+            raise _error(path, number, f"entry {index}: {_shown(value)}; expected an object, {{...}}")
+        yield Line(path, index, value, begins=number)
 
 
 def _parsed(path: Path, number: int, raw: bytes) -> dict[str, Any]:

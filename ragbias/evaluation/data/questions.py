@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ragbias.errors import DataError
 from ragbias.evaluation.data.jsonl import Line, read_lines
 
 
@@ -51,3 +53,13 @@ def question_of(line: Line, documents: bool = True) -> Question:
     if documents and gold is not None and (type(gold) is not int or not 0 <= gold < len(texts)):
         raise line.error(f"'gold' is {gold!r} with {len(texts)} documents; expected an index, counted from 0")
     return Question(question, texts, answers, gold if documents else None)
+
+
+def check_equally_many(questions: Sequence[Question], told: str = "the questions") -> None:
+    """Raise ``DataError`` unless all questions, named as ``told``, have one number of documents."""
+    counts = sorted({len(question.documents) for question in questions})
+    if len(counts) != 1:
+        raise DataError(
+            f"{told} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
+            "averaged; give questions with equally many"
+        )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from ragbias.errors import DataError
 from ragbias.evaluation.extras import required
@@ -41,6 +41,7 @@ class Record:
             number is the same document in all records of one question, equally many ``documents`` and the same
             ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
             them as given; else empty.
+        cut: what a prompt lost that was longer than the window left room for: ``"front"``, ``"middle"``, or nothing.
         logprob: of the gold answer, in nats, summed over its tokens; of several gold answers the most probable one's.
             None, as all that follows: not measured.
         answer_tokens: of that gold answer.
@@ -69,6 +70,7 @@ class Record:
     method_ran: str
     reason: str = ""
     shown: tuple[Count, ...] = ()
+    cut: Literal["", "front", "middle"] = ""
     logprob: Annotated[float, Field(allow_inf_nan=False)] | None = None
     answer_tokens: Count | None = None
     kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -116,6 +118,9 @@ def read_records(path: Path) -> list[Record]:
 
 def _record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return _RECORD.validate_json(line)
+        record = _RECORD.validate_json(line)
     except ValidationError as error:
         raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error
+    if record.score is None and record.logprob is None:
+        raise DataError(f"{path}, line {number}: neither score nor logprob was measured; repair the line, or drop it")
+    return record

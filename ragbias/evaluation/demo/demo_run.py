@@ -19,8 +19,8 @@ from ragbias.evaluation.cost.interleaved import figures, interleaved, now
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.evaluation.report.looks import literal
-from ragbias.evaluation.stock_prompt import stock_prompt
 from ragbias.evaluation.tasks import Case, Task
 from ragbias.evaluation.tasks.by_position import Curve, measure
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragbias.errors import DataError
 from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.files import irregular
 from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
@@ -17,7 +18,7 @@ LARGEST = 2**28  # bytes of one file
 
 
 def read_chunks(path: Path, size: int = 800) -> list[str]:
-    """Paragraphs of all text files at ``path``, joined up to about ``size`` characters.
+    """Paragraphs of all text files at ``path``, joined up to about ``size`` characters, and cut where they are longer.
 
     Raises:
         DataError: there is no such path, no text file in it, or a file is no text; names it.
@@ -48,13 +49,21 @@ def _read(file: Path) -> str:
 
 def _chunks(text: str, size: int) -> Iterator[str]:
     chunk = ""
-    for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
+    for paragraph in _paragraphs(text, size):
         if chunk and len(chunk) + len(paragraph) > size:
             yield chunk
             chunk = ""
         chunk = f"{chunk}\n\n{paragraph}" if chunk else paragraph
     if chunk:
         yield chunk
+
+
+def _paragraphs(text: str, size: int) -> Iterator[str]:
+    """No longer than ``size``, unless a word is: cut after a sentence if there is one, else between words."""
+    end = r"(?=\s|$)"
+    piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S+", re.DOTALL)
+    for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
+        yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
 
 
 def ask(

@@ -7,7 +7,7 @@ arXiv 2403.04797, who look at single heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
-from ragbias.evaluation.experiments.questions import by_position, check_acts_on_attention
+from ragbias.evaluation.experiments.questions import Track, by_position, check_acts_on_attention
 from ragbias.evaluation.inspect.layer_attention import attention_by_head, retrieving
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.looks import named_layers
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.tasks.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -34,24 +35,34 @@ class GoldAttention:
     Attributes:
         positions: of the gold document, counted from 0.
         gold, other: ``[P, n_layers, H]``, attention to the gold document, and to the average other one.
+        instead: the same, to another document where the gold one stands elsewhere: what the position alone gets. With
+            one position only that is not known, and NaN.
     """
 
     positions: list[int]
     gold: Tensor
     other: Tensor
+    instead: Tensor
+
+    @property
+    def reference(self) -> Tensor:
+        """What ``gold`` is compared with: ``instead``, or ``other`` where that is not known."""
+        return self.other if self.instead.isnan().any() else self.instead
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that look at the gold document, see ``retrieving``."""
-        by_layer = torch.stack([self.gold, self.other], -1).mean((0, 2))
+        """The layers that look at the gold document, see ``retrieving``, beside the reference."""
+        by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
         return sorted(retrieving(by_layer.tolist()))
 
     @property
     def best_heads(self) -> list[tuple[int, int]]:
-        """Layer and index of the heads that pay the gold document most, over all positions."""
-        heads = self.gold.shape[2]
-        found = self.gold.mean(0).flatten().topk(min(BEST, self.gold[0].numel())).indices.tolist()
-        return [divmod(index, heads) for index in found]
+        """Layer and index of the heads that pay the gold document most beyond the reference, over all positions."""
+        excess = (self.gold - self.reference).mean(0)
+        return [
+            divmod(index, excess.shape[1])
+            for index in excess.flatten().topk(min(BEST, excess.numel())).indices.tolist()
+        ]
 
     def figure(self, title: str) -> Figure:
         figure, (layers, heads, lines) = page(title, [3.8, 3.8, 4.4])
@@ -60,8 +71,8 @@ class GoldAttention:
         heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
         retrieve = self.retrieval_layers
         shown = {
-            f"gold document, layer {', '.join(map(str, retrieve))}": self.gold[:, retrieve].mean((1, 2)).tolist(),
-            "average other document, there too": self.other[:, retrieve].mean((1, 2)).tolist(),
+            f"gold document, {named_layers(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
+            "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
         }
         for layer, head in self.best_heads:
             shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
@@ -81,6 +92,7 @@ class GoldAttention:
             "positions": self.positions,
             "gold": self.gold.tolist(),
             "another": self.other.tolist(),
+            "another_at_that_position": None if self.instead.isnan().any() else self.instead.tolist(),
             "retrieval_layers": self.retrieval_layers,
             "best_heads": self.best_heads,
         }
@@ -89,18 +101,17 @@ class GoldAttention:
         return [str(position + 1) for position in self.positions]
 
 
-def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, progress: Callable[[], None]) -> GoldAttention:
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:
     """The attention to the gold document under a method.
 
     Raises:
         MethodError: the method does not act on attention.
     """
     check_acts_on_attention(method)
-    measured = []
-    for sample in samples:
-        mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)]
-        gold = mass[:, :, sample.gold]
-        measured.append(torch.stack([gold, (mass.sum(2) - gold) / (mass.shape[2] - 1)]))
-        progress()
-    positions, means = by_position(samples, measured)
-    return GoldAttention(positions, means[:, 0], means[:, 1])
+    count = len(samples[0].prompt.documents)
+    masses = [attention_by_head(lm, sample.prompt, method)[:, :, :count] for sample in track(samples)]
+    positions, mass = by_position(samples, masses)
+    gold = torch.stack([each[:, :, position] for each, position in zip(mass, positions, strict=True)])
+    other = (mass.sum(3) - gold) / (mass.shape[3] - 1)
+    there = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # at each position, whatever stands there
+    return GoldAttention(positions, gold, other, (there - gold) / (len(positions) - 1))

@@ -24,16 +24,24 @@ def page(title: str, widths: Sequence[float], height: float = 4.0) -> tuple[Figu
 
 
 def heat_map(
-    axis: Axes, values: Tensor, columns: Sequence[object], title: str, x: str, label: str, y: str = "layer"
+    axis: Axes,
+    values: Tensor,
+    columns: Sequence[object],
+    title: str,
+    x: str,
+    label: str,
+    y: str = "layer",
+    white: float | None = 0,
 ) -> None:
     """``[rows, columns]`` in greys, the darkest the greatest, with a bar.
 
     Args:
         columns: their names.
         label: what the shades say.
+        white: the value that is white; None: the least.
     """
     rows = len(values)
-    image = axis.imshow(values.numpy(), cmap="Greys", aspect="auto", interpolation="nearest")
+    image = axis.imshow(values.numpy(), cmap="Greys", vmin=white, aspect="auto", interpolation="nearest")
     shown = range(0, len(columns), -(-len(columns) // MOST_TICKS))
     axis.set_xticks(shown, [str(columns[column]) for column in shown])
     axis.set_yticks(range(0, rows, -(-rows // MOST_TICKS)))
@@ -49,21 +57,37 @@ def heat_map(
 
 
 def curves(
-    axis: Axes, x: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, x_label: str, y_label: str
+    axis: Axes,
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    level: tuple[str, float] | None = None,
+    markers: bool = True,
+    from_zero: bool = True,
 ) -> None:
-    """A line for each label, with a legend below the panel."""
+    """A line for each label, and a level one that is named, with a legend below the panel.
+
+    Args:
+        markers: whether the points are marked.
+        from_zero: whether the panel reaches down to 0.
+    """
     looks = looks_of(lines)
     for label, values in lines.items():
         look = looks[label]
         axis.plot(
-            x, values, color=look.colour, linestyle=look.dashes, marker=look.marker, markerfacecolor=look.filling,
-            markersize=4.5, linewidth=1.3, label=literal(label),
+            x, values, color=look.colour, linestyle=look.dashes, marker=look.marker if markers else "",
+            markerfacecolor=look.filling, markersize=4.5, linewidth=1.3, label=literal(label),
         )  # fmt: skip
+    if level is not None:
+        axis.axhline(level[1], color="#777777", linewidth=1, label=literal(level[0]))
     axis.set_title(literal(title), fontsize=9.5)
     axis.set_xlabel(x_label, fontsize=9)
     axis.set_ylabel(y_label, fontsize=9)
     axis.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
     axis.tick_params(labelsize=8)
-    axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+    if from_zero:
+        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
     open_frame(axis)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), frameon=False, handlelength=4, fontsize=8.5)

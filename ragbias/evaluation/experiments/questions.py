@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from ragbias.checks import check_choice
-from ragbias.errors import DataError, MethodError, RunError
+from ragbias.errors import MethodError, RunError
 from ragbias.evaluation.bounds import DEPTHS
-from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.orders import evenly_spread
-from ragbias.evaluation.tasks.samples import (
+from ragbias.evaluation.data.questions import check_equally_many
+from ragbias.evaluation.prompts.samples import (
     Sample,
-    asked,
+    as_user_message,
     data_text,
     kv_question,
     kv_text,
@@ -28,11 +27,14 @@ from ragbias.evaluation.tasks.samples import (
     tiny_question,
     tiny_text,
 )
+from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.methods import AttentionMethod, Method, NoMethod
+from ragbias.methods import Method, NoMethod
 
 DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
 TASKS = (*DRAWN, "mdqa", "data")
+Track = Callable[[Sequence[Any]], Iterable[Any]]  # gives what it is given, and shows how far it is
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,7 @@ class Questions:
         if task == "mdqa":
             return self._official(lm, self.file, depths)
         questions = labelled_questions(self.file)[: self.limit]
-        counts = sorted({len(each.documents) for each in questions})
-        if len(counts) > 1:
-            raise DataError(
-                f"{self.file}: the questions have {', '.join(map(str, counts))} documents, and positions among "
-                "different numbers cannot be averaged; give questions with equally many"
-            )
+        check_equally_many(questions, f"{self.file}: the questions")
         return samples_of(lm, questions, data_text, depths)
 
     def _official(self, lm: DebiasedLM, file: Path, depths: int) -> list[Sample]:
@@ -100,7 +97,7 @@ class Questions:
         samples = []
         for case in task.cases():
             assert case.gold_position is not None
-            text, answer = asked(lm, case.text, case.answers[0])
+            text, answer = as_user_message(lm, case.text, case.answers[0])
             number = numbers.setdefault(case.question, len(numbers))
             samples.append(sample_of(lm, text, answer, case.documents, case.gold_position, number))
         return samples
@@ -122,5 +119,5 @@ def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[
 
 def check_acts_on_attention(method: Method) -> None:
     """Raise ``MethodError`` for a method that would not be seen in the model's attention."""
-    if not isinstance(method, (AttentionMethod, NoMethod)):
+    if method.acts_on != "attention" and method != NoMethod():
         raise MethodError(f"{method.name} leaves attention alone; an experiment shows none or a method that acts on it")

@@ -6,7 +6,9 @@ as legible as one that looks at nothing else. The one on the right is what the g
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from textwrap import wrap
 
 import numpy as np
 import torch
@@ -20,12 +22,14 @@ from torch import Tensor
 
 from ragbias.evaluation.audit.position_preference import POSITIONS, positions_of
 from ragbias.evaluation.inspect.layer_attention import View
-from ragbias.evaluation.report.looks import literal, looks_of
+from ragbias.evaluation.report.looks import literal, looks_of, named_layers
 
 RETRIEVES = "▸"
 MOST_TICKS = 20
 LEAST = 0.01  # of the attention goes to documents, or the layer's shares are left out as noise
 LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
+MOST_RATIO = 1024  # of the gold document's attention; more is drawn there, and less than one in so many as that
+LETTERS, LEGEND = 13, 42  # of a panel's title, per inch; of a line of the legend
 SHADES = LogNorm(LIGHTEST, DARKEST)
 
 
@@ -37,7 +41,10 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
     """
     layers, documents = next(iter(views.values())).attention.shape
     known = all(view.moved is not None for view in views.values())
-    width, height = max(2.6, 0.13 * documents), 1.5 + min(5.0, 0.22 * layers)
+    width = max(2.6, 0.13 * documents)
+    letters = int(LETTERS * width)
+    lines = max(len(_lines(f"{label}: gold document middle", letters)) for label in views)
+    height = 1.5 + min(5.0, 0.22 * layers) + 0.16 * (lines - 1)
     columns = len(POSITIONS) if known else 1
     widths = [columns * width + 2.4, 4.2][: 1 + known]
     figure = Figure(figsize=(sum(widths), 1.5 + len(views) * height), layout="constrained")
@@ -53,7 +60,7 @@ def heat_maps(views: Mapping[str, View], title: str) -> Figure:
             _positions(panel, documents, layers, position)
             _layers(panel, layers, view.retrieval_layers if column == 0 else None)
             where = f"gold document {POSITIONS[column]}" if known else "as retrieved"
-            panel.set_title(literal(f"{label}: {where}"), fontsize=9.5)
+            panel.set_title(literal("\n".join(_lines(f"{label}: {where}", letters))), fontsize=9.5)
         _totals(row[-1], totals)
     left.supylabel("layer", fontsize=10)
     left.supxlabel("position of the document", fontsize=10)
@@ -124,9 +131,10 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
         aside = 0.06 * (index - (len(views) - 1) / 2)  # equal ones beside another
         at = [position + aside for position in range(len(POSITIONS))]
         look, numbers = looks[label], ", ".join(f"{ratio:.3g}" for ratio in ratios)
+        told = f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})"
         axis.plot(
-            at, ratios, color=look.colour, linestyle=look.dashes, marker=look.marker, markerfacecolor=look.filling,
-            label=literal(label) + f": {numbers} (layers {RETRIEVES} {_ranges(view.retrieval_layers)})",
+            at, np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO), color=look.colour, linestyle=look.dashes,
+            marker=look.marker, markerfacecolor=look.filling, label=literal("\n".join(_lines(told, LEGEND))),
         )  # fmt: skip
     axis.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axis.set_yscale("log", base=2)
@@ -139,7 +147,7 @@ def _gold(axis: Axes, views: Mapping[str, View]) -> None:
     axis.set_ylabel("its attention, in units of the average other document's", fontsize=9)
     axis.set_title("What the gold document gets\n(flat: no matter where it stands)", fontsize=9.5)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, handlelength=4, fontsize=8.5)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, handlelength=4, fontsize=8.5)
 
 
 def gold_ratios(view: View) -> list[float]:
@@ -151,5 +159,6 @@ def gold_ratios(view: View) -> list[float]:
     return ratios
 
 
-def _ranges(layers: list[int]) -> str:
-    return ", ".join(map(str, layers)) if len(layers) <= 4 else f"{layers[0]} to {layers[-1]}, {len(layers)} of them"
+def _lines(text: str, letters: int) -> list[str]:
+    """A label in lines, broken after commas as well."""
+    return wrap(re.sub(r",(?=\S)", ", ", text), letters)

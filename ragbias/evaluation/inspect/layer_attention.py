@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,10 +14,11 @@ from torch import Tensor
 from ragbias.binding import attach
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
-from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.data.questions import Question, check_equally_many
 from ragbias.evaluation.measures.attribution import source
-from ragbias.evaluation.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.generation.request import Request
+from ragbias.interventions import Intervened, Intervention
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
@@ -110,8 +113,14 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
     return torch.stack(watched.mass)[:, :, [*columns, *range(len(order), len(order) + len(OTHERS))]]
 
 
-def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
+def attention_by_layer(
+    lm: DebiasedLM, request: Request, interventions: Sequence[Intervention] = (), gold: int | None = None
+) -> Tensor:
     """Attention of the prompt's last token to each document under the request's method, averaged over heads.
+
+    Args:
+        interventions: on top of the method; documents are meant as they came.
+        gold: index of the document with the answer as they came, where an intervention names it.
 
     Returns:
         float32 ``[n_layers, n]``, the documents as they came.
@@ -119,12 +128,13 @@ def attention_by_layer(lm: DebiasedLM, request: Request) -> Tensor:
     Raises:
         MethodError: the method votes over several prompts, so there is no one attention.
     """
-    if request.method.asks_several:
-        raise MethodError(
-            f"{request.method.name} answers several prompts and has no one attention to show; leave it out"
-        )
-    mass = attention_by_head(lm, request.tokens, request.method).mean(1)
+    check_asks_once(request.method)
     came = request.report.order or range(len(request.tokens.documents))  # of each document in the prompt
+    method = request.method
+    if interventions:
+        inside = method if isinstance(method, AttentionMethod) else None
+        method = Intervened(*(each.resolved(gold, came) for each in interventions), on=inside)
+    mass = attention_by_head(lm, request.tokens, method).mean(1)
     return mass[:, sorted(range(len(came)), key=came.__getitem__)]
 
 
@@ -149,11 +159,13 @@ class View:
         moved: ``[3, n_layers, n]``, the same with the gold document, the one that holds the answer, put first, in the
             middle and last, the others left in their order; over the questions where it is known, None if it never is.
         known: number of these questions.
+        before: the view without the interventions, if this is one with them.
     """
 
     attention: Tensor
     moved: Tensor | None
     known: int
+    before: View | None = None
 
     @property
     def gold_by_position(self) -> dict[str, list[tuple[float, float]]]:
@@ -176,7 +188,9 @@ class View:
 
     @property
     def retrieval_layers(self) -> list[int]:
-        """The layers that look at the gold document, see ``retrieving``."""
+        """The layers that look at the gold document, see ``retrieving``; without the interventions."""
+        if self.before is not None:
+            return self.before.retrieval_layers
         return sorted(retrieving(self.gold)) if self.gold else []
 
     def as_dict(self) -> dict[str, Any]:
@@ -199,43 +213,70 @@ def inspect(
     questions: Sequence[Question],
     methods: Mapping[str, Method],
     progress: Callable[[str], None] = lambda label: None,
+    interventions: Mapping[str, Sequence[Intervention]] = MappingProxyType({}),
 ) -> dict[str, View]:
     """The view of each method, by label; the questions are asked in the stock prompt.
 
     Each question is asked as it came and, if its gold document is known, with that at each of ``POSITIONS``.
 
+    Args:
+        interventions: by label, those that act together; each makes one more view of each method.
+
     Raises:
-        DataError: the questions have different numbers of documents.
-        MethodError: the attention of a method cannot be read.
+        DataError: the questions have different numbers of documents, or the gold document of one is not known and an
+            intervention names it.
+        MethodError: the attention of a method cannot be read, or an intervention does not go with it.
     """
+    golds = [gold_of(question) for question in questions]
+    for label, acting in interventions.items():
+        if None in golds and any(each.needs_gold for each in acting):
+            raise DataError(
+                f"{label}: the gold document is not known for {golds.count(None)} of {len(golds)} questions, the first "
+                f"of them question {golds.index(None) + 1}; give their answer or gold, or name a document by its index"
+            )
     for label, method in methods.items():
-        if method.asks_several:
-            raise MethodError(f"{label} answers several prompts, so it has no one attention to show; leave it out")
-    counts = sorted({len(question.documents) for question in questions})
-    if len(counts) != 1:
-        raise DataError(
-            f"the questions have {', '.join(map(str, counts))} documents, and positions among different numbers cannot "
-            "be averaged; give questions with equally many"
-        )
-    views = {}
+        check_asks_once(method, label)
+    check_equally_many(questions)
+    views: dict[str, View] = {}
     for label, method in methods.items():
-        masses, moved = [], []
-        for question in questions:
-            masses.append(_mass(lm, question.question, question.documents, method))
-            gold = gold_of(question)
-            if gold is not None:
-                orders = arrangements(gold, len(question.documents))
-                documents = [[question.documents[index] for index in order] for order in orders]
-                moved.append(torch.stack([_mass(lm, question.question, each, method) for each in documents]))
-            progress(label)
-        means = torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None
-        views[label] = View(*means, known=len(moved))
+        views[label] = before = _view(lm, questions, golds, method, (), partial(progress, label))
+        for more, acting in interventions.items():
+            after = _view(lm, questions, golds, method, acting, partial(progress, f"{label}, {more}"))
+            views[f"{label}, {more}"] = replace(after, before=before)
     return views
 
 
-def _mass(lm: DebiasedLM, question: str, documents: Sequence[str], method: Method) -> Tensor:
-    request = lm.prepare(stock_prompt(lm, documents, question), documents=documents, method=method)
-    return attention_by_layer(lm, request)
+def _view(
+    lm: DebiasedLM,
+    questions: Sequence[Question],
+    golds: Sequence[int | None],
+    method: Method,
+    interventions: Sequence[Intervention],
+    done: Callable[[], None],
+) -> View:
+    def mass(question: str, documents: Sequence[str], gold: int | None) -> Tensor:
+        request = lm.prepare(stock_prompt(lm, documents, question), documents=documents, method=method)
+        return attention_by_layer(lm, request, interventions, gold)
+
+    masses, moved = [], []
+    for question, gold in zip(questions, golds, strict=True):
+        masses.append(mass(question.question, question.documents, gold))
+        if gold is not None:
+            orders = arrangements(gold, len(question.documents))
+            each = [
+                mass(question.question, [question.documents[index] for index in order], order.index(gold))
+                for order in orders
+            ]
+            moved.append(torch.stack(each))
+        done()
+    return View(torch.stack(masses).mean(0), torch.stack(moved).mean(0) if moved else None, len(moved))
+
+
+def check_asks_once(method: Method, label: str = "") -> None:
+    """Raise ``MethodError`` for a method that asks several prompts, whose attention is not one."""
+    if method.asks_several:
+        told = label or method.name
+        raise MethodError(f"{told} answers several prompts, so it has no one attention to show; leave it out")
 
 
 def gold_of(question: Question) -> int | None:

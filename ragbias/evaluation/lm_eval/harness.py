@@ -9,9 +9,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ragbias.checks import shown
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.extras import required
@@ -20,7 +24,7 @@ from ragbias.methods import Method
 if TYPE_CHECKING:
     from ragbias.evaluation.lm_eval.model import RagBiasLM
 
-SCORES = ("acc", "exact_match")  # measures of one example, 0 to 1
+PREFERRED = ("acc", "exact_match", "score")  # of the measures that a task reports; ``score`` is LongBench's
 
 
 def harness_records(
@@ -31,6 +35,7 @@ def harness_records(
     limit: int | None = None,
     seed: int = 0,
     include_path: Path | None = None,
+    cut_middle: bool = False,
 ) -> list[Record]:
     """Run tasks of lm-eval; one record for each example.
 
@@ -42,15 +47,16 @@ def harness_records(
         limit: number of examples of each task in a group, the first ones; default: all.
         seed: of the examples that lm-eval draws for few-shot prompts.
         include_path: a folder with more tasks, as YAML files.
+        cut_middle: what prompts lose that are longer than the window: their middle, not their beginning.
 
     Raises:
         RunError: the method needs documents, which lm-eval's prompts do not have; no task has this name; or a task
-            measures neither accuracy nor exact matches.
+            has no measure of one example from 0 to 1.
         MissingExtraError: lm-eval is not installed.
     """
     lm_class = model_class()
     manager = task_manager(tasks, include_path)
-    lm = lm_class(model, method=method)
+    lm = lm_class(model, method=method, cut_middle=cut_middle)
     return [record for task in tasks for record in _records_of(lm, manager, task, model, label, limit, seed)]
 
 
@@ -110,8 +116,12 @@ def _records_of(
         for sample in reversed(all_of_it)
     }
     seconds = (time.perf_counter() - began) / max(len(samples), 1)
+    measures = {
+        part: _measure(part, all_of_it, results["higher_is_better"].get(part, {}))
+        for part, all_of_it in results["samples"].items()
+    }
     for (part, number), sample in sorted(samples.items()):
-        prediction, prompt_tokens, completion_tokens = _answer(lm, sample)
+        prompt, prediction, prompt_tokens, completion_tokens = _answer(lm, sample)
         yield Record(
             id=f"{part}/{number}/{seed}",
             task=task,
@@ -124,31 +134,56 @@ def _records_of(
             order=0,
             seed=seed,
             prediction=prediction,
-            score=_score(part, sample),
-            prompt_tokens=prompt_tokens,
+            score=float(sample[measures[part]]),
+            prompt_tokens=lm.cut.get(prompt, prompt_tokens),
             completion_tokens=completion_tokens,
             seconds=seconds,
             method_ran=lm.method.name,
+            cut=("middle" if lm.cut_middle else "front") if prompt in lm.cut else "",
         )
 
 
-def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, int, int]:
-    """The model's answer to an example, and the number of tokens of the prompt and of the answer."""
+def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
+    """The prompt of an example, the model's answer, and the number of tokens of both."""
     said, arguments = sample["filtered_resps"], sample["arguments"]
     if isinstance(said[0], str):
-        answer = lm.tok_encode(said[0], add_special_tokens=False)
-        return said[0], len(lm.tok_encode(arguments[0][0])), len(answer)
+        prompt, answer = arguments[0][0], said[0]
+        return prompt, answer, len(lm.tok_encode(prompt)), len(lm.tok_encode(answer, add_special_tokens=False))
     best = max(range(len(said)), key=lambda index: said[index][0])
-    prompt, continuation = lm._encode_pair(*arguments[best])
+    prompt, choice = arguments[best]
+    tokens, continuation = lm._encode_pair(prompt, choice)
     likely = len(said) > 1 or said[0][1]  # a single continuation is an answer if greedy decoding writes it
-    return arguments[best][1].strip() if likely else "", len(prompt), len(continuation)
+    return prompt, choice.strip() if likely else "", len(tokens), len(continuation)
 
 
-def _score(task: str, sample: dict[str, Any]) -> float:
-    for name in SCORES:
-        if name in sample["metrics"]:
-            return float(sample[name])
-    raise RunError(f"task {task!r} measures {', '.join(sample['metrics'])}; expected one of {', '.join(SCORES)}")
+def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dict[str, bool]) -> str:
+    """The measure that scores a task's examples: the first of the preferred ones and of the others that can.
+
+    Raises:
+        RunError: none is a number from 0 to 1, the higher the better.
+    """
+    measured: list[str] = samples[0]["metrics"]
+    reasons = {}
+    for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):
+        wrong = [sample[name] for sample in samples if not _from_0_to_1(sample[name])]
+        if not wrong and higher_is_better.get(name) is not False:
+            return name
+        reasons[name] = f"is {_named(wrong[0])} for an example" if wrong else "is better the lower it is"
+    found = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+    raise RunError(
+        f"task {task!r} has no measure that can be used: {found}; expected one that is a number from 0 to 1 of each "
+        "example, the higher the better"
+    )
+
+
+def _from_0_to_1(value: Any) -> bool:
+    is_number = isinstance(value, (Real, np.bool_))
+    return is_number and bool(0 <= value <= 1)
+
+
+def _named(value: Any) -> str:
+    """A number; of anything else, which may hold text, only what it is."""
+    return shown(value) if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
 def main() -> None:

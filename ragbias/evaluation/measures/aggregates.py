@@ -16,13 +16,14 @@ from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import Estimate, alone, curve, estimate, share
+from ragbias.evaluation.measures.estimates import Estimate, curve_figures, differences, share, weighted_share
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
+from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
+from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
 
 REFERENCE = "none"
-JUDGE = "judge"
-ACCURACY, LOGPROB = "accuracy", "logprob"
+LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 
 SCORE = attrgetter("score")
@@ -100,8 +101,9 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "completion_tokens": fmean(each.completion_tokens for each in own),
             "seconds": median(each.seconds for each in own),
             "ran_plain": _ran_plain(label, own),
+            "cut": dict(Counter(each.cut for each in own if each.cut)),
             "groups": _groups(answered(own)),
-            **({"judge": _judge(answered(own))} if own[0].task == JUDGE and scores[label].questions else {}),
+            **({"judge": _judge(answered(own))} if own[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
     asked = [each for by_label in measured.values() for each in by_label.values() if each.questions]
@@ -123,41 +125,21 @@ def _any_asked(scores: Mapping[str, Scores]) -> bool:
 
 
 def _accuracy(scores: Scores) -> dict[str, Any]:
-    """Accuracy by position and what sums it up; worst, best and gap only where there are several positions."""
-    if not scores.questions:
-        nothing = ("worst", "best", "gap", "gap_by_chance")
-        return {"accuracy_by_position": {}, "mean": [None, None, None], **dict.fromkeys(nothing)}
-    figures = curve(scores)
-    several = len(scores.positions) > 1
-    return {
-        "accuracy_by_position": {
-            str(position): figure
-            for position, figure in zip(scores.positions, figures["by_position"], strict=True)
-            if position >= 0
-        },
-        "mean": figures["mean"][0],
-        **{name: figures[name][0] if several else None for name in ("worst", "best", "gap")},
-        "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
-    }
+    """Accuracy by position and what sums it up, see ``curve_figures``."""
+    figures = curve_figures(scores)
+    return {"accuracy_by_position": figures.pop("by_position"), **figures}
 
 
 def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate] | None:
     """To ``none``, on the questions and positions that both have; ``None`` where there is nothing to compare."""
     if label == REFERENCE or REFERENCE not in scores:
         return None
-    own, reference = scores[label].shared(scores[REFERENCE])
-    if not own.size:
-        return None
-    if len(own) >= FEWEST:
-        found = bootstrap.differences(scores[label], scores[REFERENCE])
-        return {name: estimate(interval) for name, interval in found.items()}
-    first, second = bootstrap.point(own), bootstrap.point(reference)
-    return {name: alone((getattr(first, name) - getattr(second, name))[0]) for name in ("mean", "worst", "gap")}
+    return differences(scores[label], scores[REFERENCE])
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
     """Flips over the orders, and between two answers in the same order; a judge's is the answer that it prefers."""
-    says = per_question.verdict if records[0].task == JUDGE else per_question.spoken
+    says = per_question.verdict if records[0].task in JUDGES else per_question.spoken
     orders = Counter((each.question, each.seed) for each in records)
     return {
         "orders": max(orders.values()),
@@ -167,7 +149,10 @@ def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str
 
 
 def _judge(records: Sequence[Record]) -> dict[str, Any]:
-    """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second."""
+    """Swap consistency, share of verdicts for the answer shown first, accuracy with the better answer first, second.
+
+    And accuracy by section of RewardBench, if the pairs are of one. No verdict in either order is consistent too.
+    """
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
         name: share(means((each for each in records if each.gold_position == position), SCORE))
@@ -179,6 +164,16 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
         "prefers_first": share(per_question.prefers_first(records)),
         **by_position,
         "undecided": undecided / len(records),
+        "sections": _sections(records),
+    }
+
+
+def _sections(records: Sequence[Record]) -> dict[str, Estimate]:
+    values = means(records, SCORE)
+    sections = question_weights({each.question: each.group for each in records})
+    return {
+        section: weighted_share({question: values[question] for question in weights}, weights)
+        for section, weights in sections.items()
     }
 
 
@@ -224,7 +219,16 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -
         notes.append("The methods were not asked at the same positions; differences are over those in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
+    asked = {group for method in methods.values() for group in method["groups"]}
+    if any(method.get("judge", {}).get("sections") for method in methods.values()):
+        notes.append(f"Sections are over the {len(asked & SUBSETS)} of RewardBench's {len(SUBSETS)} subsets asked.")
+        if others := sorted(asked - SUBSETS):
+            notes.append(f"No section of RewardBench has {', '.join(map(repr, others))}.")
     for label, method in methods.items():
+        if undecided := method.get("judge", {}).get("undecided"):
+            notes.append(f"{label}: {undecided:.0%} of the answers have no verdict, and count 0.5.")
+        for lost, count in method["cut"].items():
+            notes.append(f"{label}: {count} of {method['rows']} prompts were too long for the window; {LOST[lost]}.")
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     return notes

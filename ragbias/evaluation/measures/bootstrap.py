@@ -7,7 +7,7 @@ drawn questions (paired).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,6 +27,8 @@ LEVEL = 95  # per cent
 SHARE = (0.0, 1.0)  # bounds of an accuracy
 
 Floats: TypeAlias = NDArray[np.float64]
+Figures: TypeAlias = Mapping[str, tuple[str, str]]  # names of differences: which figure of one, minus which of another
+LIKE: Figures = {name: (name, name) for name in ("mean", "worst", "gap")}
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,6 @@ class Scores:
             values[questions[question], positions[position]] = np.mean(scores)
         return cls(tuple(questions), tuple(positions), values)
 
-    def shared(self, other: Scores) -> tuple[Floats, Floats]:
-        """Both methods' values for the questions and positions that both have; NaN where either has none."""
-        own, theirs = self.in_common(other)
-        return own.values, theirs.values
-
     def in_common(self, other: Scores) -> tuple[Scores, Scores]:
         """Both methods' scores for the questions and positions that both have; NaN where either has none."""
         questions = sorted(set(self.questions) & set(other.questions))
@@ -83,8 +80,8 @@ class Scores:
             for scores in (self, other)
         )
         missing = np.isnan(own) | np.isnan(theirs)
-        asked = ~missing.all(axis=0)
-        kept = tuple(position for position, any_asked in zip(positions, asked, strict=True) if any_asked)
+        asked = np.asarray(~missing.all(axis=0))
+        kept = tuple(position for index, position in enumerate(positions) if asked[index])
         first, second = (np.where(missing, np.nan, values)[:, asked] for values in (own, theirs))
         return Scores(tuple(questions), kept, first), Scores(tuple(questions), kept, second)
 
@@ -186,41 +183,27 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
     }
 
 
-def differences(own: Scores, reference: Scores, most: float = 1) -> dict[str, Interval]:
-    """Paired differences, own minus reference, of ``mean``, ``worst`` and ``gap``, on the questions that both have.
+def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Interval]:
+    """Paired differences, own minus reference, on the questions and positions that both have.
 
     Args:
+        figures: of ``Summaries``, own and the reference's.
         most: the most that two scores may differ.
 
     Raises:
         RunError: too few questions in common.
     """
-    difference = _paired(own, reference)
-    return {
-        "mean": percentile(*difference("mean", "mean")),
-        "worst": cautious(*difference("worst", "worst"), -most, most),
-        "gap": cautious(*difference("gap", "gap"), -most, most),
-    }
-
-
-def differences_to_ends(own: Scores, reference: Scores, most: float = 1) -> dict[str, Interval]:
-    """Own mean over positions minus the reference's ``worst`` and ``best`` position, as ``differences``."""
-    difference = _paired(own, reference)
-    return {name: cautious(*difference("mean", name), -most, most) for name in ("worst", "best")}
-
-
-def _paired(own: Scores, reference: Scores) -> Callable[[str, str], tuple[float, Floats]]:
-    """The function that gives a figure of one minus a figure of the other: of all questions, and of each resample."""
-    pair = own.shared(reference)
-    counts = draws(len(pair[0]))
-    first, second = (point(values) for values in pair)
-    many_first, many_second = (Summaries.of(values, counts) for values in pair)
-
-    def difference(of: str, minus: str) -> tuple[float, Floats]:
-        estimate = getattr(first, of) - getattr(second, minus)
-        return float(estimate[0]), getattr(many_first, of) - getattr(many_second, minus)
-
-    return difference
+    pair = own.in_common(reference)
+    counts = draws(len(pair[0].questions))
+    first, second = (point(scores.values) for scores in pair)
+    many_first, many_second = (Summaries.of(scores.values, counts) for scores in pair)
+    found = {}
+    for name, (of, minus) in figures.items():
+        estimate = float((getattr(first, of) - getattr(second, minus))[0])
+        resampled = getattr(many_first, of) - getattr(many_second, minus)
+        means = (of, minus) == ("mean", "mean")
+        found[name] = percentile(estimate, resampled) if means else cautious(estimate, resampled, -most, most)
+    return found
 
 
 def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
@@ -263,6 +246,22 @@ def share(values: Mapping[str, float]) -> Interval:
     """
     column = np.array([values[question] for question in sorted(values)], dtype=float)
     return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
+
+
+def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Interval:
+    """Weighted mean of one value per question, with its interval.
+
+    Args:
+        weights: of each question, above 0.
+
+    Raises:
+        RunError: too few questions.
+    """
+    questions = sorted(values)
+    weight = np.array([weights[question] for question in questions])
+    weighted = weight * np.array([values[question] for question in questions])
+    counts = draws(len(questions))
+    return percentile(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
 
 
 def _indices(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:

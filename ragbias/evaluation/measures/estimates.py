@@ -1,27 +1,65 @@
-"""Figures as a summary holds them: ``[estimate, low, high]``, without an interval where there are too few questions."""
+"""Figures as a summary holds them: ``[estimate, low, high]``, without an interval where there are too few questions.
+
+A figure is ``None`` where there is nothing that it is of.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ragbias.evaluation.measures import bootstrap
-from ragbias.evaluation.measures.bootstrap import FEWEST, SHARE, Interval, Scores
+from ragbias.evaluation.measures.bootstrap import FEWEST, LIKE, SHARE, Figures, Interval, Scores
 
 Estimate: TypeAlias = list[float | None]
+ENDS = ("worst", "best", "gap")  # what there is of several positions only
 
 
-def curve(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, list[Estimate]]:
-    """As ``bootstrap.curve``."""
+def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
+    """``by_position``, ``mean``, and of several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``.
+
+    Args:
+        bounds: the least and the most that a score may be.
+    """
+    if not scores.questions:
+        return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     if len(scores.questions) >= FEWEST:
-        return {
-            name: [estimate(each) for each in found] for name, found in bootstrap.curve(scores, bounds=bounds).items()
-        }
-    point = bootstrap.point(scores.values)
-    figures = {name: [alone(getattr(point, name)[0])] for name in ("mean", "worst", "best", "gap")}
-    return {"by_position": [alone(value) for value in point.by_position[0]], **figures}
+        found = bootstrap.curve(scores, bounds=bounds)
+        figures = {name: [estimate(each) for each in intervals] for name, intervals in found.items()}
+    else:
+        point = bootstrap.point(scores.values)
+        figures = {"by_position": [alone(value) for value in point.by_position[0]]}
+        figures |= {name: [alone(getattr(point, name)[0])] for name in ("mean", *ENDS)}
+    several = len(scores.positions) > 1
+    return {
+        "by_position": _shown(dict(zip(scores.positions, figures["by_position"], strict=True))),
+        "mean": figures["mean"][0],
+        **{name: figures[name][0] if several else None for name in ENDS},
+        "gap_by_chance": bootstrap.gap_by_chance(scores) if several else None,
+    }
+
+
+def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Estimate] | None:
+    """As ``bootstrap.differences``; ``None`` where the two have nothing in common."""
+    first, second = own.in_common(reference)
+    if not first.values.size:
+        return None
+    if len(first.questions) >= FEWEST:
+        found = bootstrap.differences(own, reference, figures, most)
+        return {name: estimate(interval) for name, interval in found.items()}
+    ours, theirs = bootstrap.point(first.values), bootstrap.point(second.values)
+    return {name: alone((getattr(ours, of) - getattr(theirs, minus))[0]) for name, (of, minus) in figures.items()}
+
+
+def relative(own: Scores, reference: Scores) -> dict[str, Estimate]:
+    """By position, own score there minus the reference's mean over positions, as ``bootstrap.relative``."""
+    first, second = own.in_common(reference)
+    if len(first.questions) >= FEWEST:
+        return _shown({at: estimate(interval) for at, interval in bootstrap.relative(own, reference).items()})
+    found = bootstrap.point(first.values).by_position[0] - bootstrap.point(second.values).mean[0]
+    return _shown({at: alone(value) for at, value in zip(first.positions, found, strict=True)})
 
 
 def share(values: Mapping[str, float]) -> Estimate | None:
@@ -29,6 +67,13 @@ def share(values: Mapping[str, float]) -> Estimate | None:
     if not values:
         return None
     return estimate(bootstrap.share(values)) if len(values) >= FEWEST else alone(fmean(values.values()))
+
+
+def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Estimate:
+    """A weighted mean over questions with its interval."""
+    if len(values) >= FEWEST:
+        return estimate(bootstrap.weighted_share(values, weights))
+    return alone(fmean(values.values(), [weights[question] for question in values]))
 
 
 def estimate(interval: Interval) -> Estimate:
@@ -39,3 +84,8 @@ def alone(value: float) -> Estimate:
     """A figure without an interval."""
     value = float(value)
     return [value if math.isfinite(value) else None, None, None]
+
+
+def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
+    """By position as JSON has it, without the -1 of questions that have no gold document."""
+    return {str(position): figure for position, figure in by_position.items() if position >= 0}

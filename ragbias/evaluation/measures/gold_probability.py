@@ -5,15 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import alone, curve, estimate, share
+from ragbias.evaluation.measures import per_question
+from ragbias.evaluation.measures.bootstrap import Figures, Scores
+from ragbias.evaluation.measures.estimates import curve_figures, differences, relative, share
 from ragbias.evaluation.measures.per_question import means
 
+if TYPE_CHECKING:
+    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
+
 NATS = (-math.inf, 0.0)
+MINUS_PLAIN: Figures = {
+    "mean": ("mean", "mean"),
+    "worst": ("mean", "worst"),
+    "best": ("mean", "best"),
+    "worst_to_worst": ("worst", "worst"),
+    "gap": ("gap", "gap"),
+}
 
 
 def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -> dict[str, Any]:
@@ -32,20 +41,11 @@ def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -
         ``kl`` and ``agreement`` compare the token after the prompt with the plain model's: KL(plain || method), and how
         often both find the same token the most probable.
     """
-    figures = curve(own, NATS)
-    several = len(own.positions) > 1
     measured = [each for each in records if each.logprob is not None]
     return {
         "questions": len(own.questions),
-        "by_position": {
-            str(position): figure
-            for position, figure in zip(own.positions, figures["by_position"], strict=True)
-            if position >= 0
-        },
-        "mean": figures["mean"][0],
-        **{name: figures[name][0] if several else None for name in ("worst", "best", "gap")},
-        "gap_by_chance": bootstrap.gap_by_chance(own) if several else None,
-        "minus_plain": None if plain is None else _minus(own, plain),
+        **curve_figures(own, NATS),
+        "minus_plain": None if plain is None else minus_plain(own, plain),
         "spread": share(per_question.spreads(measured)),
         "kl": share(means(measured, attrgetter("kl"))),
         "agreement": share(means(measured, attrgetter("agrees"))),
@@ -53,29 +53,11 @@ def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -
     }
 
 
-def _minus(own: Scores, plain: Scores) -> dict[str, Any] | None:
-    first, second = own.in_common(plain)
-    if not first.values.size:
+def minus_plain(own: Scores, plain: Scores) -> dict[str, Any] | None:
+    """As in ``gold_figures``; ``None`` where the two have nothing in common."""
+    found = differences(own, plain, MINUS_PLAIN, math.inf)
+    if found is None:
         return None
-    several = len(first.positions) > 1
-    if len(first.questions) >= FEWEST:
-        like = bootstrap.differences(own, plain, math.inf)
-        ends = bootstrap.differences_to_ends(own, plain, math.inf)
-        figures = {
-            "mean": estimate(like["mean"]),
-            **{name: estimate(each) for name, each in ends.items()},
-            "worst_to_worst": estimate(like["worst"]),
-            "gap": estimate(like["gap"]),
-        }
-        at = {position: estimate(each) for position, each in bootstrap.relative(own, plain).items()}
-    else:
-        ours, theirs = bootstrap.point(first.values), bootstrap.point(second.values)
-        figures = {name: alone((ours.mean - getattr(theirs, name))[0]) for name in ("mean", "worst", "best")}
-        figures["worst_to_worst"] = alone((ours.worst - theirs.worst)[0])
-        figures["gap"] = alone((ours.gap - theirs.gap)[0])
-        by_position = ours.by_position[0] - theirs.mean[0]
-        at = {position: alone(value) for position, value in zip(first.positions, by_position, strict=True)}
-    return {
-        **{name: figure if several or name == "mean" else None for name, figure in figures.items()},
-        "by_position": {str(position): figure for position, figure in at.items() if position >= 0},
-    }
+    several = len(own.in_common(plain)[0].positions) > 1
+    like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
+    return {**like, "by_position": relative(own, plain)}

@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from operator import attrgetter
 from statistics import fmean
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.measures.metrics import normalised
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -41,7 +43,7 @@ def spoken(record: Record) -> str:
 
 def verdict(record: Record) -> str:
     """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is that of a tie."""
-    return {1.0: "chosen", 0.0: "rejected"}.get(record.score, "neither")
+    return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 
 def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:

@@ -8,7 +8,16 @@ from typing import Any
 
 from ragbias.errors import RunError
 
-OTHER_PROMPTS = ("indices", "shorten", "seed", "include_path", "tasks")  # options of a task that change what is asked
+OTHER_PROMPTS = (
+    "indices",
+    "shorten",
+    "explain",
+    "letters",
+    "cut_middle",
+    "seed",
+    "include_path",
+    "tasks",
+)  # options of a task that change what is asked
 EXPECTED = ("models", "methods", "tasks")  # keys in which runs that are reported together are meant to differ
 
 About = tuple[Path, Mapping[str, Any]]  # a run's folder and its settings

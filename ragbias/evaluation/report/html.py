@@ -11,8 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ragbias.evaluation.extras import required
-from ragbias.evaluation.measures.aggregates import ACCURACY, LOGPROB
 from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost
 from ragbias.evaluation.report.figures.depth_maps import depth_maps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ LINES: tuple[tuple[str, Any], ...] = (
     ("#56b4e9", (0, (1, 1))),
 )
 MARKERS = "os^DvP<>"
+FEW = 4  # layers that are listed one by one
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,15 @@ def looks_of(labels: Iterable[str]) -> dict[str, Look]:
 def literal(text: str) -> str:
     """A name as matplotlib draws it letter by letter; between two dollar signs it would read mathematics."""
     return printable(text).replace("$", r"\$")
+
+
+def named_layers(layers: Sequence[int]) -> str:
+    """Layers in words, ascending: ``layer 3``, ``layers 2 to 8``, ``layers 2, 5``, ``6 of layers 2 to 9``."""
+    first, last = layers[0], layers[-1]
+    if first == last:
+        return f"layer {first}"
+    if len(layers) == last - first + 1:
+        return f"layers {first} to {last}"
+    return (
+        f"layers {', '.join(map(str, layers))}" if len(layers) <= FEW else f"{len(layers)} of layers {first} to {last}"
+    )

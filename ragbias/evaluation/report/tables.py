@@ -11,8 +11,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.measures.aggregates import ACCURACY, JUDGE, LOGPROB, REFERENCE
+from ragbias.evaluation.measures.aggregates import REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.measures.reward_bench import SECTIONS
+from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.report.plain_text import no_formula, printable
 
@@ -84,6 +86,14 @@ def reorders(result: Mapping[str, Any]) -> bool:
     return any(method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE)
 
 
+def sections(result: Mapping[str, Any]) -> list[str]:
+    """The sections of RewardBench that any method was asked."""
+    asked = {
+        section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
+    }
+    return [section for section in SECTIONS if section in asked]
+
+
 def headings(result: Mapping[str, Any]) -> list[str]:
     label, method = ranked(result)[0]
     return list(_cells(result, label, method, True))
@@ -108,7 +118,10 @@ def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], int
         cells["order"] = with_interval(method["kendall_tau"], intervals)
     if kind := cost_kind(result):
         cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), intervals, prefix="x")
-    if result["task"] == JUDGE:
+    if "judge" in method:
+        for section in sections(result):
+            cells[section] = with_interval(method["judge"]["sections"].get(section), intervals)
+        cells["no verdict"] = f"{method['judge']['undecided']:.0%}"
         for name, heading in JUDGE_FIGURES.items():
             cells[heading] = with_interval(method["judge"][name], intervals)
     return cells
@@ -200,9 +213,20 @@ def as_table(result: Mapping[str, Any]) -> Table:
 
 def as_judge_table(result: Mapping[str, Any]) -> Table:
     """What a judge does when the answers are swapped."""
-    table = plain_table(title(result), "method", *JUDGE_FIGURES.values(), wrap=True)
+    return _chosen(result, ["no verdict", *JUDGE_FIGURES.values()])
+
+
+def as_section_table(result: Mapping[str, Any]) -> Table:
+    """Accuracy by section of RewardBench."""
+    return _chosen(result, sections(result))
+
+
+def _chosen(result: Mapping[str, Any], shown: Sequence[str]) -> Table:
+    """A table of the cells with these headings, without intervals."""
+    table = plain_table(title(result), "method", *shown, wrap=True)
     for label, method in ranked(result):
-        table.add_row(*map(Text, (label, *(with_interval(method["judge"][name], False) for name in JUDGE_FIGURES))))
+        cells = _cells(result, label, method, False)
+        table.add_row(*map(Text, (label, *(cells[heading] for heading in shown))))
     return table
 
 
@@ -275,8 +299,12 @@ def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -
         row[name] = method[name]
     for name, figure in method.get("cost", {}).items():
         row |= _columns(name, figure)
-    for name in JUDGE_FIGURES if "judge" in method else ():
-        row |= _columns(name, method["judge"][name])
+    if judge := method.get("judge"):
+        for name in JUDGE_FIGURES:
+            row |= _columns(name, judge[name])
+        row["undecided"] = judge["undecided"]
+        for section, figure in judge["sections"].items():
+            row |= _columns(f"section_{section.lower().replace(' ', '_')}", figure)
     row |= _logprob_columns(method["logprob"]) if method["logprob"] else {}
     for position, figure in method["accuracy_by_position"].items():
         row |= _columns(f"accuracy_at_{position}", figure)

@@ -10,12 +10,16 @@ from ragbias.errors import RunError
 from ragbias.evaluation.tasks.field_checks import LISTS
 from ragbias.evaluation.tasks.judge import Judge
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
+from ragbias.evaluation.tasks.llmbar import LLMBar
 from ragbias.evaluation.tasks.longbench import LongBench
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.musique import MuSiQue
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, Judge, TinyQA)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (MultiDocumentQA, KVRetrieval, LongBench, MuSiQue, Judge, LLMBar, TinyQA)
+}
 
 
 def make(name: str, **options: Any) -> Task:
@@ -68,7 +72,9 @@ __all__ = [
     "Case",
     "Judge",
     "KVRetrieval",
+    "LLMBar",
     "LongBench",
+    "MuSiQue",
     "MultiDocumentQA",
     "Task",
     "TinyQA",

@@ -9,6 +9,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation import bounds
 
 LISTS = {"documents": bounds.DOCUMENTS, "positions": bounds.POSITIONS}  # fields of several whole numbers
+FLAGS = ("indices", "explain")
 NUMBERS = {"orders": bounds.ORDERS, "limit": bounds.QUESTIONS, "seed": bounds.SEED, "shorten": bounds.WORDS}
 
 
@@ -25,6 +26,7 @@ def check_fields(task: Any) -> None:
         value = getattr(task, name, None)
         if value is not None:
             check_whole_between(f"{task.name}: {name}", value, each, RunError)
-    indices = getattr(task, "indices", True)
-    if type(indices) is not bool:
-        raise RunError(f"{task.name}: indices={indices!r}; expected true or false")
+    for name in FLAGS:
+        value = getattr(task, name, True)
+        if type(value) is not bool:
+            raise RunError(f"{task.name}: {name}={value!r}; expected true or false")

@@ -10,7 +10,8 @@ from torch import Tensor
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.request import Request
-from ragbias.generation.teacher_forcing import continuation_ids, forced
+from ragbias.generation.scoring import continuation_ids, kl
+from ragbias.generation.teacher_forcing import teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
@@ -35,8 +36,7 @@ class GoldScore:
 
     def divergence(self, plain: GoldScore) -> float:
         """KL(plain || this) of the token after the prompt, in nats."""
-        terms = plain.next_token.exp() * (plain.next_token - self.next_token)
-        return max(0.0, float(terms.where(plain.next_token.isfinite(), 0).double().sum()))
+        return kl(plain.next_token, self.next_token)
 
     def agrees(self, plain: GoldScore) -> bool:
         """Whether the most probable token after the prompt is the same."""
@@ -56,7 +56,7 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(each.tokens.ids) for each in request.candidates()]
     _check_room(lm, request, max(map(len, targets)))
-    found = forced(lm.model, request, targets, lm.backend)
+    found = teacher_forced(lm.model, request, targets, lm.backend)
     best = max(range(len(targets)), key=found.logprobs.__getitem__)
     return GoldScore(
         logprob=found.logprobs[best],

@@ -80,6 +80,11 @@ class Task:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether a gold answer can follow the prompt at once, as its log-probability takes it."""
+        return True
+
     def cases(self) -> Iterator[Case]:
         """All cases, those of one question next to each other, always in the same order.
 
@@ -111,8 +116,11 @@ class Task:
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
         """The gold answers as they follow the prompt, for their log-probability."""
-        before = "" if prompt[-1:].isspace() else self.before_answer
-        return [before + answer for answer in case.answers]
+        return [self.continuation(prompt, answer) for answer in case.answers]
+
+    def continuation(self, prompt: str, text: str) -> str:
+        """A text as it follows the prompt."""
+        return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
         """The flat prompt as the model reads it."""

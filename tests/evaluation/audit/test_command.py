@@ -20,12 +20,12 @@ def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     none, pine = found["methods"]["none"], found["methods"]["pine"]
     assert none["flips"][0] >= none["floor"][2] + 0.1
     assert none["floor"][0] == 0
-    assert none["by_place"]["middle"][0] < 0 < none["by_place"]["last"][0]
-    assert none["by_place"]["middle"][0] < none["by_place"]["first"][0]
+    assert none["logprob_by_position"]["middle"][0] < 0 < none["logprob_by_position"]["last"][0]
+    assert none["logprob_by_position"]["middle"][0] < none["logprob_by_position"]["first"][0]
     assert list(found["methods"]) == ["none", "segmented", "pine"] and "segmented" in said
     assert (pine["verdict"], pine["flips"][0]) == ("no problem", 0)
-    assert [part[0] for part in pine["lean"]["excess"]] == [0] * 5
-    assert {figure[0] for figure in pine["by_place"].values()} == {0}
+    assert [part[0] for part in pine["preference"]["excess"]] == [0] * 5
+    assert {figure[0] for figure in pine["logprob_by_position"].values()} == {0}
     assert len(set(pine["accuracy_by_order"])) == 1
     assert pine["changed"][0] > 0
     assert none["cost"]["prefill_ratio"] == [1, 1, 1] and pine["cost"]["prefill_ratio"][0] > 1  # PINE sorts per query

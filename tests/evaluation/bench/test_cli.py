@@ -38,6 +38,23 @@ def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli
         assert ("order: how alike" in said) == ("Order: how alike" in page.read_text()) == told
 
 
+def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
+    pair = {"prompt": "Name two.", "chosen": "Two.", "rejected": "No."}
+    lines = [{**pair, "subset": subset} for subset in ("alpacaeval-easy", "math-prm")]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out, summary = tmp_path / "run", tmp_path / "summary.json"
+    judge = ("--task", "judge", "--data", tmp_path / "pairs.jsonl", "--no-explain", "--no-cost", "--methods", "pine")
+    code, _, errors = bench(*judge, "--out", out, "--json", summary)
+    assert (code, errors) == (0, "")
+    (result,) = json.loads(summary.read_text())["results"]
+    figures = result["methods"]["pine"]["judge"]
+    assert (figures["swap_consistency"][0], figures["undecided"]) == (1, 0)
+    assert list(figures["sections"]) == ["Chat", "Reasoning"]
+    code, said, errors = cli("report", out)
+    assert (code, errors) == (0, "")
+    assert "no verdict" in said and "Reasoning" in said and "the 2 of RewardBench's 23 subsets asked" in said
+
+
 def test_a_folder_with_brackets_is_named_as_it_is(bench, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, said, errors = bench(*QUICK, "--methods", "none", "--out", "o[bold]x[", "--json", "[red].json")
@@ -86,6 +103,10 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
         ((*QUICK, "--methods", "none", "--model", "/no/such/model"), "model '/no/such/model'"),
         (("nothing.yaml",), "nothing.yaml"),
         (("nothing.yaml", "--task", "tiny"), "--task does not go with nothing.yaml"),
+        ((*QUICK, "--methods", "none", "--cut-middle"), "tiny has no option cut_middle"),
+        ((*QUICK, "--methods", "none", "--no-explain"), "tiny has no option explain"),
+        (("nothing.yaml", "--no-explain"), "--no-explain does not go with nothing.yaml"),
+        (("nothing.yaml", "--cut-middle"), "--cut-middle does not go with nothing.yaml"),
         (("nothing.yaml", "--no-indices"), "--no-indices does not go with nothing.yaml"),
     ],
 )

@@ -152,3 +152,21 @@ def test_a_case_that_two_tasks_share_is_refused():
 def test_a_method_that_a_task_cannot_feed_is_refused():
     with pytest.raises(RunError, match="method 'pine' needs documents and task 'lm-eval' has none"):
         plan(tasks=["tiny", "mmlu"], methods="none,pine")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ablation/tiny",
+        "ablation/scale",
+        "real/smollm2-10",
+        "real/smollm2-20",
+        "real/smollm2-10-accuracy",
+        "real/smollm2-musique",
+    ],
+)
+def test_the_settings_of_published_results_can_be_run(tmp_path, name):
+    file = Path(__file__).parents[3] / "docs" / "results" / f"{name}.yaml"
+    plan = Plan.of(read_settings(file, {"out": tmp_path / "run"}))
+    (methods,) = plan.methods.values()
+    assert "none" in methods and "pine" in methods

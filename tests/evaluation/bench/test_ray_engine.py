@@ -14,6 +14,7 @@ from ragbias.methods import CanonicalOrder, NoMethod, Pine
 from support.deadly import Deadly
 
 METHODS = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
+MEASURES = ("accuracy", "logprob")
 ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
 
 
@@ -35,12 +36,13 @@ def found(answered):
 @pytest.mark.slow
 def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
     task = Deadly(**ASKED, mortal=("tiny/3/4/3/0/0",), folder=tmp_path)
-    records = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 2))
+    records = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4, MEASURES).units(), "auto", 2))
     assert len(list(tmp_path.iterdir())) == 1  # it has killed
-    immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4)
+    immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4, MEASURES)
     expected = found(local.answered(immortal.units(), Models("auto")))
     assert len(expected) == (6 * 2 + 6) * 2
     assert records == expected and all(len(record.shown) == 4 for record in records.values())
+    assert all((record.logprob is None) == again for (again, _), record in records.items())
 
 
 @pytest.mark.slow

@@ -231,13 +231,19 @@ def test_what_lm_eval_runs_is_resumed_in_whole_parts(tmp_path):
     (tmp_path / "colours.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "colours.yaml").write_text(LM_EVAL_TASK.format(data=tmp_path / "colours.jsonl"))
-    task = {"name": "lm-eval", "tasks": ["colours"], "include_path": str(tmp_path / "tasks"), "limit": 3}
+    task = {
+        "name": "lm-eval",
+        "tasks": ["colours"],
+        "include_path": str(tmp_path / "tasks"),
+        "limit": 3,
+        "cut_middle": True,
+    }
     chosen = settings(tmp_path / "run", tasks=[task], methods="none,ms-poe", batch_size=2)
     summary = silently(chosen)
     file = tmp_path / "run" / "rows.jsonl"
     first = read_records(file)
     assert [(record.task, record.method) for record in first] == [("colours", "none")] * 3 + [("colours", "ms-poe")] * 3
-    assert summary["results"][0]["task"] == "colours"
+    assert summary["results"][0]["task"] == "colours" and summary["results"][0]["methods"]["none"]["cut"] == {}
     file.write_bytes(file.read_bytes()[:-100])
     silently(chosen)
     again = read_records(file)

@@ -73,6 +73,48 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     assert f"{path}, line" in failure(path)
 
 
+ENTRIES = """
+[
+  {"a": "1, [2"},
+
+  {"a": "\\n",
+   "label": 3}, {"a": "4"}
+]
+"""
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.json.gz"])
+def test_the_entries_of_a_list_are_numbered_and_errors_name_the_line_they_begin_in(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, ENTRIES, name)
+    lines = list(read_lines(path))
+    assert [(line.number, line.text("a")) for line in lines] == [(1, "1, [2"), (2, "\n"), (3, "4")]
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 5: entry 2: 'label' is 3; expected 1 or 2")):
+        lines[1].choice("label", (1, 2))
+    with pytest.raises(DataError, match="line 6: entry 3: no field 'label'.*; expected one that is 1 or 2"):
+        lines[2].choice("label", (1, 2))
+
+
+def test_a_file_of_lines_may_end_with_json_too(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"a": "1"}\n{"a": "2"}\n', "data.json")
+    assert [(line.number, line.text("a")) for line in read_lines(path)] == [(1, "1"), (2, "2")]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('[\n{"a": 1},\n{"a" 2}]', ", line 3: not JSON (Expecting ':' delimiter"),
+        ('[\n{"a": 1},\n7]', ", line 3: entry 2: 7; expected an object"),
+        ('[{"a": 1}]\n[]', ", line 2: not JSON (Extra data"),
+        (b'[{"a": "\xff"}]', ": not UTF-8 (invalid start byte)"),
+        ("[]", " holds an empty list; expected at least one object"),
+    ],
+    ids=["colon", "number", "two", "utf-8", "empty"],
+)
+def test_a_bad_list_is_named(tmp_path: Path, content: str | bytes, reason: str) -> None:
+    path = written(tmp_path, content, "data.json")
+    assert failure(path).startswith(f"{path}{reason}")
+
+
 @pytest.mark.parametrize("content", ["", "\n \n"])
 def test_a_file_without_examples_is_refused(tmp_path: Path, content: str) -> None:
     path = written(tmp_path, content)

@@ -32,7 +32,7 @@ def test_records_of_older_runs_do_not_say_what_was_shown(tmp_path):
 @pytest.mark.parametrize(
     ("edited", "complaint"),
     [
-        ({"score": None}, "score: Input should be a valid number, got None"),
+        ({"score": None}, "neither score nor logprob was measured"),
         ({"score": "1"}, "score: Input should be a valid number, got '1'"),
         ({"score": float("nan")}, "score: Input should be"),
         ({"score": 2}, "score: Input should be less than or equal to 1, got 2"),

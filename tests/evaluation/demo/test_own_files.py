@@ -15,6 +15,11 @@ def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):
     assert read_chunks(tmp_path, size=20) == ["one\n\ntwo", "x" * 30]
 
 
+def test_long_paragraphs_are_cut_after_sentences_or_between_words(tmp_path):
+    (tmp_path / "a.txt").write_text("One sentence. And another one that is long.\n\n" + "y" * 25)
+    assert read_chunks(tmp_path, size=20) == ["One sentence.", "And another one that", "is long.", "y" * 25]
+
+
 def test_folders_and_pipes_that_are_named_like_texts_are_left_out(tmp_path):
     (tmp_path / "notes.md").mkdir()
     (tmp_path / "notes.md" / "a.txt").write_text("inside")

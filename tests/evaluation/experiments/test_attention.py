@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM
 
 from ragbias.evaluation.experiments.attention import measure
 from ragbias.evaluation.experiments.questions import Questions
+from ragbias.evaluation.inspect.layer_attention import attention_by_head
 from ragbias.methods import NoMethod, Pine
 
 
@@ -19,7 +20,7 @@ def samples(small_lm):
 def test_it_is_that_of_the_eager_model(small_lm, samples):
     eager = AutoModelForCausalLM.from_config(small_lm.model.config, attn_implementation="eager")
     eager.load_state_dict(small_lm.model.state_dict())
-    found = measure(small_lm, samples, NoMethod(), lambda: None)
+    found = measure(small_lm, samples, NoMethod(), iter)
     assert found.positions == [0, 1, 2, 3]
     golds = []
     for sample in (each for each in samples if each.gold == 1):
@@ -30,10 +31,23 @@ def test_it_is_that_of_the_eager_model(small_lm, samples):
     torch.testing.assert_close(found.gold[1], torch.stack(golds).mean(0), atol=1e-5, rtol=1e-4)
 
 
+def test_the_position_alone_gets_what_other_documents_get_there(small_lm, samples):
+    found = measure(small_lm, samples, NoMethod(), iter)
+    masses = [attention_by_head(small_lm, each.prompt, NoMethod())[:, :, 2] for each in samples if each.gold != 2]
+    torch.testing.assert_close(found.instead[2], torch.stack(masses).mean(0))
+
+
+def test_with_one_position_the_average_other_document_is_the_reference(small_lm, samples):
+    found = measure(small_lm, [each for each in samples if each.gold == 2], NoMethod(), iter)
+    assert found.as_dict()["another_at_that_position"] is None and torch.equal(found.reference, found.other)
+    layer, head = found.best_heads[0]
+    assert (found.gold - found.other)[0, layer, head] == (found.gold - found.other).max()
+
+
 def test_it_does_not_depend_on_the_position_under_an_invariant_method(small_lm, samples):
-    found = measure(small_lm, samples, Pine(), lambda: None)
+    found = measure(small_lm, samples, Pine(), iter)
     torch.testing.assert_close(found.gold, found.gold[:1].expand(4, -1, -1), atol=0, rtol=0)
-    plain = measure(small_lm, samples, NoMethod(), lambda: None)
+    plain = measure(small_lm, samples, NoMethod(), iter)
     assert (plain.gold - plain.gold[:1]).abs().max() > 0.01
 
 

@@ -1,6 +1,7 @@
 """Attention by layer: against the eager model's weights, and under permutations of the documents."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.inspect.heat_maps import gold_ratios, heat_maps
 from ragbias.evaluation.inspect.layer_attention import View, attention_by_layer, gold_of, inspect
+from ragbias.interventions import HideKeys, ScaleAttention
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,
@@ -197,7 +199,7 @@ def test_the_picture_shows_shares_frames_the_gold_document_and_hides_layers_that
     view.moved[:, 2] = 0
     figure = heat_maps({"none": view, "pine": view}, "title")
     assert {"none: gold document first", "pine: gold document last"} <= set(texts(figure))
-    assert "none: 6, 6, 6 (layers ▸ 0)" in texts(figure)
+    assert "none: 6, 6, 6 (▸ layer 0)" in texts(figure)
     middle = next(axis for axis in figure.findobj(Axes) if axis.get_title() == "none: gold document middle")
     shares = middle.images[0].get_array()
     assert shares[0].tolist() == pytest.approx([0.5, 0.5, 3, 0.5, 0.5])
@@ -222,6 +224,65 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter(tmp_path):
     assert (tmp_path / "a.svg").read_text().count(name) == 2
 
 
+def test_interventions_are_drawn_before_and_after(tmp_path, cli):
+    questions = write(tmp_path / "q.jsonl", question_lines(1, documents=4))
+    out, figures = tmp_path / "a.png", tmp_path / "a.json"
+    hide, double = (
+        "hide(queries=question,keys=gold)",
+        "scale-attention(queries=question,keys=2,factor=2)+shift(span=0,by=3)",
+    )
+    arguments = ["--questions", questions, "--out", out, "--json", figures, "--methods", "none,long-context-reorder"]
+    code, _, said = cli("inspect", *arguments, "--intervene", hide, "--intervene", double)
+    assert code == 0, said
+    found = json.loads(figures.read_text())
+    methods = ["none", "long-context-reorder"]
+    assert list(found) == [each for method in methods for each in (method, f"{method}, {hide}", f"{method}, {double}")]
+    for method in methods:
+        before, hidden = found[method], found[f"{method}, {hide}"]
+        assert min(each["gold"][1] for each in before["gold_by_position"].values()) > 0.1
+        assert [each["gold"] for each in hidden["gold_by_position"].values()] == [[0] * 4] * 3
+        assert hidden["retrieval_layers"] == before["retrieval_layers"] == [1]
+
+
+def test_an_intervention_changes_what_it_says_of_the_eager_models_weights(lm):
+    request = lm.prepare(PROMPT, method="none")
+    plain = attention_by_layer(lm, request)
+    doubled = attention_by_layer(lm, request, [ScaleAttention("question", "gold", 2.0, layers=(0, 0))], gold=2)
+    gold, other = plain[0, 2], plain[0, 1]
+    torch.testing.assert_close(doubled[0, [2, 1]], torch.stack([2 * gold, other]) / (1 + gold), atol=2e-3, rtol=2e-2)
+    mean_of_heads = attention_by_layer(lm, request, [HideKeys("question", 1), HideKeys("question", 0)])
+    assert mean_of_heads[:, :2].tolist() == [[0, 0]] * 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            "hide(queries=question,keys=gold)",
+            "is not known for 1 of 2 questions, the first of them question 2",
+        ),
+        ("hide(queries=question,keys=7)", "document 7: the prompt has 5 documents; expected 0 to 4"),
+        ("hide(queries=question)", "keys missing"),
+        ("shift(span=(0,9999),by=2)", "lies outside the prompt"),
+    ],
+)
+def test_interventions_that_fit_no_question_are_refused(tmp_path, cli, spec, said):
+    lines = question_lines(2, documents=5)
+    lines[1] = {name: value for name, value in lines[1].items() if name in ("question", "documents")}
+    questions = write(tmp_path / "q.jsonl", lines)
+    code, _, errors = cli("inspect", "--questions", questions, "--out", tmp_path / "a.png", "--intervene", spec)
+    assert code == 2 and said in " ".join(errors.split())
+
+
+def test_long_labels_are_broken_and_far_ratios_drawn_at_the_edge():
+    view = moved_view([0.0, 0.0])
+    label = "none, scale-attention(queries=question,keys=gold,factor=2)+shift(span=question,by=40)"
+    figure = heat_maps({"none": moved_view([0.1, 0.6]), label: replace(view, before=moved_view([0.1, 0.6]))}, "title")
+    (drawn,) = [axis for axis in figure.findobj(Axes) if axis.get_title().startswith("What the gold document gets")]
+    assert drawn.lines[1].get_ydata().tolist() == [1 / 1024] * 3
+    assert all(len(line) <= 42 for text in drawn.get_legend().get_texts() for line in text.get_text().split("\n"))
+
+
 def test_command_draws_and_writes(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(3, documents=6))
     out, figures = tmp_path / "a.png", tmp_path / "a.json"
@@ -231,7 +292,7 @@ def test_command_draws_and_writes(tmp_path, cli):
     assert out.read_bytes().startswith(b"\x89PNG")
     found = json.loads(figures.read_text())
     assert list(found) == ["none", "pine"]
-    by_place = [each["gold"][1] for each in found["pine"]["gold_by_position"].values()]
-    assert by_place == pytest.approx([by_place[0]] * 3) and by_place[0] > 0.1
+    by_position = [each["gold"][1] for each in found["pine"]["gold_by_position"].values()]
+    assert by_position == pytest.approx([by_position[0]] * 3) and by_position[0] > 0.1
     assert len(found["pine"]["attention"]) == 4 and len(found["pine"]["attention"][0]) == 6
     assert found["none"]["retrieval_layers"] == [1]  # one layer of tiny looks documents up

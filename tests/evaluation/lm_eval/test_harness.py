@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,9 @@ from lm_eval.models.huggingface import HFLM
 from ragbias import methods
 from ragbias.errors import MissingExtraError, RunError
 from ragbias.evaluation.lm_eval.harness import harness_records, model_class
+from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.methods import ChannelScaling, MsPoE, Pine
+from ragbias.models import tiny
 
 CONTEXT = "Context:\nFalcon Station\nFalcon Station was founded by Mara Quill.\n\nQuestion: Who founded it?\nAnswer:"
 CHOICES = [" Mara Quill", " a green door", " B"]
@@ -57,6 +61,40 @@ metric_list:
     aggregation: mean
     higher_is_better: true
 """
+LONGBENCH = """
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{{{context}}}}\\n\\nQuestion: {{{{question}}}}\\nAnswer:"
+doc_to_target: "{{{{answers}}}}"
+process_results: !function metrics.{measure}
+generation_kwargs:
+  max_gen_toks: 32
+  temperature: 1
+  do_sample: False
+  until: ["\\n"]
+metric_list:
+{metrics}
+"""
+METRIC = '  - metric: "{}"\n    aggregation: mean\n    higher_is_better: {}\n'
+METRICS = """
+def with_score(doc, results):
+    right = results[0].strip().rstrip(".") in doc["answers"]
+    return {"score": 0.25 + 0.5 * right, "qa_f1_score": 0.25 + 0.5 * right}
+
+def own(doc, results):
+    return {"percent": 37.5, "error_rate": 0.25, "overlap": 0.75}
+
+def unusable(doc, results):
+    return {"percent": 37.5, "error_rate": 0.25}
+"""
+LONG = "The lamp was green. "
+FACT = "At Falcon Station the passphrase is whisper lagoon dagger. "
+ASKED = "What is the passphrase of Falcon Station?"
 GROUP = "group: little_group\ntask: [little_choice, little_text]\n"
 
 
@@ -73,7 +111,19 @@ def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, template in (("little_choice", MULTIPLE_CHOICE), ("little_text", GENERATED)):
         (folder / f"{name}.yaml").write_text(template.format(name=name, data=data))
     (folder / "group.yaml").write_text(GROUP)
+    (folder / "metrics.py").write_text(METRICS)
     return folder
+
+
+def longbench(tasks: Path, measure: str, contexts: list[str], **higher_is_better: bool) -> str:
+    """Adds a task that is made as lm-eval makes LongBench's."""
+    data = tasks / f"{measure}.json"
+    lines = [{"context": each, "question": ASKED, "answers": ["whisper lagoon dagger"]} for each in contexts]
+    data.write_text("\n".join(map(json.dumps, lines)))
+    metrics = "".join(METRIC.format(*each) for each in higher_is_better.items())
+    name = f"longbench_{measure}"
+    (tasks / f"{name}.yaml").write_text(LONGBENCH.format(name=name, data=data, measure=measure, metrics=metrics))
+    return name
 
 
 def scored(lm: object, requests: list[tuple[str, str]]) -> list[tuple[float, bool]]:
@@ -86,8 +136,6 @@ def scored(lm: object, requests: list[tuple[str, str]]) -> list[tuple[float, boo
 
 @pytest.fixture(scope="module")
 def plain() -> object:
-    from ragbias.models import tiny
-
     return HFLM(pretrained=str(tiny.path()), device="cpu", backend="causal", batch_size=4)
 
 
@@ -150,6 +198,85 @@ def test_the_limit_counts_examples_and_a_method_changes_the_answers(tasks: Path)
     assert [len(each) for each in records.values()] == [2, 2]
     assert [record.prediction for record in records["none"]] != [record.prediction for record in records["strong"]]
     assert {record.method_ran for record in records["strong"]} == {"channel-scaling"}
+
+
+def test_any_measure_from_0_to_1_counts_and_what_cannot_is_named(tasks: Path) -> None:
+    measured = {"percent": True, "error_rate": False}
+    name = longbench(tasks, "own", [FACT], **measured, overlap=True)
+    (record,) = harness_records("tiny", methods.get("none"), "none", [name], include_path=tasks)
+    assert record.score == 0.75
+    name = longbench(tasks, "unusable", [FACT], **measured)
+    message = (
+        "task 'longbench_unusable' has no measure that can be used: percent is 37.5 for an example; error_rate is "
+        "better the lower it is; expected one that is a number from 0 to 1"
+    )
+    with pytest.raises(RunError, match=re.escape(message)):
+        harness_records("tiny", methods.get("none"), "none", [name], include_path=tasks)
+
+
+def fitted(model: object, text: str, room: int) -> tuple[list[int], list[int]]:
+    """All tokens of a prompt, and those that enter."""
+    ids, mask = model.tok_batch_encode(["Short.", text], left_truncate_len=room)  # type: ignore[attr-defined]
+    assert ids.shape == mask.shape and int(mask[1].sum()) == ids.shape[1]
+    return model.tok_encode(text), ids[1].tolist()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("room", [40, 41])
+def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> None:
+    model, text = model_class()("tiny", cut_middle=True), FACT + LONG * 20
+    whole, kept = fitted(model, text, room)
+    assert len(whole) > room and kept == whole[: room // 2] + whole[len(whole) - (room - room // 2) :]
+    assert len(kept) == room and model.cut == {text: room}
+    short, same = fitted(model, FACT, 200)
+    assert same == short and model.cut == {text: room}
+
+
+def test_without_the_option_it_loses_its_beginning_as_in_lm_eval_and_a_warning_says_so(plain: object) -> None:
+    model, text = model_class()("tiny"), FACT + LONG * 20
+    with pytest.warns(UserWarning, match="longer than the 40 .*cut_middle=True"):
+        whole, kept = fitted(model, text, 40)
+    assert kept == fitted(plain, text, 40)[1] == whole[-40:] and model.cut == {text: 40}
+
+
+@pytest.mark.parametrize("cut_middle", [True, False])
+@pytest.mark.filterwarnings("ignore:a prompt of")
+def test_the_score_of_longbench_counts_and_prompts_that_were_cut_are_counted(tasks: Path, cut_middle: bool) -> None:
+    """The embedded model's window is shrunk to 400 tokens; the fact stands first, so only the middle may go."""
+    name = longbench(tasks, "with_score", [FACT + LONG * 100, FACT], score=True, qa_f1_score=True)
+    small = shutil.copytree(tiny.path(), tasks / "small")
+    config = json.loads((small / "config.json").read_text())
+    (small / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 400}))
+    records = harness_records(
+        str(small), methods.get("none"), "none", [name], include_path=tasks, cut_middle=cut_middle
+    )
+    assert [record.cut for record in records] == ["middle" if cut_middle else "front", ""]
+    assert records[0].prompt_tokens == 400 - 32 and records[1].prompt_tokens < 60
+    assert [record.score for record in records] == [0.75 if cut_middle else 0.25, 0.75]
+    (result,) = summarise(records)["results"]
+    assert result["methods"]["none"]["cut"] == {records[0].cut: 1}
+    lost = "their middle was cut out" if cut_middle else "their beginning was cut off"
+    assert f"none: 1 of 2 prompts were too long for the window; {lost}." in result["notes"]
+
+
+@pytest.mark.parametrize("cut_middle", [True, False])
+@pytest.mark.filterwarnings("ignore:a prompt of")
+def test_scored_continuations_follow_a_prompt_that_was_cut(cut_middle: bool) -> None:
+    model = model_class()("tiny", cut_middle=cut_middle, max_length=40)
+    context, continuation = FACT + LONG * 20, " green lamp"
+    tokens, target = model._encode_pair(context, continuation)
+    room = 41 - len(target)
+    first = room // 2 if cut_middle else 0
+    (value,) = (value for value, _ in scored(model, [(context, continuation)]))
+    logits = model._after(tokens[:first] + tokens[len(tokens) - (room - first) :], target)
+    assert value == pytest.approx(logits.log_softmax(-1)[range(len(target)), target].sum().item(), abs=1e-5)
+    assert model.cut == {context: room}
+    with pytest.raises(RunError, match="leaves no room for its prompt in the model's window of 40"):
+        scored(model, [(FACT, LONG * 20)])
+
+
+def test_an_option_that_is_neither_true_nor_false_is_refused() -> None:
+    with pytest.raises(RunError, match="cut_middle='yes'; expected True or False"):
+        model_class()("tiny", cut_middle="yes")
 
 
 def test_methods_that_need_documents_are_refused(tasks: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbias.evaluation.measures.aggregates import summarise
+from ragbias.evaluation.measures.reward_bench import SECTIONS, SUBSETS
 from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -102,6 +103,50 @@ def test_a_judge_that_takes_the_first_answer_is_found_out():
     assert (none["accuracy_preferred_first"][0], none["accuracy_preferred_second"][0]) == (1, 0)
     assert (pine["swap_consistency"][0], pine["prefers_first"][0], pine["undecided"]) == (1, 0.5, 0)
     assert (methods["none"]["flip_rate"][0], methods["pine"]["flip_rate"][0]) == (1, 0)
+
+
+def judged(scores, task="judge"):
+    """Records of pairs by subset, with the scores for both orders of each."""
+    return [
+        record(
+            id=f"{subset}-{n}-{shown}", task=task, question=f"{subset}-{n}", group=subset, gold_position=shown,
+            order=shown, score=score, prediction={1.0: "chosen", 0.0: "rejected"}.get(score, "neither"),
+        )
+        for subset, pairs in scores.items() for n, pair in enumerate(pairs) for shown, score in enumerate(pair)
+    ]  # fmt: skip
+
+
+def test_rewardbenchs_sections_are_weighted_means_of_subsets():
+    records = judged(
+        {"math-prm": [(1, 1), (1, 0), (1, 1)], "hep-go": [(0, 0), (0, 1)], "hep-rust": [(1, 1)], "my own": [(0, 0)]}
+    )
+    result = only(summarise(records))
+    sections = result["methods"]["none"]["judge"]["sections"]
+    math, go, rust = 2.5 / 3, 0.25, 1
+    assert list(sections) == ["Reasoning"]
+    estimate, low, high = sections["Reasoning"]
+    assert estimate == pytest.approx((984 * math + 164 * go + 164 * rust) / (984 + 2 * 164))
+    assert low < estimate < high
+    assert "Sections are over the 3 of RewardBench's 23 subsets asked." in result["notes"]
+    assert "No section of RewardBench has 'my own'." in result["notes"]
+    few = only(summarise(judged({"math-prm": [(1, 1)], "hep-go": [(0, 0)]})))["methods"]["none"]["judge"]["sections"]
+    assert few["Reasoning"] == [pytest.approx(984 / (984 + 164)), None, None]
+
+
+def test_rewardbench_has_2985_pairs_in_four_sections_of_which_reasoning_halves_are_equal():
+    sizes = {section: sum(weights.values()) for section, weights in SECTIONS.items()}
+    assert sizes == {"Chat": 358, "Chat Hard": 456, "Safety": 740, "Reasoning": 2 * 984}
+    assert sum(sizes.values()) - SECTIONS["Reasoning"]["math-prm"] + 447 == 2985  # the pairs of the released file
+    assert len(SUBSETS) == 23
+
+
+def test_answers_without_a_verdict_count_half_and_are_told():
+    result = only(summarise(judged({"a": [(0.5, 0.5)] * 5 + [(1, 0.5)]}, "llmbar")))
+    judge = result["methods"]["none"]["judge"]
+    assert judge["undecided"] == pytest.approx(11 / 12) and judge["swap_consistency"][0] == pytest.approx(5 / 6)
+    assert result["methods"]["none"]["mean"][0] == pytest.approx((5 * 0.5 + 0.75) / 6)
+    assert judge["sections"] == {}
+    assert "none: 92% of the answers have no verdict, and count 0.5." in result["notes"]
 
 
 def test_groups_have_means_of_their_own():

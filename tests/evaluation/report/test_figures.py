@@ -12,9 +12,9 @@ from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost,
 from ragbias.evaluation.report.figures.depth_maps import depth_maps
 from ragbias.evaluation.report.figures.flip_rates import flip_rates
 from ragbias.evaluation.report.figures.panels import panel_title
-from ragbias.evaluation.report.figures.position_curves import multiples, overlaid, u_curves
+from ragbias.evaluation.report.figures.position_curves import logprob_curves, multiples, overlaid, u_curves
 from ragbias.evaluation.report.looks import looks_of
-from support.bench_records import records_with, u_shape
+from support.bench_records import logprobs_with, records_with, u_shape
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
 
@@ -157,3 +157,23 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
         with rc_context({"svg.fonttype": "none"}):
             figure.savefig(written, format="svg")
         assert name in written.getvalue()
+
+
+@pytest.mark.parametrize("labels", [["none", "pine"], ["none", "pine", *LABELS[:3]]], ids=["overlaid", "panels"])
+def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_own(labels):
+    shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
+    (result,) = summarise(logprobs_with(shifts, 12))["results"]
+    figure = logprob_curves(result, looks_of(result["methods"]))
+    assert any("(nats, plain mean = 0)" in text for text in texts(figure))
+    low, high = figure.axes[0].get_ylim()
+    assert low < -1 and high > 1
+    points = result["methods"]["none"]["logprob"]["minus_plain"]["by_position"]
+    drawn = {line.get_label(): line for line in figure.axes[0].lines}
+    plain = drawn["none" if len(labels) == 2 else "none (plain model)"]
+    assert list(plain.get_ydata()) == [points[position][0] for position in ("0", "4", "9")]
+
+
+def test_without_the_plain_model_log_probabilities_are_drawn_as_they_are():
+    (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
+    figure = logprob_curves(result, looks_of(result["methods"]))
+    assert "log-probability (nats)" in texts(figure)

@@ -11,7 +11,7 @@ import pytest
 
 from ragbias.evaluation.report.html import as_html
 from ragbias.evaluation.report.read_runs import Run, summary_of
-from support.bench_records import records_with, u_shape
+from support.bench_records import logprobs_with, records_with, u_shape
 
 EVIL = "<script>alert('x')</script>"
 POSITIONS = [0, 4, 9]
@@ -108,3 +108,12 @@ def test_a_task_without_positions_has_a_page_as_well():
     text = as_html(summary_of([plain]), [plain])
     assert "no documents" in text and "not recorded" in text
     assert text.count("<figure>") == 1  # accuracy against cost
+
+
+def test_a_report_of_log_probabilities_has_their_table_and_curves_and_no_accuracy():
+    records = logprobs_with({"none": {0: 0.0, 9: -1.0}, "pine": {0: -0.5, 9: -0.5}}, 12, shorten=40)
+    run = Run(Path("run"), records, [], {}, {})
+    page = as_html(summary_of([run]), [run])
+    assert "log-probability of the gold answer, in nats" in page and "Log-probability of the gold answer by the" in page
+    assert "Log-probability: natural logarithm" in page and "cut to 40 words around the gold answer" in page
+    assert "Accuracy by the position" not in page and "Accuracy by position" not in page

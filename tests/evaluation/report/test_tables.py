@@ -8,7 +8,7 @@ from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import tables
-from support.bench_records import record, records_with, u_shape
+from support.bench_records import logprobs_with, record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
 ACCURACIES = {
@@ -121,3 +121,71 @@ def test_a_judges_figures_have_columns_of_their_own():
     assert "swap-consistent" in shown(tables.as_judge_table(result))
     (entry,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
     assert (entry["swap_consistency"], entry["prefers_first"]) == ("0.0", "1.0")
+
+
+def test_sections_of_rewardbench_have_columns_of_their_own():
+    records = [
+        record(
+            id=f"{method}{n}-{position}", question=f"q{n}", task="judge", method=method, gold_position=position,
+            group=group, score=score,
+        )
+        for method, score in (("none", 0.5), ("pine", 1.0))
+        for n, group in enumerate(["alpacaeval-easy"] * 3 + ["donotanswer"] * 3) for position in (0, 1)
+    ]  # fmt: skip
+    summary = summarise(records)
+    (result,) = summary["results"]
+    assert tables.sections(result) == ["Chat", "Safety"]
+    cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
+    assert [cells["pine"][name] for name in ("Chat", "Safety", "no verdict")] == ["1.00", "1.00", "0%"]
+    assert [cells["none"][name] for name in ("Chat", "Safety", "no verdict")] == ["0.50", "0.50", "100%"]
+    assert [line.split() for line in shown(tables.as_section_table(result)).splitlines()][-2:] == [
+        ["pine", "1.00", "1.00"], ["none", "0.50", "0.50"]
+    ]  # fmt: skip
+    assert max(map(len, shown(tables.as_judge_table(result)).splitlines())) <= 80
+    assert "Chat | Safety | no verdict" in tables.as_markdown(summary)
+    entry = next(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    assert (entry["method"], entry["section_chat"], entry["section_safety"], entry["undecided"]) == (
+        "pine", "1.0", "1.0", "0.0"
+    )  # fmt: skip
+
+
+SHIFTS = {
+    "none": {0: 0.0, 4: -2.0, 9: 1.0},
+    "pine": dict.fromkeys(POSITIONS, 0.5),
+    "rotor": dict.fromkeys(POSITIONS, 0.2),
+}
+
+
+def test_log_probabilities_have_a_table_of_their_own():
+    summary = summarise(logprobs_with(SHIFTS, 20))
+    (result,) = summary["results"]
+    ((name, head, body),) = tables.grids(result)
+    assert name.endswith("log-probability of the gold answer, in nats")
+    assert [line[0] for line in body] == ["pine", "rotor", "none"]  # the best worst position first
+    cells = dict(zip(head, body[0], strict=True))
+    minus = result["methods"]["pine"]["logprob"]["minus_plain"]
+    assert cells["mean - none"] == tables.with_interval(minus["mean"], form="+.2f")
+    assert cells["mean - none's worst"].startswith("+2.5") and cells["mean - none's best"].startswith("-0.4")
+    assert cells["KL"] == "0.50 (0.50 to 0.50)" and cells["agree"].startswith("50% (")
+    assert dict(zip(head, body[2], strict=True))["mean - none"] == "-"
+    (table,) = tables.as_tables(result)
+    lines = shown(table).splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.startswith("pine") for line in lines)
+    entry = next(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    assert entry["method"] == "pine" and entry["mean"] == ""
+    assert float(entry["logprob_mean_minus_none_worst"]) == minus["worst"][0]
+    assert float(entry["logprob_at_9"]) == result["methods"]["pine"]["logprob"]["by_position"]["9"][0]
+    assert "log-probability of the gold answer, in nats" in tables.as_markdown(summary)
+
+
+def test_a_run_of_both_measures_has_both_tables():
+    accurate = records_with(ACCURACIES, 20)
+    figures = {(each.method, each.question, each.gold_position): each for each in logprobs_with(SHIFTS, 20)}
+    both = [
+        replace(each, logprob=own.logprob, kl=own.kl, agrees=own.agrees, answer_tokens=3)
+        for each in accurate
+        if (own := figures.get((each.method, each.question, each.gold_position)))
+    ]
+    (result,) = summarise(both)["results"]
+    assert [len(body) for _, _, body in tables.grids(result)] == [2, 2] and len(tables.as_tables(result)) == 2
+    assert tables.headings(result) == tables.headings(summarise(accurate)["results"][0])

@@ -1,23 +1,33 @@
 from __future__ import annotations
 
 import hashlib
+import operator
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import TemplateError
 
 from ragbias import DebiasedLM
-from ragbias.errors import DataError
+from ragbias.errors import DataError, RunError
 from ragbias.evaluation.tasks import Judge
+from ragbias.evaluation.tasks import judge as judging
+from ragbias.evaluation.tasks.judge import verdict_in
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import in_parts
-from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine
+from ragbias.methods import CanonicalOrder, NoMethod, PermutationVote, Pine, Segmented
 
 PAIRS = [(f"Answer {n} is right.", f"I will not tell {n}.") for n in range(8)]
 LINES = [
     {"prompt": f"What is {n}?", "chosen": chosen, "rejected": rejected, "subset": "easy" if n < 4 else "hard", "id": n}
     for n, (chosen, rejected) in enumerate(PAIRS)
 ]
+OFFICIAL = (
+    "[User Question]\nWhat is 0?\n\n"
+    "[The Start of Assistant A's Answer]\n{}\n[The End of Assistant A's Answer]\n\n"
+    "[The Start of Assistant B's Answer]\n{}\n[The End of Assistant B's Answer]"
+)
 
 
 @pytest.fixture
@@ -48,16 +58,60 @@ def test_the_letter_belongs_to_the_response_and_not_to_its_position(data: Path) 
     for (chosen, rejected), case in zip([pair for pair in PAIRS for _ in range(2)], cases(data), strict=True):
         letter = "A" if hashlib.sha256(chosen.encode()).digest() < hashlib.sha256(rejected.encode()).digest() else "B"
         assert case.answers == (letter,)
-        assert f"[Response {letter}]\n{chosen}\n[End of Response {letter}]" in case.documents
+        block = f"[The Start of Assistant {letter}'s Answer]\n{chosen}\n[The End of Assistant {letter}'s Answer]"
+        assert block in case.documents
         letters.add((letter, case.gold_position))
     assert letters == {("A", 0), ("A", 1), ("B", 0), ("B", 1)}
 
 
+def test_letters_by_position_make_the_prompt_of_the_benchmark(data: Path) -> None:
+    first, second = cases(data, limit=1, letters="position")
+    chosen, rejected = PAIRS[0]
+    assert (first.text, second.text) == (OFFICIAL.format(chosen, rejected), OFFICIAL.format(rejected, chosen))
+    assert (first.answers, second.answers) == (("A",), ("B",))
+    assert first.contents == second.contents[::-1] == (chosen, rejected)
+    by_response = cases(data, limit=1)
+    assert {first.text, second.text} & {case.text for case in by_response}
+
+
 def test_both_orders_are_the_same_set_of_segments(data: Path) -> None:
     first, second, *_ = cases(data)
-    one, other = (in_parts(case.text, case.documents, None)[0] for case in (first, second))
+    one, other = (in_parts(case.text + judging.CUE, case.documents, None)[0] for case in (first, second))
     assert one.documents == other.documents[::-1]
     assert (one.prefix, one.suffix) == (other.prefix, other.suffix)
+
+
+@pytest.mark.parametrize("explain", [True, False])
+def test_the_instruction_is_the_systems_turn_or_stands_first(
+    tiny: DebiasedLM, data: Path, explain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Judge((data,), limit=1, explain=explain)
+    case, instruction = next(task.cases()), judging.EXPLAINED if explain else judging.VERDICT_ONLY
+    system, user = {"role": "system", "content": instruction}, {"role": "user", "content": case.text}
+    assert task.prompt(tiny, case) == tiny.chat_text([system, user])
+    refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", refusing + "{{ messages[0].content }}")
+    with pytest.raises(TemplateError):
+        tiny.chat_text([system, user])
+    assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}"
+    monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
+    assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}\n\nEvaluation:"
+    assert task.continuations(task.prompt(tiny, case), case) == [f" [[{case.answers[0]}]]"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ("Both are short. [[A]]", "A"),
+        ('My verdict: "[[B]]". I repeat: [[B]]', "B"),
+        ("Either [[A]] or [[B]].", None),
+        ("[[C]]", None),
+        ("Assistant A is better: [A]", None),
+        ("", None),
+    ],
+)
+def test_a_verdict_is_the_one_of_both_that_occurs(answer: str, verdict: str | None) -> None:
+    assert verdict_in(answer) == verdict
 
 
 @pytest.mark.parametrize("chat", [True, False])
@@ -67,8 +121,8 @@ def test_an_invariant_method_gives_one_verdict_for_both_orders(
 ) -> None:
     if not chat:
         monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
-    task, found = Judge((data,)), cases(data)
-    answers = task.answers(tiny, found, method, batch_size=4)
+    task = Judge((data,), limit=4, explain=False)
+    answers = task.answers(tiny, list(task.cases()), method, batch_size=4)
     predictions = [answer.prediction for answer in answers]
     assert set(predictions) <= {"chosen", "rejected"}
     assert predictions[::2] == predictions[1::2]
@@ -76,31 +130,43 @@ def test_an_invariant_method_gives_one_verdict_for_both_orders(
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_the_verdict_is_the_more_probable_letter(
+def test_a_verdict_alone_is_the_more_probable_one(
     tiny: DebiasedLM, data: Path, chat: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not chat:
         monkeypatch.setattr(tiny.tokenizer, "chat_template", None)
-    task, found = Judge((data,), limit=3), cases(data, limit=3)
-    said = task.answers(tiny, found, NoMethod(), batch_size=1)
-    for case, answer in zip(found, said, strict=True):
+    task = Judge((data,), limit=3, explain=False)
+    found = list(task.cases())
+    for case, answer in zip(found, task.answers(tiny, found, NoMethod(), batch_size=1), strict=True):
+        verdicts = {letter: f"[[{letter}]]" if chat else f" [[{letter}]]" for letter in "AB"}
         scores = {
-            letter: tiny.score(task.prompt(tiny, case), letter if chat else " " + letter, documents=case.documents)
-            for letter in "AB"
+            letter: tiny.score(task.prompt(tiny, case), verdict, documents=case.documents)
+            for letter, verdict in verdicts.items()
         }
-        likelier = max("AB", key=lambda letter: scores[letter].total)
+        differ = [*map(operator.ne, scores["A"].token_ids, scores["B"].token_ids)].index(True)
+        likelier = max("AB", key=lambda letter: scores[letter].logprobs[differ])
         assert answer.prediction == ("chosen" if likelier == case.answers[0] else "rejected")
 
 
-def test_a_vote_judges_too(tiny: DebiasedLM, data: Path) -> None:
-    task, found = Judge((data,), limit=2), cases(data, limit=2)
-    answers = task.answers(tiny, found, PermutationVote(), batch_size=4)
-    assert [answers[n].prediction == answers[n + 1].prediction for n in (0, 2)] == [True, True]
+def test_a_model_that_gives_no_verdict_is_undecided(tiny: DebiasedLM, data: Path) -> None:
+    task = Judge((data,), limit=1)
+    case = next(task.cases())
+    (answer,) = task.answers(tiny, [case], NoMethod(), batch_size=1)  # the embedded model knows no such instruction
+    assert answer.prediction == "neither" and answer.completion_tokens > 1
+    assert [task.score(case, each) for each in ("chosen", "neither", "rejected")] == [1.0, 0.5, 0.0]
 
 
-def test_the_preferred_response_scores_one(data: Path) -> None:
-    task, case = Judge((data,)), cases(data)[0]
-    assert (task.score(case, "chosen"), task.score(case, "rejected")) == (1.0, 0.0)
+def test_a_vote_hears_both_orders_as_often_and_its_ties_are_undecided(tiny: DebiasedLM, data: Path) -> None:
+    task = Judge((data,), limit=4, explain=False)
+    found = list(task.cases())
+    alone = task.answers(tiny, found, Segmented(), batch_size=8)
+    voted = task.answers(tiny, found, PermutationVote(samples=3), batch_size=8)
+    expected = [{answer.prediction for answer in alone[n : n + 2]} for n in range(0, len(found), 2)]
+    assert {len(each) for each in expected} == {1, 2}
+    for n, each in enumerate(expected):
+        both = voted[2 * n : 2 * n + 2]
+        assert [answer.prediction for answer in both] == [each.pop() if len(each) == 1 else "neither"] * 2
+        assert [answer.prompt_tokens for answer in both] == [2 * alone[2 * n].prompt_tokens] * 2
 
 
 def test_equal_responses_are_left_out(write: Any) -> None:
@@ -115,3 +181,16 @@ def test_a_line_of_another_format_is_named(write: Any) -> None:
     path = write("a.jsonl", LINES[0], {**LINES[1], "prompt": [{"role": "user", "content": "x"}]})
     with pytest.raises(DataError, match=r"line 2: 'prompt' is \[.*; expected a string"):
         cases(path)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"letters": "both"}, "judge: letters='both'; expected 'response' or 'position'"),
+        ({"explain": 1}, "judge: explain=1; expected true or false"),
+    ],
+    ids=["letters", "explain"],
+)
+def test_options_out_of_range_are_named(option: dict[str, Any], message: str) -> None:
+    with pytest.raises(RunError, match=re.escape(message)):
+        Judge((Path("a.jsonl"),), **option)

@@ -13,7 +13,7 @@ from ragbias.evaluation.tasks.task import Case
 
 
 def test_tasks_are_made_by_name() -> None:
-    assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "judge", "tiny"]
+    assert list(TASKS) == ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny"]
     assert make("tiny", documents=[5], limit=None) == TinyQA(documents=(5,))
     assert make("kv-retrieval", data=["a.jsonl", Path("b.jsonl")]) == KVRetrieval((Path("a.jsonl"), Path("b.jsonl")))
     assert make("judge", data="a.jsonl", limit=3) == Judge((Path("a.jsonl"),), limit=3)
@@ -25,7 +25,7 @@ def test_tasks_are_made_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mdqna", {}, "unknown task 'mdqna'; known tasks: mdqa, kv-retrieval, longbench, judge, tiny"),
+        ("mdqna", {}, "unknown task 'mdqna'; known tasks: mdqa, kv-retrieval, longbench, musique, judge, llmbar"),
         ("judge", {"data": "a", "orders": 2, "indices": False}, "judge has no option orders, indices; it has data"),
         ("mdqa", {}, "mdqa needs data; name the files"),
         ("mdqa", {"data": []}, "mdqa needs data; name the files"),
@@ -38,6 +38,8 @@ def test_tasks_are_made_by_name() -> None:
         ("tiny", {"limit": True}, "tiny: limit=True; expected a whole number from 1 to 10,000,000"),
         ("tiny", {"seed": 0.5}, "tiny: seed=0.5; expected a whole number"),
         ("mdqa", {"data": "a", "indices": 0}, "mdqa: indices=0; expected true or false"),
+        ("mdqa", {"data": "a", "shorten": 2}, "mdqa: shorten=2; expected a whole number from 5 to 100,000"),
+        ("kv-retrieval", {"data": "a", "shorten": 40}, "kv-retrieval has no option shorten"),
         ("longbench", {"data": "a", "indices": "no"}, "longbench: indices='no'; expected true or false"),
     ],
 )
@@ -46,7 +48,7 @@ def test_what_cannot_be_made_is_named(name: str, options: dict[str, Any], messag
         make(name, **options)
 
 
-@pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "judge"])
+@pytest.mark.parametrize("name", ["mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar"])
 def test_the_same_file_twice_and_a_missing_one_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="both named 'a'; drop or rename one"):
         list(make(name, data=[tmp_path / "a.jsonl", tmp_path / "a.jsonl"]).cases())
@@ -78,6 +80,7 @@ ORACLE = [
         ("kv-retrieval", [KV], {}, False),
         ("kv-retrieval", [KV], {"documents": [4]}, True),
         ("longbench", [PASSAGES], {"indices": False}, False),
+        ("musique", [OFFICIAL], {"shorten": 5}, False),
         ("mdqa", [OFFICIAL], {"indices": False}, False),
         ("mdqa", ORACLE, {"indices": False, "documents": [4], "positions": [0], "limit": 1}, True),
         ("tiny", [], {"documents": [4], "positions": [0], "limit": 1}, True),

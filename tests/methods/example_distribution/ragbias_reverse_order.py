@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ragbias.methods.base import DocumentScorer, ReorderingMethod
+from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,6 @@ class ReverseOrder(ReorderingMethod):
     cost = "none"
     source = "an example"
 
-    def order(self, documents: Sequence[Sequence[int]], attention: DocumentScorer) -> list[int]:
-        indices = list(range(len(documents)))
-        return indices[: self.keep] + indices[self.keep :][::-1]
+    def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
+        indices = range(len(documents))
+        return Ranking((*indices[: self.keep], *indices[self.keep :][::-1]))

@@ -13,7 +13,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from ragbias.evaluation.measures.aggregates import ACCURACY
+from ragbias.evaluation.names import ACCURACY
 from ragbias.evaluation.report.figures.panels import panel_title, panels
 from ragbias.evaluation.report.tables import ranked
 

@@ -28,8 +28,8 @@ class Scale:
 
 
 ACCURACY = Scale("accuracy", (0, 1.03))
-LOGPROB = Scale("log-probability of the gold answer in nats")
-RELATIVE_LOGPROB = Scale("log-probability of the gold answer,\nminus the plain model's mean, in nats")
+LOGPROB = Scale("log-probability (nats)")
+RELATIVE_LOGPROB = Scale("log-probability\n(nats, plain mean = 0)")
 
 # by method and position (counted from 0): estimate, low, high; any of them may be None
 Curves = Mapping[str, Mapping[str, Sequence[Any]]]

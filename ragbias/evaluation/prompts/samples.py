@@ -11,6 +11,7 @@ from pathlib import Path
 from ragbias.errors import MethodError
 from ragbias.evaluation.data.jsonl import Line, read_lines
 from ragbias.evaluation.data.questions import Question, question_of
+from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -93,12 +94,9 @@ def kv_question(rng: random.Random, pairs: int) -> Question:
 
 
 def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
-    text = (
-        "Extract the value corresponding to the specified key in the JSON object below.\n\nJSON data:\n{\n"
-        + ",\n".join(documents)
-        + f'\n}}\n\nKey: "{question.question}"\nCorresponding value:'
-    )
-    return asked(lm, text, f'"{question.answers[0]}"')
+    pairs = "{\n" + ",\n".join(documents) + "\n}"
+    text = kv_retrieval.TEMPLATE.format(formatted_kv_records=pairs, key=question.question)
+    return as_user_message(lm, text, f'"{question.answers[0]}"')
 
 
 def tiny_question(rng: random.Random, documents: int) -> Question:
@@ -117,10 +115,10 @@ def tiny_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> t
 def data_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:
     context = "\n\n".join(documents)
     text = f"Answer the question using the documents.\n\n{context}\n\nQuestion: {question.question}\nAnswer:"
-    return asked(lm, text, question.answers[0])
+    return as_user_message(lm, text, question.answers[0])
 
 
-def asked(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
+def as_user_message(lm: DebiasedLM, text: str, answer: str) -> tuple[str, str]:
     """As one user message where the model has a chat template; without one the answer follows after a space."""
     if lm.tokenizer.chat_template is None:
         return text, " " + answer

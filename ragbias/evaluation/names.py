@@ -1,0 +1,14 @@
+"""Names of tasks and measures, as they are typed and stand in records; listed here for what runs without torch."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
+JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
+HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+MMLU = "mmlu"  # short for lm-eval with this task
+
+Measure: TypeAlias = Literal["accuracy", "logprob"]
+ACCURACY: Final = "accuracy"
+LOGPROB: Final = "logprob"

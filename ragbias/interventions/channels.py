@@ -1,0 +1,93 @@
+"""Interventions on a channel of the hidden state that queries and keys are computed from.
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_choice, check_whole_between
+from ragbias.interventions.base import Intervention
+from ragbias.methods.base import LayerRange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NUMBER = Bounds(-1_000_000, 1_000_000)
+
+
+class _Channel(Intervention):
+    """Base class of the changes of one channel."""
+
+    channel: int
+    of: Literal["both", "query", "key"]
+
+    def __post_init__(self) -> None:
+        check_whole_between(f"{self.name}: channel", self.channel, CHANNEL)
+        check_choice(f"{self.name}: of", self.of, ("both", "query", "key"))
+
+    def validate(self, hidden_size: int, n_layers: int) -> None:
+        super().validate(hidden_size, n_layers)
+        check_channel_exists(f"{self.name}: channel", self.channel, hidden_size)
+
+    def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
+        if self.of not in ("both", of):
+            return hidden
+        result = hidden.clone()
+        result[..., self.channel] = self._value(hidden[..., self.channel])
+        return result
+
+    def _value(self, channel: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ScaleChannel(_Channel):
+    """A channel of the hidden state that queries and keys are computed from is multiplied by a factor, in all tokens.
+
+    Args:
+        channel: index into the hidden state, the output of the layer norm before attention.
+        factor: -1,000,000 to 1,000,000; 1 changes nothing.
+        layers: first and last layer, both included; ``None``: all.
+        of: whether queries, keys or both are computed from it.
+    """
+
+    channel: int
+    factor: float
+    layers: LayerRange | None = None
+    of: Literal["both", "query", "key"] = "both"
+
+    name = "scale-channel"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between(f"{self.name}: factor", self.factor, NUMBER)
+
+    def _value(self, channel: Tensor) -> Tensor:
+        return channel * self.factor
+
+
+@dataclass(frozen=True)
+class AddToChannel(_Channel):
+    """A number is added to a channel of the hidden state that queries and keys are computed from, in all tokens.
+
+    Args:
+        channel, layers, of: as of ``ScaleChannel``.
+        amount: -1,000,000 to 1,000,000; negative to subtract a constant, 0 changes nothing.
+    """
+
+    channel: int
+    amount: float
+    layers: LayerRange | None = None
+    of: Literal["both", "query", "key"] = "both"
+
+    name = "add-to-channel"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_between(f"{self.name}: amount", self.amount, NUMBER)
+
+    def _value(self, channel: Tensor) -> Tensor:
+        return channel + self.amount

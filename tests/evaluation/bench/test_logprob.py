@@ -1,0 +1,129 @@
+"""Runs that measure the log-probability of the gold answer, alone and beside accuracy."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from rich.progress import Progress
+
+from ragbias.errors import RunError
+from ragbias.evaluation.bench import local_engine
+from ragbias.evaluation.bench.configuration import checked
+from ragbias.evaluation.bench.run import run
+from ragbias.evaluation.data.records import read_records
+
+TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
+METHODS = "pine,none,canonical-order"
+
+
+def settings(out, **changes):
+    asked = {"methods": METHODS, "tasks": [TASK], "limit": 5, "batch_size": 4, "cost": False, "measure": "logprob"}
+    return checked({**asked, "out": out, **changes}, "here")
+
+
+def silently(chosen):
+    return run(chosen, Progress(disable=True))
+
+
+def untimed(path):
+    return [replace(record, seconds=0) for record in read_records(path)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of log-probabilities alone."""
+    out = tmp_path_factory.mktemp("logprob") / "run"
+    silently(settings(out))
+    return out
+
+
+def test_every_row_has_the_log_probability_and_the_distance_to_the_plain_model(folder):
+    records = read_records(folder / "rows.jsonl")
+    assert len(records) == 5 * 2 * 3
+    for record in records:
+        assert (record.prediction, record.score, record.completion_tokens) == ("", None, 0)
+        assert record.logprob < 0 and record.answer_tokens > 0 and record.seconds > 0
+        assert record.kl > 0 if record.method == "pine" else record.kl == 0 or record.method != "none"
+        assert record.agrees in (True, False)
+    assert not (folder / "noise.jsonl").read_bytes()  # nothing is sampled, so nothing is asked again
+
+
+def test_the_summary_has_its_figures_paired_by_question(folder):
+    (result,) = json.loads((folder / "summary.json").read_text())["results"]
+    assert (result["measures"], result["positions"]) == (["logprob"], [0, 2])
+    records = read_records(folder / "rows.jsonl")
+    none, pine = (result["methods"][label]["logprob"] for label in ("none", "pine"))
+    means = {
+        label: sum(each.logprob for each in records if each.method == label) / 10 for label in ("none", "pine")
+    }  # fmt: skip
+    assert none["mean"][0] == pytest.approx(means["none"]) and pine["mean"][0] == pytest.approx(means["pine"])
+    assert pine["minus_plain"]["mean"][0] == pytest.approx(means["pine"] - means["none"])
+    assert pine["minus_plain"]["worst"][0] == pytest.approx(means["pine"] - none["worst"][0])
+    assert pine["minus_plain"]["best"][0] == pytest.approx(means["pine"] - none["best"][0])
+    assert pine["gap"] == [0, 0, 0] and pine["spread"] == [0, 0, 0] and none["kl"] == [0, 0, 0]
+    assert none["agreement"] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_a_run_that_was_cut_off_ends_like_one_that_was_not(folder, tmp_path, share):
+    silently(settings(tmp_path / "run"))
+    rows = tmp_path / "run" / "rows.jsonl"
+    rows.write_bytes(rows.read_bytes()[: int(share * len(rows.read_bytes()))])
+    silently(settings(tmp_path / "run"))
+    assert untimed(rows) == untimed(folder / "rows.jsonl")
+
+
+def test_the_plain_model_runs_once_for_a_prompt_also_where_none_was_not_asked_for(tmp_path, monkeypatch):
+    asked = []
+
+    def counted(lm, task, case, method):
+        asked.append((case.id, method.name))
+        return gold_score(lm, task, case, method)
+
+    gold_score = local_engine.gold_score
+    monkeypatch.setattr(local_engine, "gold_score", counted)
+    summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
+    assert len(asked) == len(set(asked)) == 2 * 3
+    method = summary["results"][0]["methods"]["nia"]["logprob"]
+    assert method["kl"][0] > 0 and method["minus_plain"] is None
+
+
+def test_both_measures_in_one_run_are_those_of_two_runs(folder, tmp_path):
+    summary = silently(settings(tmp_path / "both", measure=["accuracy", "logprob"], limit=2))
+    silently(settings(tmp_path / "accuracy", measure="accuracy", limit=2))
+    both, answers = (untimed(tmp_path / name / "rows.jsonl") for name in ("both", "accuracy"))
+    fields = ("logprob", "answer_tokens", "kl", "agrees")
+    assert [replace(each, **dict.fromkeys(fields)) for each in both] == answers
+    expected = [[getattr(each, name) for name in fields] for each in untimed(folder / "rows.jsonl")[: len(both)]]
+    assert [[getattr(each, name) for name in fields] for each in both] == expected
+    (result,) = summary["results"]
+    assert result["measures"] == ["accuracy", "logprob"]
+    assert result["methods"]["pine"]["mean"][0] is not None and result["methods"]["pine"]["logprob"]["mean"][0] < 0
+
+
+def test_another_measure_in_the_same_folder_is_refused(folder):
+    with pytest.raises(RunError, match=r"measure was \['logprob'\] and is \['accuracy'\] now"):
+        silently(settings(folder, measure="accuracy"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"measure": "perplexity"}, "measure"),
+        ({"measure": "logprob,logprob"}, "one of them is given twice"),
+        ({"tasks": ["mmlu"]}, "lm-eval has measures of its own"),
+    ],
+)
+def test_measures_that_do_not_fit_are_refused(tmp_path, changes, complaint):
+    with pytest.raises(RunError, match=complaint):
+        settings(tmp_path / "run", **changes)
+
+
+def test_a_judge_that_explains_itself_has_no_log_probability(tmp_path):
+    pair = {"prompt": "p", "chosen": "a", "rejected": "b", "subset": "s"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    task = {"name": "judge", "data": str(tmp_path / "pairs.jsonl")}
+    with pytest.raises(RunError, match="set explain: false"):
+        silently(settings(tmp_path / "run", methods="none", tasks=[task]))
+    summary = silently(settings(tmp_path / "run", methods="none", tasks=[{**task, "explain": False}]))
+    assert summary["results"][0]["methods"]["none"]["logprob"]["questions"] == 1

@@ -1,0 +1,11 @@
+"""The notes that the demo of a real model asks about."""
+
+from ragbias.evaluation.demo.notes import notes
+
+
+def test_every_note_answers_its_own_question_only():
+    found = notes()
+    assert len(found) == 30
+    for note in found:
+        holding = [each.title for each in found if note.answer.lower() in each.text.lower()]
+        assert holding == [note.title]

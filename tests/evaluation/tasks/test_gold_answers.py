@@ -1,0 +1,69 @@
+"""The log-probability of a case's gold answers, and how far a method moves the next token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import PromptTooLongError
+from ragbias.evaluation.tasks import TinyQA
+from ragbias.evaluation.tasks.gold_answers import gold_score
+from ragbias.methods import CanonicalOrder, NoMethod, ParallelContextWindows, Pine, get
+
+TASK = TinyQA(documents=(4,), positions=(0, 3), limit=2)
+CASES = list(TASK.cases())
+PLAIN = NoMethod()
+
+
+def test_a_right_answer_is_far_more_probable_than_a_wrong_one(tiny: DebiasedLM) -> None:
+    right = gold_score(tiny, TASK, CASES[0], PLAIN)
+    wrong = gold_score(tiny, TASK, replace(CASES[0], answers=("herring chowder",)), PLAIN)
+    assert right.logprob > -1 and wrong.logprob < -5
+    assert right.answer.prediction == "" and right.answer.prompt_tokens > 50 and right.seconds > 0
+
+
+def test_of_several_gold_answers_the_most_probable_counts(tiny: DebiasedLM) -> None:
+    own = CASES[0].answers
+    alone = gold_score(tiny, TASK, CASES[0], PLAIN)
+    among = gold_score(tiny, TASK, replace(CASES[0], answers=("herring chowder", *own, "Otter")), PLAIN)
+    assert (among.logprob, among.tokens) == (pytest.approx(alone.logprob, abs=1e-4), alone.tokens)
+
+
+def test_an_invariant_method_gives_all_orders_one_probability(tiny: DebiasedLM) -> None:
+    for _, cases in groupby(CASES, key=lambda case: case.question):
+        pair = list(cases)
+        assert len({gold_score(tiny, TASK, case, Pine()).logprob for case in pair}) == 1
+        assert len({gold_score(tiny, TASK, case, PLAIN).logprob for case in pair}) == 2
+
+
+def test_divergence_and_agreement_are_those_to_the_plain_model(tiny: DebiasedLM) -> None:
+    plain = gold_score(tiny, TASK, CASES[0], PLAIN)
+    assert plain.divergence(plain) == 0 and plain.agrees(plain)
+    other = gold_score(tiny, TASK, CASES[0], ParallelContextWindows())
+    p, log_q = plain.next_token.double().exp(), other.next_token.double()
+    assert (
+        other.divergence(plain) == pytest.approx(float((p * (p.log() - log_q)).sum()), rel=1e-3)
+        and other.divergence(plain) > 0
+    )
+    flipped = replace(other, next_token=-plain.next_token)
+    assert not flipped.agrees(plain)
+
+
+def test_methods_that_reorder_show_their_order(tiny: DebiasedLM) -> None:
+    orders = {gold_score(tiny, TASK, case, CanonicalOrder()).answer.report.order for case in CASES[:2]}
+    assert len(orders) == 2 and all(sorted(order) == [0, 1, 2, 3] for order in orders)
+
+
+def test_a_vote_and_parallel_experts_count_the_tokens_of_every_prompt(tiny: DebiasedLM) -> None:
+    plain = gold_score(tiny, TASK, CASES[0], PLAIN).answer.prompt_tokens
+    assert gold_score(tiny, TASK, CASES[0], get("permutation-vote")).answer.prompt_tokens == 5 * plain
+    assert plain < gold_score(tiny, TASK, CASES[0], get("pced")).answer.prompt_tokens < 5 * plain
+
+
+def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
+    case = replace(CASES[0], answers=("long " * tiny.window,))
+    with pytest.raises(PromptTooLongError, match="no room for a gold answer"):
+        gold_score(tiny, TASK, case, PLAIN)

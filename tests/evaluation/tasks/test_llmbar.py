@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import DataError
+from ragbias.evaluation.tasks import LLMBar
+from ragbias.evaluation.tasks.judge import RESPONSE
+from ragbias.evaluation.tasks.task import Case
+from ragbias.methods import Pine
+
+ENTRIES = [
+    {"input": "Name a fruit.", "output_1": "An apple.", "output_2": "A car.", "label": 1},
+    {"input": "Name a colour.", "output_1": "Seven.", "output_2": "Green.", "label": 2},
+]
+
+
+def written(tmp_path: Path, entries: Any, name: str = "LLMBar_Natural.json") -> Path:
+    path = tmp_path / name
+    path.write_text(json.dumps(entries, indent=2))
+    return path
+
+
+def cases(path: Path, **settings: Any) -> list[Case]:
+    return list(LLMBar((path,), **settings).cases())
+
+
+def test_the_labelled_output_is_the_better_one(tmp_path: Path) -> None:
+    found = cases(written(tmp_path, ENTRIES))
+    assert [(case.question, case.gold_position) for case in found] == [
+        (f"LLMBar_Natural.json/{entry}", position) for entry in (1, 2) for position in (0, 1)
+    ]
+    for case, better in zip(found, ["An apple.", "An apple.", "Green.", "Green."], strict=True):
+        assert case.documents[case.gold_position or 0] == RESPONSE.format(letter=case.answers[0], text=better)
+        assert case.group == "LLMBar_Natural"
+    assert found[2].text.startswith("[User Question]\nName a colour.\n\n[The Start of Assistant ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({**ENTRIES[1], "label": 3}, "'label' is 3; expected 1 or 2"),
+        ({**ENTRIES[1], "label": "2"}, "'label' is \"2\"; expected 1 or 2"),
+        ({**ENTRIES[1], "label": True}, "'label' is true; expected 1 or 2"),
+        ({**ENTRIES[1], "label": None}, "'label' is null; expected 1 or 2"),
+        (
+            {name: value for name, value in ENTRIES[1].items() if name != "label"},
+            "no field 'label' (fields: 'input', 'output_1', 'output_2'); expected one that is 1 or 2",
+        ),
+        ({**ENTRIES[1], "output_2": 7}, "'output_2' is 7; expected a string"),
+    ],
+    ids=["3", "text", "true", "null", "none", "output"],
+)
+def test_a_missing_or_wrong_label_is_named_with_file_line_and_entry(tmp_path: Path, entry: Any, message: str) -> None:
+    path = written(tmp_path, [ENTRIES[0], entry])
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 8: entry 2: {message}")):
+        cases(path)
+
+
+def test_pairs_are_judged_in_both_orders(tiny: DebiasedLM, tmp_path: Path) -> None:
+    task = LLMBar((written(tmp_path, ENTRIES),), explain=False)
+    predictions = [answer.prediction for answer in task.answers(tiny, list(task.cases()), Pine(), batch_size=4)]
+    assert set(predictions) <= {"chosen", "rejected"} and predictions[::2] == predictions[1::2]

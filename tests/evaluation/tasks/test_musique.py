@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.tasks import MuSiQue
+from ragbias.evaluation.tasks.task import Case
+from ragbias.generation.request import in_parts
+
+ENTRY: dict[str, Any] = {
+    "question": "Who built the station that Quill's ship left from?",
+    "answers": ["Mara Quill"],
+    "ctxs": [
+        {"title": "", "text": "the ship left from falcon station."},
+        {"title": "Falcon", "text": " falcon station was built by mara quill in spring . "},
+        {"title": "", "text": "an otter"},
+    ],
+}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "musique_s.json"
+    path.write_text(json.dumps([ENTRY, {**ENTRY, "question": "Again?"}], indent=1))
+    return path
+
+
+def cases(*data: Path, **settings: Any) -> list[Case]:
+    return list(MuSiQue(data=data, **settings).cases())
+
+
+def test_a_question_is_asked_over_its_passages_in_the_order_of_the_file(data: Path) -> None:
+    first, second = cases(data)
+    assert first.documents == (
+        "the ship left from falcon station.",
+        "Falcon\n\nfalcon station was built by mara quill in spring .",
+        "an otter",
+    )
+    assert first.text.startswith("You will be asked a question after reading several passages.")
+    assert "Passages:\n\nthe ship left" in first.text
+    assert first.text.endswith("\nQuestion: Who built the station that Quill's ship left from?\nAnswer:")
+    assert (first.answers, first.gold_position, first.order, first.shorten) == (("Mara Quill",), None, 0, None)
+    assert first.question != second.question
+
+
+def test_orders_are_shuffles_of_the_same_passages_and_the_limit_counts_questions(data: Path) -> None:
+    asked = cases(data, orders=3, limit=1)
+    assert [case.order for case in asked] == [0, 1, 2] and len({case.id for case in asked}) == 3
+    assert len({case.documents for case in asked}) == 3 and len({frozenset(case.documents) for case in asked}) == 1
+    assert {case.question for case in asked} == {asked[0].question}
+    assert [case.documents for case in cases(data, orders=3, limit=1)] == [case.documents for case in asked]
+
+
+def test_documents_are_found_in_the_prompt_in_every_order(data: Path, tiny: DebiasedLM) -> None:
+    task = MuSiQue(data=(data,), orders=3)
+    found = {frozenset(in_parts(task.prompt(tiny, case), case.documents, None)[0].documents) for case in task.cases()}
+    assert len(found) == 1
+
+
+def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None:
+    (case, _), said = cases(data), "It was built by Mara Quill"
+    assert 0 < MuSiQue(data=(data,)).score(case, said) < 1
+    assert MuSiQue(data=(data,), metric="subspan-em").score(case, said) == 1
+    with pytest.raises(RunError, match="metric='bleu'; expected 'f1' or 'subspan-em'"):
+        MuSiQue(data=(data,), metric="bleu")
+
+
+def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
+    case = cases(data, shorten=5)[0]
+    assert case.documents[1] == "Falcon\n\nby mara quill in spring" and case.shorten == 5
+    assert case.documents[0] == "the ship left from falcon"
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"ctxs": []}, "'ctxs' is an empty list"),
+        ({"ctxs": [{"title": "", "text": " "}]}, r"ctxs\[0\]: 'text' is empty"),
+        ({"answers": [" "]}, "'answers' holds an empty text"),
+        ({"answers": "Mara"}, "'answers' is \"Mara\"; expected a list"),
+    ],
+)
+def test_an_entry_of_another_format_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps([ENTRY, {**ENTRY, **change}]))
+    with pytest.raises(DataError, match=f"entry 2.*{complaint}"):
+        cases(path)
