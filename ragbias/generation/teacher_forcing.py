@@ -12,7 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ragbias.binding import copied_cache
+from ragbias.cache import DocumentCache
 from ragbias.generation.request import Request
+from ragbias.generation.reuse import entering
 from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
