@@ -22,9 +22,13 @@ def ask(
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
     k: Annotated[int | None, whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10, 3 of smollm2.")] = None,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
+    cache: Annotated[
+        Path | None, typer.Option(help="The folder of `ragbias cache warm`, for a method with reusable documents.")
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    from ragbias.cache import DocumentCache
     from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo.own_files import ask as answer
     from ragbias.evaluation.demo.own_files import read_chunks
@@ -43,7 +47,7 @@ def ask(
         )
     begin = time.perf_counter()
     with status(f"Loading the model {name}, embedding the documents"):
-        lm = load_model(name, method)
+        lm = load_model(name, method, cache=None if cache is None else DocumentCache(folder=cache))
         loaded = time.perf_counter()
         wanted = k or (FEW if name == "smollm2" else MANY)
         try:
@@ -57,6 +61,8 @@ def ask(
     report = generation.report
     about = f"\n{name}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
+    if cache is not None:
+        console.print(f"{report.cached_tokens} of {generation.usage.prompt_tokens} tokens were kept.", style="dim")
     console.print(f"{loaded - begin:.1f} s to load, {answered - loaded:.1f} s to retrieve and answer.", style="dim")
     if name == "tiny":
         console.print("(tiny reads only texts of its own made-up world; for others, name a --model.)", style="dim")
