@@ -40,7 +40,7 @@ def warm(
     """
     if len(documents) < 2:
         raise ArgumentError(
-            f"{len(documents)} documents to warm; give two or more, which show what stands between them"
+            f"{len(documents)} documents to warm; give two or more, to show what parts them"
         )
     computed = 0
     for begin, end in pairwise(_borders(len(documents))):

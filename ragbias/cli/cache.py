@@ -25,7 +25,7 @@ def warm(
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[
-        str, typer.Option(help="One with reusable documents: ape, pcw, pced, structured-prompting.")
+        str, typer.Option(help="One with reusable documents, see `ragbias methods`.")
     ] = "ape",
     disk: Disk = DISK,
     json_path: JsonPath = None,

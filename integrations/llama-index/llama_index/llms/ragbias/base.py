@@ -93,7 +93,10 @@ class RagBiasLLM(FunctionCallingLLM):
         default="auto", description="What computes the method's attention: auto, torch, triton or flash."
     )
     document_cache: Any = Field(
-        default=None, exclude=True, repr=False, description="A DocumentCache that keeps what the model makes of documents."
+        default=None,
+        exclude=True,
+        repr=False,
+        description="A DocumentCache for what the model makes of documents.",
     )
 
     context_window: int | None = Field(
