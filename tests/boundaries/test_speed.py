@@ -12,7 +12,7 @@ from ragbias.boundaries.sources import numbered_headers
 
 pytestmark = pytest.mark.serial
 
-BOUND = 0.003  # seconds of this thread's own time; on an idle machine all of these take less than 0.001
+BOUND = 0.006  # seconds of this thread's own time; on an idle machine these take 0.0002 to 0.003
 RANDOM = random.Random(0)
 WORDS = ["".join(RANDOM.choices("abcdefghijklmnopqrstuvwxyz", k=RANDOM.randint(2, 9))) for _ in range(3000)]
 
