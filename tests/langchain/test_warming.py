@@ -17,9 +17,9 @@ from ragbias import DocumentCache
 from ragbias.errors import ArgumentError, DocumentNotFoundError, WrongTypeError
 from support.random_models import random_model
 
-TEXTS = [
-    f"The gate of hall {number} is {colour}." for number, colour in enumerate(("red", "blue", "green", "grey") * 5)
-]
+COLOURS = ("red", "blue", "green", "grey")
+TEXTS = [f"The gate of hall {number} is {COLOURS[number % 4]}." for number in range(20)]
+
 PROMPT = ChatPromptTemplate.from_messages([("system", "Use the context.\n\n{context}"), ("human", "{input}")])
 PLAIN = PromptTemplate.from_template("Context:\n{context}\n\nQuestion: {input}\nAnswer:")
 
