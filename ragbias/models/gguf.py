@@ -223,9 +223,8 @@ def _plain(packed: PreTrainedModel) -> PreTrainedModel:
 @contextmanager
 def _readable(file: Path, name: str) -> Iterator[None]:
     """Say in one line why a file cannot be read as a model."""
-    with file.open("rb") as opened:
-        if opened.read(len(MAGIC)) != MAGIC:
-            raise ModelFileError(f"model {name!r}: {file} is no GGUF file; expected one that begins with 'GGUF'")
+    if not _begins_as_gguf(file):
+        raise ModelFileError(f"model {name!r}: {file} is no GGUF file; expected one that begins with 'GGUF'")
     try:
         yield
     except Exception as error:  # a damaged file raises whatever its reader does

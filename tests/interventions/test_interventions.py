@@ -29,7 +29,7 @@ from ragbias.methods import (
     RoToR,
     SelfExtend,
 )
-from support.random_models import random_model
+from support.random_models import decisive, random_model
 from support.segments import Segments, padded
 
 FED = [17, 203, 5, 88]
@@ -40,15 +40,9 @@ END = len(SEQUENCE.ids)
 
 @cache
 def model(**changes):
-    """As in the restatements of the methods: norms and biases that count, attention neither sharp nor flat."""
-    built = random_model("llama", seed=22, hidden_size=96, num_attention_heads=6, num_key_value_heads=3, **changes)
-    with torch.no_grad():
-        for label, parameter in built.named_parameters():
-            if parameter.dim() == 1:
-                torch.nn.init.normal_(parameter, mean=1.0 if "norm" in label else 0.0, std=0.3)
-            elif ".layers." in label:
-                parameter *= 0.7 if "q_proj" in label or "k_proj" in label else 0.5
-    return built
+    """As in the restatements of the methods."""
+    shape = dict(hidden_size=96, num_attention_heads=6, num_key_value_heads=3)
+    return decisive(random_model("llama", seed=22, **shape, **changes))
 
 
 def logits(of=None, **first):

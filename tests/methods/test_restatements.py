@@ -9,7 +9,7 @@ from methods.restatements.model import Sequence, by_view, restated_logits, withi
 
 import ragbias
 from ragbias import methods
-from support.random_models import random_model
+from support.random_models import decisive, random_model
 from support.segments import Segments
 
 FED = [17, 203, 5, 88]
@@ -123,15 +123,8 @@ NEUTRAL = {
 
 @cache
 def model(name):
-    """Sharp enough to decide, calm enough that float32 errors stay below a third of the tolerance."""
-    built = random_model(**MODELS[name], num_hidden_layers=4)
-    with torch.no_grad():
-        for label, parameter in built.named_parameters():
-            if parameter.dim() == 1:
-                torch.nn.init.normal_(parameter, mean=1.0 if "norm" in label else 0.0, std=0.3)
-            elif ".layers." in label:
-                parameter *= 0.7 if "q_proj" in label or "k_proj" in label else 0.5
-    return built
+    """With float32 errors below a third of the tolerance."""
+    return decisive(random_model(**MODELS[name], num_hidden_layers=4))
 
 
 def logits(name, ids):

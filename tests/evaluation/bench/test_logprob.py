@@ -4,13 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from rich.progress import Progress
 
 from ragbias.errors import RunError
 from ragbias.evaluation.bench import local_engine
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.data.records import read_records
+from support.bench_runs import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 METHODS = "pine,none,canonical-order"
@@ -19,14 +18,6 @@ METHODS = "pine,none,canonical-order"
 def settings(out, **changes):
     asked = {"methods": METHODS, "tasks": [TASK], "limit": 5, "batch_size": 4, "cost": False, "measure": "logprob"}
     return checked({**asked, "out": out, **changes}, "here")
-
-
-def silently(chosen):
-    return run(chosen, Progress(disable=True))
-
-
-def untimed(path):
-    return [replace(record, seconds=0) for record in read_records(path)]
 
 
 @pytest.fixture(scope="module")

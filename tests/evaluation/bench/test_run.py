@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from rich.progress import Progress
 from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
@@ -16,12 +15,12 @@ from ragbias.errors import MethodError, PromptTooLongError, RunError
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.local_engine import records_of
 from ragbias.evaluation.bench.plan import Unit
-from ragbias.evaluation.bench.run import run
 from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods.parse import parse_methods
 from ragbias.models import tiny
+from support.bench_runs import silently, untimed
 
 TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 
@@ -29,14 +28,6 @@ TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 def settings(out, **changes):
     whole = {"methods": "none,canonical-order", "tasks": [TASK], "limit": 5, "batch_size": 4, "cost": False, "out": out}
     return checked({**whole, **changes}, "here")
-
-
-def silently(chosen):
-    return run(chosen, Progress(disable=True))
-
-
-def untimed(path):
-    return [replace(record, seconds=0) for record in read_records(path)]
 
 
 @pytest.fixture(scope="module")
