@@ -26,7 +26,7 @@ from ragbias.generation.decoding import decoded, safe_length, stop_strings, trim
 from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.report import Generation, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, stock_text
-from ragbias.generation.reuse import DocumentStates
+from ragbias.generation.reuse import DocumentStates, tell_of_disuse
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.settling import check_length, settled
 from ragbias.generation.streaming import Stream
@@ -51,6 +51,7 @@ class DebiasedLM:
         strict: answer each call by itself, so that its bits depend on nothing else that runs. False: calls that other
             threads make meanwhile with the same settings run together in padded batches, which is faster and may round
             differently; streams run by themselves.
+        cache: keeps what the model makes of documents, for methods with reusable ones; others warn and run without.
 
     One object may be used by several threads at once.
     """
@@ -268,6 +269,8 @@ class DebiasedLM:
         return self._settled(origin if method is None else replace(origin, wanted=self._resolve(method)))
 
     def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
+        if self.cache is not None and (origin.wanted.acts_on != "nothing" or origin.wanted == self.method):
+            tell_of_disuse(self.cache, origin.wanted)
         return settled(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     @torch.no_grad()
@@ -292,7 +295,7 @@ class DebiasedLM:
         if request.method.asks_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
-        check_length(len(request.tokens.ids) + len(target) - 1, self.window)
+        check_length(len(request.tokens.ids), self.window, len(target))
         return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
 
     def warm(
@@ -314,6 +317,7 @@ class DebiasedLM:
         """
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
+        tell_of_disuse(self.cache, self.method)
         tokens = tokenise(Prompt(prefix, documents, ""), self.tokenizer)
         states, computed = DocumentStates(self.model, self.backend, self.cache), 0
         for done, document in enumerate(tokens.documents, start=1):

@@ -11,9 +11,7 @@ from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 
 T = TypeVar("T")
-TOGETHER = (
-    16  # documents that are put into one prompt to see how it shows them; which of them stand together is the same
-)
+TOGETHER = 16  # documents put into one prompt to see how it shows them; what parts them is the same for any
 
 
 def warm(
@@ -39,17 +37,19 @@ def warm(
         SpanError: the prompt cannot be split at its documents.
     """
     if len(documents) < 2:
-        raise ArgumentError(
-            f"{len(documents)} documents to warm; give two or more, to show what parts them"
-        )
+        raise ArgumentError(f"{len(documents)} documents to warm; give two or more, to show what parts them")
     computed = 0
     for begin, end in pairwise(_borders(len(documents))):
         some = documents[begin:end]
         parts, _, reason = in_parts(prompt(some), [text(each) for each in some], None, lm.strip_numbering)
         if reason:
             raise SpanError(f"the prompt cannot be split at its documents: {reason}")
-        computed += lm.warm(parts.prefix, parts.documents, progress=lambda done, begin=begin: progress(begin + done))
+        computed += lm.warm(parts.prefix, parts.documents, progress=_after(begin, progress))
     return computed
+
+
+def _after(begin: int, progress: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda done: progress(begin + done)
 
 
 def _borders(count: int) -> list[int]:

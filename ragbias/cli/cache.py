@@ -17,6 +17,7 @@ cache = typer.Typer(help="What a model makes of documents, computed once and kep
 Folder = Annotated[Path, typer.Argument(help="The folder of the cache.")]
 Disk = Annotated[str, typer.Option(help="The most that is kept there, e.g. 20GB.")]
 DISK = "20GB"
+REUSABLE = "ape"  # of the methods with reusable documents any will do: what is kept is the same
 
 
 @cache.command()
@@ -24,13 +25,13 @@ def warm(
     folder: Folder,
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
-    method: Annotated[
-        str, typer.Option(help="One with reusable documents, see `ragbias methods`.")
-    ] = "ape",
     disk: Disk = DISK,
     json_path: JsonPath = None,
 ) -> None:
-    """Compute the chunks that `ragbias ask --cache` will retrieve. The same command goes on where it was stopped."""
+    """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
+
+    The same command goes on where it was stopped.
+    """
     from ragbias.adapters.warming import warm as compute
     from ragbias.cache import DocumentCache
     from ragbias.evaluation.demo.own_files import read_chunks
@@ -41,7 +42,7 @@ def warm(
     chunks = read_chunks(documents)
     kept = DocumentCache(memory=None, folder=folder, disk=disk)
     with status(f"Loading the model {model}"):
-        lm = load_model(model, method, cache=kept)
+        lm = load_model(model, REUSABLE, cache=kept)
     with progress() as bar:
         task = bar.add_task("documents", total=len(chunks))
         computed = compute(

@@ -32,6 +32,18 @@ from ragbias.methods.call import SequenceCall, SequenceLayout
 from ragbias.methods.registry import METHODS
 from ragbias.prompt import Span, TokenisedPrompt
 
+NOT_FOR_THIS_PROMPT = (
+    "a prompt is longer than the model's rotary frequencies hold for, or has nothing before its documents or after them"
+)
+
+
+def tell_of_disuse(cache: DocumentCache, method: Method) -> None:
+    """Warn, once for a method without reusable documents, that its requests run as if there were no cache."""
+    if not method.reusable_documents:
+        reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
+        reason = f"what it makes of a document depends on the others or on its position; take one of {reusable}"
+        cache.not_used(method.name, reason)
+
 
 class Alone(AttentionMethod):
     """The plain model, whose keys are kept without positions: what a prefix, and a document behind it, run with."""
@@ -75,10 +87,16 @@ class DocumentStates:
         if cache is not None:
             self._computed_by = computed_by(model, self._backend)
             cache.meet(self._computed_by)
-        self._prefixes: dict[tuple[int, ...], States] = {}
+        self._prefixes: dict[tuple[int, ...], States] = {}  # that were met; documents are computed behind them
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """The states of ``tokens`` behind a prefix, and whether they were kept."""
+        states, kept = self._found(prefix, tokens)
+        if not prefix:
+            self._prefixes[tuple(tokens)] = states
+        return states, kept
+
+    def _found(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         if self._cache is None:
             return self._computed(prefix, tokens), False
         key = key_of(self._computed_by, prefix, tokens)
@@ -97,9 +115,7 @@ class DocumentStates:
 
     def _of_prefix(self, prefix: Sequence[int]) -> States:
         ids = tuple(prefix)
-        if ids not in self._prefixes:
-            self._prefixes[ids], _ = self.of((), ids)
-        return self._prefixes[ids]
+        return self._prefixes[ids] if ids in self._prefixes else self.of((), ids)[0]
 
     def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)
@@ -148,8 +164,8 @@ def entering(
     """
     with memory_told([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_apart(model, method, prompts):
-            if cache is not None and method.acts_on != "nothing":
-                cache.not_used(method.name, why_not(method))
+            if cache is not None and method.reusable_documents:
+                cache.not_used(method.name, NOT_FOR_THIS_PROMPT)
             rule = NoMethod() if isinstance(method, JointMethod) else method
             with attach(model, rule, spans, private=True, backend=backend):
                 yield Entered(None, [0] * len(prompts))
@@ -175,14 +191,6 @@ def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[Tok
         architecture.encoding_key(decoder, module, longest) == architecture.encoding_key(decoder, module, 1)
         for module in attention_modules(decoder, architecture)
     )
-
-
-def why_not(method: Method) -> str:
-    """Why a request of this method computes its documents among the others."""
-    if method.reusable_documents:
-        return "this prompt is longer than the model's rotary frequencies hold for, or has nothing before its documents"
-    reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
-    return f"its documents depend on each other or on their positions, so none can be kept; {reusable} can"
 
 
 def resumed(

@@ -65,10 +65,11 @@ def settled(
     return Request(tokens, settled, report, origin)
 
 
-def check_length(length: int, window: int) -> None:
-    """Raise ``PromptTooLongError`` for a prompt of ``length`` tokens that leaves no room in the model's window."""
-    if length >= window:
+def check_length(length: int, window: int, answer: int = 1) -> None:
+    """Raise ``PromptTooLongError`` for a prompt of ``length`` tokens that leaves no room for ``answer`` more."""
+    if length + answer > window:
+        needed = "" if answer == 1 else f" of {answer}"
         raise PromptTooLongError(
-            f"the prompt has {length} tokens and leaves no room for an answer in the model's window of {window}; "
-            "retrieve fewer or shorter documents"
+            f"the prompt has {length} tokens and leaves no room for an answer{needed} in the model's window of "
+            f"{window}; retrieve fewer or shorter documents"
         )

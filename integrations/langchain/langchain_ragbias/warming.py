@@ -86,5 +86,5 @@ def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
 def _flat(llm: ChatRagBias | RagBiasPipeline, given: Any) -> str:
     value = llm._convert_input(given)
     if isinstance(llm, BaseChatModel):
-        return llm.lm.chat_text(template_messages(value.to_messages()))
+        return str(llm.lm.chat_text(template_messages(value.to_messages())))
     return value.to_string()
