@@ -55,6 +55,14 @@ def test_an_ingestion_pipeline_warms_its_nodes(llm):
     assert all_kept(llm)
 
 
+def test_usage_tells_of_kept_tokens(llm):
+    prompt, documents = "\n\n".join([*TEXTS[:3], "Which?"]), TEXTS[:3]
+    for _ in range(2):
+        response = llm.complete(prompt, documents=documents)
+        told = response.additional_kwargs["prompt_tokens_details"], response.raw["usage"]["prompt_tokens_details"]
+    assert told[0] == told[1] and told[0]["cached_tokens"] == llm.last_report["cached_tokens"] > 0
+
+
 def test_what_cannot_be_warmed_is_named(llm, byte_tokenizer):
     with pytest.raises(ArgumentError, match="1 documents to warm"):
         warm(llm, [Document(text="alone")], progress=False)
