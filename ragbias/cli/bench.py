@@ -48,6 +48,9 @@ def bench(
     measure: Annotated[
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
+    invariant_once: Annotated[
+        bool, typer.Option("--invariant-once", help="Ask invariant methods in one order, and copy that to the others.")
+    ] = False,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
@@ -75,6 +78,7 @@ def bench(
         "measure": measure,
         "seeds": _seeds(seed, seeds),
         "batch_size": batch_size,
+        "invariant_once": True if invariant_once else None,
         "dtype": dtype,
         "engine": engine,
         "workers": workers,

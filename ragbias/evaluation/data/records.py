@@ -48,6 +48,8 @@ class Record:
         kl: KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the most probable token after the prompt is the plain model's.
         shorten: words that each passage was cut to, around the answer; None: passages are whole.
+        copied: whether an invariant method was not asked, and this is what it said to the same documents in another
+            order (setting ``invariant_once``).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -76,6 +78,7 @@ class Record:
     kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     agrees: bool | None = None
     shorten: Count | None = None
+    copied: bool = False
 
     @property
     def key(self) -> Key:

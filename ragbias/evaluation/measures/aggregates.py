@@ -111,7 +111,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
         "measures": list(measured),
         "positions": sorted({position for each in asked for position in each.positions if position >= 0}),
         "methods": methods,
-        "notes": [*_notes(methods, asked), *_shortened(records)],
+        "notes": [*_notes(methods, asked), *_shortened(records), *_copied(records)],
     }
 
 
@@ -199,6 +199,16 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
+
+
+def _copied(records: Sequence[Record]) -> list[str]:
+    labels = sorted({each.method for each in records if each.copied})
+    if not labels:
+        return []
+    return [
+        f"Asked in one order of the same documents, and copied to the others: {', '.join(labels)}. "
+        "That these methods are invariant is taken for granted here, not measured."
+    ]
 
 
 def _shortened(records: Sequence[Record]) -> list[str]:
