@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ragbias.cache.states import States
@@ -26,6 +26,7 @@ FORMAT = 1
 SUFFIX = ".safetensors"
 BROKEN = ".broken"
 HOST = socket.gethostname()
+UNCOUNTED = 0.05  # of the budget may be written by each process before it counts what all have written
 
 
 class BrokenEntryError(Exception):
@@ -52,7 +53,8 @@ class FolderStore:
             self._sweep()
         except OSError as error:
             raise ArgumentError(f"folder={str(path)!r}: {error.strerror}; expected a folder to write to") from error
-        self._size = sum(size for _, _, size in self.files())
+        self._size = sum(size for _, _, size in self.files())  # when it was last counted, and what was written since
+        self._uncounted = 0
 
     def _sweep(self) -> None:
         """Remove what killed processes of this machine left half-written."""
@@ -111,14 +113,15 @@ class FolderStore:
             temporary.unlink(missing_ok=True)
         with self._lock:
             self._size += size
+            self._uncounted += size
 
     def _make_room(self, needed: int) -> None:
-        """Remove entries until so many bytes fit; other processes' count when this one's fill the budget."""
+        """Remove entries until so many bytes fit; other processes' are counted now and then."""
         with self._lock:
-            if self._size + needed <= self._budget:
+            if self._size + needed <= self._budget and self._uncounted < self._budget * UNCOUNTED:
                 return
             oldest_first = sorted(self.files(), key=lambda file: file[1])
-            self._size = sum(size for _, _, size in oldest_first)
+            self._size, self._uncounted = sum(size for _, _, size in oldest_first), 0
             for path, _, size in oldest_first:
                 if self._size + needed <= self._budget:
                     break
@@ -141,10 +144,8 @@ def write_entry(path: Path, key: str, states: States) -> None:
     """
     tensors = {f"{name}{layer}": each for name, of in _parts(states) for layer, each in enumerate(of)}
     metadata = {"format": str(FORMAT), "key": key, "sha256": _checksum(key, tensors)}
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata)
-    except SafetensorError as error:  # which is how it tells errors of writing
-        raise OSError(str(error)) from error
+    # not by safetensors' own writing, whose temporary files stay behind where the process is killed
+    path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def read_entry(path: Path) -> States:

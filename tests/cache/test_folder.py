@@ -1,11 +1,6 @@
 """Entries in a folder: whole or not there, whatever happens to the files."""
 
 import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 
 import pytest
 import torch
@@ -105,32 +100,6 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
         [cache.put(key, states(1)) for key in ("m-a", "m-b")]
     assert len(told) == 1 and list(tmp_path.iterdir()) == []
     assert equal(cache.get("m-b"), states(1))  # from memory
-
-
-WRITER = """
-import sys, torch
-sys.path[:0] = {path!r}
-from cache.test_folder import states
-from ragbias.cache.folder import FolderStore
-store = FolderStore(__import__("pathlib").Path({folder!r}), 10**7)
-print("ready", flush=True)
-for seed in range(10**6):
-    store.put(f"m-{{seed}}", states(seed, tokens=400))
-"""
-
-
-@pytest.mark.slow
-def test_writers_killed_at_any_time_leave_only_whole_entries(tmp_path):
-    code = textwrap.dedent(WRITER.format(path=sys.path, folder=str(tmp_path)))
-    for kill in range(12):
-        writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-        assert writer.stdout.readline() == b"ready\n"
-        time.sleep(0.005 + 0.013 * kill)
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-    cache = DocumentCache(memory=None, folder=tmp_path)
-    assert cache.verify() == {} and cache.stats().disk_entries > 0
-    assert not list(tmp_path.glob("*.tmp"))
 
 
 @pytest.mark.parametrize(
