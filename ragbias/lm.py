@@ -30,7 +30,7 @@ from ragbias.generation.reuse import DocumentStates, tell_of_disuse
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.settling import check_length, settled
 from ragbias.generation.streaming import Stream
-from ragbias.methods import Method
+from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.loading import load
 from ragbias.prompt import Prompt, tokenise
 
@@ -60,7 +60,7 @@ class DebiasedLM:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        method: str | Method = "pine",
+        method: str | Method = DEFAULT_METHOD,
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
@@ -86,7 +86,7 @@ class DebiasedLM:
     def from_pretrained(
         cls,
         name: str,
-        method: str | Method = "pine",
+        method: str | Method = DEFAULT_METHOD,
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,

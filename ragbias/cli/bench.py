@@ -38,6 +38,9 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    no_chat: Annotated[
+        bool, typer.Option("--no-chat", help="Ask with the bare prompt, not through the model's chat template.")
+    ] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
     cut_middle: Annotated[
         bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
@@ -92,6 +95,7 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "chat": False if no_chat else None,
         "explain": False if no_explain else None,
         "cut_middle": True if cut_middle else None,
         "shorten": shorten,
