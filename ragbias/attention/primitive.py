@@ -206,26 +206,20 @@ def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tenso
     """Products of each segment's keys with queries of its own, ``[n, H, Q, d]``: float32 ``[H, Q, K]``."""
     count, heads, each, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
-    if folded.shape[2] > FEW or (torch.is_grad_enabled() and (queries.requires_grad or key.requires_grad)):
+    if folded.shape[2] > FEW:
         pieces = [_products(own, key[:, begin:end]) for own, (begin, end) in zip(queries, segments, strict=True)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
     turned = folded.transpose(-1, -2)
-    products = key.new_empty(len(key), sum(end - begin for begin, end in segments), folded.shape[2])
-    at = 0
+    products = [key.new_empty(len(key), 0, folded.shape[2])]  # where all segments are empty
     for first, run, length in equal_runs(segments):
-        begin, size = segments[first][0], run * length
-        source, target = key[:, begin : begin + size], products[:, at : at + size]
+        spans = segments[first : first + run]
         if run > len(key):  # the fewer calls
-            for head, (of_head, into) in enumerate(zip(source, target, strict=True)):
-                shape = (run, length)
-                own = turned[first : first + run, head]
-                torch.bmm(of_head.unflatten(0, shape), own, out=into.unflatten(0, shape))
+            together = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
+            by_head = [own @ turned[first : first + run, head] for head, own in enumerate(together)]
+            products.append(torch.stack(by_head).flatten(1, 2))
         else:
-            for index in range(run):
-                span = slice(index * length, (index + 1) * length)
-                torch.bmm(source[:, span], turned[first + index], out=target[:, span])
-        at += size
-    return products.transpose(-1, -2).float().reshape(heads, each, -1)
+            products += [key[:, begin:end] @ turned[first + index] for index, (begin, end) in enumerate(spans)]
+    return torch.cat(products, dim=1).transpose(-1, -2).float().reshape(heads, each, -1)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:
