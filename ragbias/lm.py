@@ -314,6 +314,7 @@ class DebiasedLM:
         Raises:
             ArgumentError: this object has no cache.
             EmptyDocumentError: a document has no text, or no tokens.
+            PromptTooLongError: a document behind the prefix leaves no room in the model's window.
         """
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
@@ -321,6 +322,7 @@ class DebiasedLM:
         tokens = tokenise(Prompt(prefix, documents, ""), self.tokenizer)
         states, computed = DocumentStates(self.model, self.backend, self.cache), 0
         for done, document in enumerate(tokens.documents, start=1):
+            check_length(len(tokens.prefix) + len(document), self.window)
             computed += states.keep(tokens.prefix, document)
             progress(done)
         return computed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbias import DebiasedLM, DocumentCache, Prompt
 from ragbias.cache import DocumentCacheWarning
-from ragbias.errors import ArgumentError, CancelledError, WrongTypeError
+from ragbias.errors import ArgumentError, CancelledError, PromptTooLongError, WrongTypeError
 from ragbias.generation.scoring import continuation_logits
 from ragbias.methods import get
 from ragbias.prompt import TokenisedPrompt
@@ -234,5 +234,7 @@ def test_wrong_caches_are_named(byte_tokenizer):
         DebiasedLM(model, byte_tokenizer, cache="4GB")
     with pytest.raises(ArgumentError, match="no cache to warm"):
         DebiasedLM(model, byte_tokenizer).warm(PREFIX, CORPUS)
+    with pytest.raises(PromptTooLongError, match="retrieve fewer or shorter documents"):
+        DebiasedLM(model, byte_tokenizer, "pcw", cache=DocumentCache()).warm(PREFIX, ["long " * 10_000])
     with pytest.warns(DocumentCacheWarning, match="pine runs without"):
         DebiasedLM(model, byte_tokenizer, "pine", cache=DocumentCache()).warm(PREFIX, CORPUS[:1])
