@@ -6,13 +6,16 @@ from typing import Any, Protocol
 
 from ragbias.lm import DebiasedLM
 
+FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
+
 
 class ModelWithFields(Protocol):
-    """A pydantic model with the fields ``debias``, ``strip_numbering`` and ``backend``."""
+    """A pydantic model with the field ``debias`` and those of ``FIELDS``."""
 
     debias: Any
     strip_numbering: bool
     backend: str
+    document_cache: Any
 
     @property
     def model_fields_set(self) -> set[str]:
@@ -26,8 +29,8 @@ def settle(llm: ModelWithFields, lm: DebiasedLM, error: type[Exception]) -> None
         error: a field that only the lm can settle was given and says otherwise.
     """
     given = llm.model_fields_set
-    for name in ("strip_numbering", "backend"):
-        settled = getattr(lm, name)
+    for name, of_lm in FIELDS.items():
+        settled = getattr(lm, of_lm)
         if name in given and getattr(llm, name) != settled:
             raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
         setattr(llm, name, settled)

@@ -18,6 +18,7 @@ from typer.main import get_command
 from ragbias.cli.ask import ask
 from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
+from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.experiment import experiment
@@ -40,6 +41,7 @@ for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(experiment, name="experiment")
+app.add_typer(cache, name="cache")
 
 
 def _show_versions(wanted: bool) -> None:

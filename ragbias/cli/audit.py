@@ -44,6 +44,13 @@ def audit(
     methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "segmented,pine",
     orders: Annotated[int, whole(bounds.AUDIT_ORDERS, "Of the documents: as retrieved, reversed, shuffles.")] = 4,
     seed: Annotated[int, whole(bounds.SEED, "Draws the shuffles.")] = 0,
+    cache: Annotated[
+        bool,
+        typer.Option(
+            "--cache",
+            help="Tell as well whether documents may be computed once, by those of --methods that can, or by ape.",
+        ),
+    ] = False,
     json_path: JsonPath = None,
     html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=writable)] = None,
 ) -> None:
@@ -55,6 +62,10 @@ def audit(
     from ragbias.evaluation.audit.audit_report import as_dict, as_html, costs_of, table
     from ragbias.evaluation.audit.outcomes import audit as measure
     from ragbias.evaluation.audit.outcomes import work
+    from ragbias.evaluation.audit.reuse_gate import measure as measure_reuse
+    from ragbias.evaluation.audit.reuse_report import advice as reuse_advice
+    from ragbias.evaluation.audit.reuse_report import as_dict as reuse_as_dict
+    from ragbias.evaluation.audit.reuse_report import reuse_table
     from ragbias.evaluation.audit.verdict import recommendation
     from ragbias.evaluation.data.questions import read_questions
     from ragbias.methods.parse import parse_methods
@@ -65,10 +76,15 @@ def audit(
     with progress() as bar:
         cases, skipped = _cases(asked, model, pipeline, bar)
         compared = _with_own(chosen, cases[0].asked.request.origin.wanted)
-        task = bar.add_task("", total=work(len(cases), len(compared), orders))
+        reusing = _reusing(compared) if cache else {}
+        task = bar.add_task("", total=work(len(cases), len(compared), orders) + len(cases) * len(reusing))
         found = measure(
             cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
         )
+        gates = {
+            label: measure_reuse(cases, each, lambda done: bar.update(task, advance=done))
+            for label, each in reusing.items()
+        }
     with status("Measuring what the methods cost"):
         costs = costs_of(cases, compared)
     advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
@@ -77,6 +93,10 @@ def audit(
     for each in table(found, costs):
         console.print(each)
     console.print(f"\n{advice.text}", highlight=False)
+    if gates:
+        console.print()
+        console.print(reuse_table(gates))
+        console.print(f"\n{reuse_advice(gates)}", highlight=False)
     settings = {
         "questions": str(questions),
         "asked": len(cases),
@@ -86,10 +106,11 @@ def audit(
         "orders": orders,
         "seed": seed,
     }
-    write_json(as_dict(found, costs, advice, settings), json_path)
+    reuse = {"reuse": reuse_as_dict(gates)} if gates else {}
+    write_json({**as_dict(found, costs, advice, settings), **reuse}, json_path)
     if html is not None:
         texts = [each.question.question for each in cases]
-        write_text(as_html(found, costs, advice, settings, texts), html)
+        write_text(as_html(found, costs, advice, settings, texts, gates), html)
         console.print(f"Written: {html}")
 
 
@@ -97,6 +118,13 @@ def _with_own(methods: Mapping[str, Method], own: Method) -> dict[str, Method]:
     """The methods by label; first of all the one that the pipeline runs with as it is."""
     label = own.name if own.name == "none" else f"as is: {own.name}"
     return {label: own} | {label: each for label, each in methods.items() if each != own}
+
+
+def _reusing(methods: Mapping[str, Method]) -> dict[str, Method]:
+    """Those with reusable documents, or else ``ape``."""
+    from ragbias.methods import get
+
+    return {label: each for label, each in methods.items() if each.reusable_documents} or {"ape": get("ape")}
 
 
 def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:

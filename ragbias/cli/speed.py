@@ -23,15 +23,25 @@ MIB = 2**20
 
 def speed(
     methods: Annotated[
-        str, typer.Option(help="See `ragbias methods`; without parameters a method acts in every layer.")
-    ] = "pine,channel-scaling",
+        str | None,
+        typer.Option(
+            help="See `ragbias methods`; without parameters a method acts in every layer. Default: "
+            "pine,channel-scaling; ape of --cached."
+        ),
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
     ] = None,
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Or a config.json, for random weights.")] = None,
     layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
-    documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
-    tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,
+    documents: Annotated[
+        str | None,
+        wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100. Default: 20; 5,20,100 of --cached."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        wholes(bounds.TOKENS, "Tokens of each document. Default: 100; several, 100,512, of --cached."),
+    ] = None,
     total_tokens: Annotated[
         int | None, whole(bounds.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
     ] = None,
@@ -39,6 +49,14 @@ def speed(
         bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
     ] = False,
     batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
+    cached: Annotated[
+        bool,
+        typer.Option("--cached", help="What it saves that documents are kept: cold, warm in memory, warm on disk."),
+    ] = False,
+    prefixes: Annotated[
+        str | None,
+        wholes(bounds.PREFIX, "With --cached: tokens that all requests share before the documents. Default: 20,0."),
+    ] = None,
     rounds: Annotated[int, whole(bounds.ROUNDS, "After one that warms up.")] = 5,
     steps: Annotated[int, whole(bounds.STEPS, "Decoded tokens in each round.")] = 8,
     dtype: Annotated[
@@ -56,26 +74,41 @@ def speed(
     from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
 
     quiet_libraries()
-    counts = tuple(numbers(documents) or ())
+    lengths = numbers(tokens) or []
+    common: dict[str, Any] = {
+        "shape": shape,
+        "model": model,
+        "layers": layers,
+        "rounds": rounds,
+        "steps": steps,
+        "dtype": dtype,
+        "device": device,
+        "backend": backend,
+    }
+    if cached:
+        if ragged or batch > 1 or total_tokens is not None or plot is not None:
+            raise ArgumentError(
+                "--cached times one prompt of equal documents; leave out --ragged, --batch, --total-tokens, --plot"
+            )
+        from ragbias.cli.cached_speed import cached_speed
+
+        cached_speed(methods, documents, lengths, prefixes, common, json_path)
+        return
+    if len(lengths) > 1 or prefixes is not None:
+        raise ArgumentError("several --tokens, and --prefixes, go with --cached")
+    counts = tuple(numbers(documents) or (20,))
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
         from ragbias.evaluation.cost.scaling_plot import scaling  # here, so that a missing matplotlib is told at once
     settings = SpeedSettings(
-        methods=methods,
-        shape=shape,
-        model=model,
-        layers=layers,
+        methods=methods or "pine,channel-scaling",
         documents=counts,
-        tokens=tokens,
+        tokens=lengths[0] if lengths else None,
         total_tokens=total_tokens,
         ragged=ragged,
         batch=batch,
-        rounds=rounds,
-        steps=steps,
-        dtype=dtype,
-        device=device,
-        backend=backend,
+        **common,
     )
     with progress() as bar:
         outcome = run(settings, bar)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ragbias.cache import DocumentCache
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
@@ -13,7 +14,7 @@ from ragbias.models.gguf import is_gguf
 from ragbias.models.named import EXPECTED, NAMES
 
 
-def load_model(name: str, method: str = "none", dtype: str = "auto") -> DebiasedLM:
+def load_model(name: str, method: str = "none", dtype: str = "auto", cache: DocumentCache | None = None) -> DebiasedLM:
     """A model with its tokenizer.
 
     Raises:
@@ -22,7 +23,7 @@ def load_model(name: str, method: str = "none", dtype: str = "auto") -> Debiased
     """
     refuse_irregular(name)
     try:
-        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype)
+        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype, cache=cache)
     except (RagBiasError, ImportError):
         raise
     except Exception as error:  # a damaged file raises whatever its reader does

@@ -72,6 +72,8 @@ class RagBiasModel(BaseModel):
     """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
     backend: str = "auto"
     """What computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
+    document_cache: Any = Field(default=None, exclude=True, repr=False)
+    """A ``ragbias.DocumentCache`` that keeps what the model makes of documents, for methods with reusable ones."""
     lm: Any = Field(default=None, exclude=True, repr=False)
     """A ``ragbias.DebiasedLM`` that is loaded already."""
     model: Any = Field(default=None, exclude=True, repr=False)
@@ -121,7 +123,7 @@ class RagBiasModel(BaseModel):
 
     def _settled(self) -> dict[str, Any]:
         """What a ``DebiasedLM`` is made with."""
-        return {"strip_numbering": self.strip_numbering, "backend": self.backend}
+        return {"strip_numbering": self.strip_numbering, "backend": self.backend, "cache": self.document_cache}
 
     def _load_anew(self) -> Self:
         loading.check_device(self.model_kwargs.get("device"))
@@ -208,7 +210,8 @@ class RagBiasModel(BaseModel):
             "repetition_penalty": self.repetition_penalty,
             "logprobs": self.logprobs,
             "segmenter": repr(self.segmenter),
-            **self._settled(),
+            "strip_numbering": self.strip_numbering,
+            "backend": self.backend,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),

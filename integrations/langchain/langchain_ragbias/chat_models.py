@@ -359,7 +359,10 @@ def _message_of(result: LLMResult) -> object:
 def _usage(generation: Generation) -> UsageMetadata:
     usage = generation.usage
     return UsageMetadata(
-        input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=usage.total_tokens
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        input_token_details={"cache_read": usage.prompt_tokens_details.cached_tokens},
     )
 
 

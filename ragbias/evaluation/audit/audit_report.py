@@ -13,6 +13,10 @@ from ragbias.evaluation.audit.asking import AuditCase
 from ragbias.evaluation.audit.charts import flip_figure, preference_figure
 from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.audit.position_preference import POSITIONS
+from ragbias.evaluation.audit.reuse_gate import ReuseGate
+from ragbias.evaluation.audit.reuse_report import HEADINGS as REUSE_HEADINGS
+from ragbias.evaluation.audit.reuse_report import advice as reuse_advice
+from ragbias.evaluation.audit.reuse_report import rows as reuse_rows
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
@@ -130,8 +134,9 @@ def as_html(
     advice: Recommendation,
     settings: dict[str, Any],
     questions: Sequence[str],
+    gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
-    """One file without links to others; ``questions`` are their texts."""
+    """One file without links to others; ``questions`` are their texts, ``gates`` what reuse changes, if measured."""
     preferred = any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values())
     flipped = flipped_questions(audit, questions)
     loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
@@ -148,6 +153,7 @@ def as_html(
         examples=flipped[:EXAMPLES],
         flipped=len(flipped),
         threshold=f"{WORTH:.0%}",
+        reuse={"headings": REUSE_HEADINGS, "rows": reuse_rows(gates), "advice": reuse_advice(gates)} if gates else None,
         settings=settings,
     )
 

@@ -94,6 +94,12 @@ class RagBiasLLM(FunctionCallingLLM):
     backend: str = Field(
         default="auto", description="What computes the method's attention: auto, torch, triton or flash."
     )
+    document_cache: Any = Field(
+        default=None,
+        exclude=True,
+        repr=False,
+        description="A DocumentCache for what the model makes of documents.",
+    )
 
     context_window: int | None = Field(
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
@@ -154,7 +160,12 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.tokenizer,
                 {"device_map": self.device_map, **self.model_kwargs},
                 self.tokenizer_kwargs,
-                {"method": self.debias, "strip_numbering": self.strip_numbering, "backend": self.backend},
+                {
+                    "method": self.debias,
+                    "strip_numbering": self.strip_numbering,
+                    "backend": self.backend,
+                    "cache": self.document_cache,
+                },
             )
         elif isinstance(self.lm, DebiasedLM):
             settle(self, self.lm, ArgumentError)
