@@ -16,12 +16,12 @@ from typing_extensions import Self
 from langchain_ragbias import documents, loading
 from langchain_ragbias.arguments import SAMPLING, Call, merge
 from langchain_ragbias.listener import listener
-from langchain_ragbias.logprobs import openai_logprobs
 from langchain_ragbias.reports import reports
 from ragbias import methods
 from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.openai_logprobs import openai_logprobs
 from ragbias.adapters.settled_fields import settle
 from ragbias.boundaries import current_documents
 from ragbias.boundaries.sources.segmenter import check as check_segmenter

@@ -30,6 +30,7 @@ from langchain_ragbias.messages import template_messages
 from langchain_ragbias.reports import begun, parent_run, reports
 from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.json_answers import BEGINNING
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
@@ -323,7 +324,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             if form.tools:
                 raise ValueError("response_format and tools cannot go together; leave one of them out")
             messages = structured.asking_for_json(messages, own["response_format"])
-            form = AnswerFormat(beginning=structured.BEGINNING)
+            form = AnswerFormat(beginning=BEGINNING)
         shown = template_messages(messages)
         text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
