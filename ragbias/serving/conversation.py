@@ -11,7 +11,7 @@ from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, tem
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import refused
-from ragbias.serving.schemas import ChatRequest, Message
+from ragbias.serving.schemas import ChatRequest, Message, ToolCall
 
 Turn = dict[str, Any]
 """A message as chat templates read it."""
@@ -32,9 +32,7 @@ def _turn(message: Message, param: str) -> Turn:
     turn: Turn = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
     if message.tool_calls:
         turn["tool_calls"] = [
-            template_call(
-                call.function.name, _arguments(call.function.arguments, f"{param}.tool_calls[{index}]"), call.id
-            )
+            template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
             for index, call in enumerate(message.tool_calls)
         ]
     if message.role == "tool":
@@ -44,9 +42,9 @@ def _turn(message: Message, param: str) -> Turn:
     return turn
 
 
-def _arguments(text: str, param: str) -> dict[str, Any]:
+def _arguments(call: ToolCall, param: str) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        found = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -82,7 +80,8 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
     if beginning is None:
         raise refused(
             "tool_choice",
-            "the model's chat template writes calls in a format that is not known here, so none can be forced; send 'auto'",
+            "the model's chat template writes calls in a format that is not known here, so none can be forced; "
+            "send 'auto'",
             "unsupported_parameter",
         )
     return AnswerFormat(tools, beginning)

@@ -1,4 +1,4 @@
-"""Errors in OpenAI's shape: ``{"error": {"message", "type", "param", "code"}}``, with the status that clients expect."""
+"""Errors in OpenAI's shape, ``{"error": {"message", "type", "param", "code"}}``, with the status clients expect."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class ServedModel:
         if most is not None and limit is not None and most > limit:
             raise refused(name, f"{name}={most}; this server writes at most {limit} tokens")
         logprobs = body.logprobs is not None if isinstance(body, CompletionRequest) else bool(body.logprobs)
-        found = {key: value for key, value in {**given, "max_new_tokens": most, "logprobs": logprobs}.items()}
+        found = {**given, "max_new_tokens": most, "logprobs": logprobs}
         return {key: value for key, value in found.items() if value is not None and value is not False}
 
     def _check_found(self, body: Request, request: Prepared) -> None:

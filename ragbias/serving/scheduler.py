@@ -37,9 +37,9 @@ class _Job:
 class Scheduler:
     """Answers prepared requests with one model.
 
-    One padded batch runs at a time: the request that has waited longest, and those of the same method and arguments that
-    wait beside it, as far as the budget goes. Up to ``max_streams`` streams run beside it, each by itself. All methods
-    belong to one event loop.
+    One padded batch runs at a time: the request that has waited longest, and those of the same method and arguments
+    that wait beside it, as far as the budget goes. Up to ``max_streams`` streams run beside it, each by itself. All
+    methods belong to one event loop.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -86,7 +86,7 @@ class Scheduler:
                 self._jobs.remove(job)
 
     async def pieces(self, request: Request, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
-        """The pieces of an answer and, last, the whole; closing the generator ends the computation at the next token."""
+        """The pieces of an answer and, last, the whole; closing the generator ends the computation."""
         async with self._streams:
             self._count(running=1)
             try:

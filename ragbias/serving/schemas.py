@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
 
+from ragbias.checks import shown
 from ragbias.serving.errors import refused
 
 TEXT_KEYS = ("text", "content", "snippet")  # of a document's data, the first that is there
@@ -130,9 +131,9 @@ class _Request(_Fields):
     @classmethod
     def _stop_strings(cls, stop: Any) -> Any:
         words = [stop] if isinstance(stop, str) else stop
-        if words is not None and not (
-            isinstance(words, list) and all(isinstance(each, str) and each for each in words)
-        ):
+        if words is None:
+            return None
+        if not (isinstance(words, list) and all(isinstance(each, str) and each for each in words)):
             raise ValueError("expected a string that is not empty, or a list of them")
         return words
 
@@ -186,15 +187,11 @@ class Message(_Fields):
             return content
         if not isinstance(content, list):
             raise ValueError("expected a string, or a list of parts of type text")
-        texts = [
-            part.get("text") if isinstance(part, dict) and part.get("type") == "text" else None for part in content
-        ]
-        if not all(isinstance(text, str) for text in texts):
-            kinds = {str(part.get("type"))[:40] if isinstance(part, dict) else type(part).__name__ for part in content}
-            raise ValueError(
-                f"parts of type {', '.join(sorted(kinds - {'text'})) or 'text without text'}; expected text"
-            )
-        return "".join(texts)
+        for part in content:
+            if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
+                kind = shown(part.get("type") if isinstance(part, dict) else type(part).__name__)
+                raise ValueError(f'a part of type {kind}; this model reads text only: {{"type": "text", "text": ...}}')
+        return "".join(part["text"] for part in content)
 
     @property
     def text(self) -> str:
