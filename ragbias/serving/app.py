@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -224,10 +225,15 @@ def _has_text(chunk: Json) -> bool:
     return any(each.get("text") or any((each.get("delta") or {}).values()) for each in chunk["choices"])
 
 
+def _field(error: ApiError) -> str | None:
+    """The body's field that an error is about, without the names that a client made up."""
+    return None if error.param is None or error.code == "unknown_parameter" else re.split(r"[.\[]", error.param)[0]
+
+
 def _add_error_handlers(app: FastAPI) -> None:
     async def api(request: HttpRequest, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        request.state.told["code"], request.state.told["param"] = error.code, error.param
+        request.state.told |= {"code": error.code, "param": _field(error)}
         return JSONResponse(error.as_dict(), error.status, error.headers())
 
     async def validation(request: HttpRequest, error: Exception) -> Response:

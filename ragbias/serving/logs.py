@@ -37,10 +37,15 @@ def log(event: str, level: int = logging.INFO, error: BaseException | None = Non
 
 
 def to_stderr() -> None:
-    """Write the lines of this process, and the warnings and errors of uvicorn, to standard error."""
+    """Write the lines of this process, its warnings, and those of uvicorn, to standard error."""
+    logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    for name, level in (("ragbias.serving", logging.INFO), ("uvicorn.error", logging.WARNING)):
+    for name, level in (
+        ("ragbias.serving", logging.INFO),
+        ("uvicorn.error", logging.WARNING),
+        ("py.warnings", logging.WARNING),
+    ):
         own = logging.getLogger(name)
         own.handlers, own.propagate = [handler], False
         own.setLevel(level)

@@ -73,7 +73,7 @@ class Guard:
         if not self._key or path in OPEN:
             return
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode(), self._key):
+        if scheme.lower() != "bearer" or not hmac.compare_digest(key.strip().encode("latin-1"), self._key):
             raise ApiError(
                 401, "wrong or missing API key; send it as `Authorization: Bearer KEY`", None, "invalid_api_key"
             )
