@@ -118,7 +118,7 @@ class _Request(_Fields):
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=1)] | None = None
-    repetition_penalty: Annotated[Number, Field(gt=0)] | None = None
+    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
     seed: Annotated[Whole, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: Text | list[Text] | None = None
     user: Text | None = None
