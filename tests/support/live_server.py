@@ -22,9 +22,9 @@ SECONDS = 30.0  # to start
 
 
 @contextmanager
-def listening_app(app: FastAPI) -> Iterator[str]:
+def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
     """The address of an application, without a path, as long as the block lasts."""
-    at = listening("127.0.0.1", 0)
+    at = listening("127.0.0.1", port)
     server = uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=5))
     thread = threading.Thread(target=server.run, args=([at],), daemon=True)
     thread.start()
@@ -47,7 +47,7 @@ def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAP
 
 
 @contextmanager
-def serving(models: Mapping[str, DebiasedLM], **settings: Any) -> Iterator[str]:
+def serving(models: Mapping[str, DebiasedLM], port: int = 0, **settings: Any) -> Iterator[str]:
     """The address of a server with these models."""
-    with listening_app(local_app(models, **settings)[0]) as address:
+    with listening_app(local_app(models, **settings)[0], port) as address:
         yield address

@@ -12,6 +12,7 @@ from llama_index.llms.ragbias.responses import AnswerSoFar, ResponseBuilder
 
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.last_report import LastReports, Owner
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -36,7 +37,7 @@ class PreparedCall:
     """
 
     owner: Owner
-    lm: DebiasedLM
+    lm: DebiasedLM | RemoteLM
     request: Request
     arguments: dict[str, Any]
     form: AnswerFormat = field(default_factory=AnswerFormat)
