@@ -73,7 +73,7 @@ def create_app(
     app = FastAPI(title="ragbias", version=__version__, lifespan=lifespan, responses=ERRORS)
     app.state.draining = False
     app.add_middleware(Guard, settings=settings, metrics=counters)
-    _add_error_handlers(app)
+    add_error_handlers(app)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -230,7 +230,9 @@ def _field(error: ApiError) -> str | None:
     return None if error.param is None or error.code == "unknown_parameter" else re.split(r"[.\[]", error.param)[0]
 
 
-def _add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
+    """Make every error one of OpenAI's shape."""
+
     async def api(request: HttpRequest, error: Exception) -> Response:
         assert isinstance(error, ApiError)
         request.state.told |= {"code": error.code, "param": _field(error)}

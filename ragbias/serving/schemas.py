@@ -239,6 +239,18 @@ class TokenizeRequest(_Fields):
     add_special_tokens: Switch = False
 
 
+class ArrangedFields(_Fields):
+    """The fields of a body that are read in front of another server."""
+
+    documents: list[AnyDocument] | None = None
+    ragbias: RagBiasOptions | None = None
+
+    @property
+    def options(self) -> RagBiasOptions:
+        """The options of ``ragbias``."""
+        return self.ragbias or RagBiasOptions()
+
+
 # what is taken because clients send it, and means something here only as one of these values
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),

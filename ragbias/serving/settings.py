@@ -32,6 +32,7 @@ class ServerSettings:
         grace_seconds: for what runs when the server is told to end.
         on_missing: for requests that do not say: ``"warn"``, ``"raise"`` or ``"ignore"``.
         separator: parts the documents of prompts that do not name theirs; empty: none.
+        strip_numbering: of a proxy: take the documents' numbers out. A local model has its own setting.
 
     Raises:
         ArgumentError: a number is out of range.
@@ -50,6 +51,7 @@ class ServerSettings:
     grace_seconds: int = 30
     on_missing: str = "warn"
     separator: str = ""
+    strip_numbering: bool = False
 
     def __post_init__(self) -> None:
         for each in fields(self):

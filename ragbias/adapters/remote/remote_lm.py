@@ -11,15 +11,15 @@ from typing import Any
 from ragbias import methods
 from ragbias.adapters.remote.connection import Connection
 from ragbias.adapters.tool_use import AnswerFormat
+from ragbias.adapters.untokenised import untokenised
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ServerError
 from ragbias.generation.arguments import check_arguments
 from ragbias.generation.report import Generation, Report, Usage
-from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain, stock_text
+from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.methods import Method
 from ragbias.methods.parse import written
-from ragbias.prompt import TokenisedPrompt
 
 Json = dict[str, Any]
 SAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
@@ -150,26 +150,10 @@ class RemoteLM:
 
         The tokens are bytes of the text, as the server's are not known here.
         """
-        parts, found, reason = in_parts(prompt, documents, boundaries)
         wanted = self.method if method is None else methods.get(method, self.name)
-        bodies = [list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)]
-        tokens = TokenisedPrompt(bodies[0], bodies[1:-1], bodies[-1])
-        text, spans = stock_text(prompt, parts, found, False)
-        why_plain = reason or reason_to_run_plain(tokens, wanted.fewest_documents) if wanted.needs_documents else ""
-        told = found.reason if wanted.needs_documents or found.n_expected else ""
-        report = Report(
-            method_requested=wanted.name,
-            method_ran="none" if why_plain else wanted.name,
-            source=found.source,
-            spans=(),
-            n_expected=found.n_expected,
-            n_found=found.n_found,
-            reason="; ".join(filter(None, (why_plain, told))),
-            n_left_plain=found.n_left_plain,
-        )
-        return RemoteRequest(
-            tokens, wanted, report, Origin(parts, tokens, text, spans, wanted, found, reason), prompt=prompt
-        )
+        assert boundaries is not None
+        own = untokenised(prompt, boundaries, wanted)
+        return RemoteRequest(own.tokens, own.method, own.report, own.origin, prompt=prompt)
 
     def batch(
         self,
