@@ -54,7 +54,14 @@ def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbe
     )
     tokens = TokenisedPrompt(prefix, documents, suffix)
     text, spans = stock_text(prompt, parts, found, strip_numbering)
-    why_plain = reason or reason_to_run_plain(tokens, wanted.fewest_documents) if wanted.needs_documents else ""
+    return of_origin(Origin(parts, tokens, text, spans, wanted, found, reason))
+
+
+def of_origin(origin: Origin) -> Request:
+    """The request for the method that an origin asks for."""
+    wanted, found = origin.wanted, origin.boundaries
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
+    why_plain = plain_because if wanted.needs_documents else ""
     told = found.reason if wanted.needs_documents or found.n_expected else ""
     report = Report(
         method_requested=wanted.name,
@@ -67,7 +74,7 @@ def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbe
         numbering=found.numbering,
         n_left_plain=found.n_left_plain,
     )
-    return Request(tokens, wanted, report, Origin(parts, tokens, text, spans, wanted, found, reason))
+    return Request(origin.tokens, wanted, report, origin)
 
 
 def arranged(request: Request) -> Request:
