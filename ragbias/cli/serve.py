@@ -11,6 +11,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
 from ragbias.evaluation.extras import required
 
+ENGINES = ("local", "ray")
 PORTS = Bounds(0, 65_535)
 COUNTS = Bounds(1, 1_000_000)
 TOKENS = Bounds(1, 10_000_000)
@@ -48,6 +49,13 @@ def serve(
     ] = None,
     max_body_mb: Annotated[int, whole(Bounds(1, 2_000), "Megabytes of one request.")] = 4,
     grace_seconds: Annotated[int, whole(Bounds(0, 86_400), "For what runs when the server ends.")] = 30,
+    engine: Annotated[str, typer.Option(help="local: one process; ray: replicas on Ray Serve.")] = "local",
+    replicas: Annotated[int, whole(Bounds(1, 10_000), "Of the model, on Ray Serve.")] = 1,
+    max_replicas: Annotated[
+        int | None, whole(Bounds(1, 10_000), "Let Ray Serve add replicas up to so many. Default: none.")
+    ] = None,
+    replica_cpus: Annotated[float, typer.Option(help="Cores of each replica.")] = 1.0,
+    replica_gpus: Annotated[float, typer.Option(help="GPUs of each replica.")] = 0.0,
 ) -> None:
     """Serve a model behind OpenAI's API: the documents of a request are treated by a method.
 
@@ -64,6 +72,8 @@ def serve(
 
     if (model is None) == (named is None):
         raise typer.BadParameter("name one model, as the argument or by --model, e.g. `ragbias serve smollm2`")
+    if engine not in ENGINES:
+        raise typer.BadParameter(f"--engine {engine}; expected {' or '.join(ENGINES)}")
     name = model or named or ""
     settings = ServerSettings(
         api_key=api_key,

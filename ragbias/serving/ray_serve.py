@@ -139,7 +139,7 @@ class Gateway:
         self._settings = settings
         self._engine = ClusterEngine(dict(zip(affine, handles, strict=True)), affine)
 
-    def __serve_build_asgi_app__(self) -> Any:  # noqa: PLW3201 - Ray's name
+    def __serve_build_asgi_app__(self) -> Any:
         return create_app(self._engine, self._settings, Metrics())
 
 
