@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -92,4 +93,23 @@ def serve(
     methods.get(method, name)  # told before anything is loaded
     quiet_libraries()
     to_stderr()
+    if engine == "ray":
+        required("ray.serve", "serve-ray")
+        from ragbias.serving import ray_serve
+
+        told = ray_serve.ReplicatedModel(
+            model=name,
+            name=served_name,
+            method=method,
+            dtype=dtype,
+            device=device,
+            strip_numbering=strip_numbering,
+            replicas=replicas,
+            min_replicas=replicas,
+            max_replicas=max_replicas,
+            num_cpus=replica_cpus,
+            num_gpus=replica_gpus,
+        )
+        ray_serve.run(ray_serve.Cluster(models=[told], settings=asdict(settings)), host, port)
+        return
     run(lambda: {served_name or name: load_served(name, method, dtype, device, strip_numbering)}, settings, host, port)

@@ -19,7 +19,7 @@ from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving import conversation
-from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json
+from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json, usage
 from ragbias.serving.documents import NO_PLACE, given_documents, in_prompt, placed
 from ragbias.serving.errors import METHOD, ApiError, of_library, refused
 from ragbias.serving.metrics import Metrics
@@ -78,15 +78,14 @@ class ServedModel:
 
     def noted(self, generation: Generation) -> Generation:
         """Counts an answer."""
-        counts, report = generation.usage.as_dict(), generation.report
-        cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+        counts, report = usage(generation.usage), generation.report
         self._metrics.answers.labels(self.name, report.method_ran).inc()
         if report.method_ran != report.method_requested:
             self._metrics.plain.labels(self.name, report.method_requested).inc()
         for metric, count in (
             (self._metrics.prompt_tokens, counts["prompt_tokens"]),
             (self._metrics.completion_tokens, counts["completion_tokens"]),
-            (self._metrics.cached_tokens, cached),
+            (self._metrics.cached_tokens, counts["prompt_tokens_details"]["cached_tokens"]),
         ):
             metric.labels(self.name).inc(count)
         return generation
@@ -163,8 +162,8 @@ class LocalAnswering:
 
     async def chunks(self) -> AsyncIterator[Json]:
         async with aclosing(self.served.scheduler.pieces(self.request, self.arguments)) as pieces:
-            if first := self.answer.first():
-                yield first
+            if (begin := self.answer.first()) is not None:
+                yield begin
             with translated(self.answer):
                 async for piece in pieces:
                     if isinstance(piece, Generation):
@@ -172,8 +171,8 @@ class LocalAnswering:
                             yield chunk
                         if self.include_usage:
                             yield self.answer.usage_chunk(piece.usage)
-                    elif chunk := self.answer.piece(piece):
-                        yield chunk
+                    elif (shown := self.answer.piece(piece)) is not None:
+                        yield shown
 
     async def close(self) -> None:
         await self.held.aclose()
@@ -231,8 +230,8 @@ class LocalEngine:
             await held.enter_async_context(served.scheduler.admitted())
             with translated(body):
                 request, answer, arguments = await served.scheduler.prepared(lambda event: served.ready(body, event))
-            usage = bool(body.stream_options and body.stream_options.include_usage)
-            return LocalAnswering(served, request, answer, arguments, usage, held.pop_all())
+            counted = bool(body.stream_options and body.stream_options.include_usage)
+            return LocalAnswering(served, request, answer, arguments, counted, held.pop_all())
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         served = self._model(body.model)

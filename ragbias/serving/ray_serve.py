@@ -58,12 +58,12 @@ class ReplicatedModel(BaseModel):
     dtype: str = "auto"
     device: str | None = None
     strip_numbering: bool = False
-    replicas: int = Field(1, ge=1)
-    min_replicas: int = Field(1, ge=0)
-    max_replicas: int | None = Field(None, ge=1)
-    target_requests: float = Field(8.0, gt=0)
-    num_cpus: float = Field(1.0, gt=0)
-    num_gpus: float = Field(0.0, ge=0)
+    replicas: int = Field(default=1, ge=1)
+    min_replicas: int = Field(default=1, ge=0)
+    max_replicas: int | None = Field(default=None, ge=1)
+    target_requests: float = Field(default=8.0, gt=0)
+    num_cpus: float = Field(default=1.0, gt=0)
+    num_gpus: float = Field(default=0.0, ge=0)
     affinity: bool = True
 
     @property
@@ -83,7 +83,7 @@ class Cluster(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     models: list[ReplicatedModel] = Field(min_length=1)
-    gateways: int = Field(1, ge=1)
+    gateways: int = Field(default=1, ge=1)
     settings: dict[str, Any] = {}
 
     def server_settings(self) -> ServerSettings:
@@ -112,11 +112,11 @@ class Replica:
 
     async def answer(self, kind: str, body: Json) -> Json:
         """The body of the response."""
-        return await self._engine.answer(_body(kind, body))  # type: ignore[arg-type]
+        return await self._engine.answer(_body(kind, body))
 
     async def stream(self, kind: str, body: Json) -> AsyncIterator[Json]:
         """The report, and then the chunks."""
-        answering = await self._engine.stream(_body(kind, body))  # type: ignore[arg-type]
+        answering = await self._engine.stream(_body(kind, body))
         try:
             yield answering.report
             async for chunk in answering.chunks():
@@ -126,7 +126,7 @@ class Replica:
 
     async def tokens(self, kind: str, body: Json) -> Json:
         """The tokens of a text."""
-        return await self._engine.tokens(_body(kind, body))  # type: ignore[arg-type]
+        return await self._engine.tokens(_body(kind, body))
 
 
 @serve.deployment(health_check_period_s=2)
@@ -171,7 +171,7 @@ class ClusterEngine:
     async def stream(self, body: Request) -> Answering:
         handle = self._handle(body).options(stream=True)
         for left in range(TRIES - 1, -1, -1):
-            response = handle.stream.remote(type(body).__name__, _plain(body))
+            response: Any = handle.stream.remote(type(body).__name__, _plain(body))
             try:
                 return _ClusterAnswering(response, await _told(anext(response)))
             except asyncio.CancelledError:
@@ -281,7 +281,7 @@ def build(args: Cluster) -> serve.Application:
             "ray_actor_options": {"num_cpus": each.num_cpus, "num_gpus": each.num_gpus},
         }
         if each.affinity:
-            options["request_router_config"] = RequestRouterConfig(request_router_class=ROUTER)
+            options["request_router_config"] = RequestRouterConfig(request_router_class=ROUTER)  # type: ignore[arg-type]
         if each.max_replicas is None:
             options["num_replicas"] = each.replicas
         else:
@@ -294,7 +294,8 @@ def build(args: Cluster) -> serve.Application:
     gateway = Gateway.options(  # type: ignore[attr-defined]
         num_replicas=args.gateways, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
-    return gateway.bind(settings, affine, *bound)
+    application: serve.Application = gateway.bind(settings, affine, *bound)
+    return application
 
 
 def run(cluster: Cluster, host: str, port: int) -> None:

@@ -81,12 +81,14 @@ class RagBiasOptions(_Fields):
     """What goes beyond OpenAI's fields."""
 
     method: Text | None = Field(
-        None, description="Instead of the server's: `pine`, `none`, `attention-sorting(rounds=2)`."
+        default=None, description="Instead of the server's: `pine`, `none`, `attention-sorting(rounds=2)`."
     )
     on_missing: Literal["warn", "raise", "ignore"] | None = Field(
-        None, description="`raise` refuses a request whose method needs documents and finds none."
+        default=None, description="`raise` refuses a request whose method needs documents and finds none."
     )
-    raw: Switch = Field(False, description="The content is what the model wrote; calls of tools stand in it unread.")
+    raw: Switch = Field(
+        default=False, description="The content is what the model wrote; calls of tools stand in it unread."
+    )
 
 
 class StreamOptions(_Fields):

@@ -52,7 +52,7 @@ class Connection:
             raise ArgumentError(f"base_url={base_url!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
         self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._retries = max_retries
-        headers = {"authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        headers = {b"authorization": f"Bearer {api_key}".encode()} if api_key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._client = httpx.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
 

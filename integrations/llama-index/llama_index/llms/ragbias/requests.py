@@ -15,7 +15,6 @@ from ragbias.adapters.last_report import LastReports, Owner
 from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.lm import DebiasedLM
 
@@ -38,7 +37,7 @@ class PreparedCall:
 
     owner: Owner
     lm: DebiasedLM | RemoteLM
-    request: Request
+    request: Any  # of the lm: a Request, or a RemoteRequest
     arguments: dict[str, Any]
     form: AnswerFormat = field(default_factory=AnswerFormat)
     parallel: bool = True
