@@ -15,7 +15,7 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py
 
-.PHONY: venv models demo test lint types docs dist lowest clean
+.PHONY: venv models results results-page demo test lint types docs dist lowest clean
 
 venv: $(READY) $(TOOLS)
 
@@ -46,6 +46,18 @@ $(MODELS): $(READY)
 MODEL := tiny
 demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
 	$(BIN)/ragbias demo --model $(MODEL)
+
+# the studies on real models: each takes hours, goes on where it was stopped, and reads the benchmarks' files from data/
+RUNS := runs
+SUMMARIES := $(patsubst docs/results/real/%.yaml,$(RUNS)/%/summary.json,$(wildcard docs/results/real/*.yaml))
+results: $(SUMMARIES)
+
+$(RUNS)/%/summary.json: docs/results/real/%.yaml | $(TOOLS) $(MODELS)
+	$(BIN)/ragbias bench $< --out $(@D)
+
+# what is kept of the runs that are finished, and the tables and advice that follow from all that is kept
+results-page: venv
+	$(BIN)/python -m studies.publish $(RUNS)
 
 # what measures time runs first and alone; pytest's closing line is that of all others
 test: export OMP_NUM_THREADS := 1

@@ -30,7 +30,7 @@ from ragbias.generation.report import Generation, Report, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
 from ragbias.generation.scoring import continuation_ids, logprobs_of, more_confident
 from ragbias.generation.streaming import Stream
-from ragbias.methods import AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.methods import DEFAULT_METHOD, AttentionMethod, Method, NoMethod, ReorderingMethod
 from ragbias.models.loading import load
 from ragbias.prompt import Prompt, tokenise
 
@@ -59,7 +59,7 @@ class DebiasedLM:
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        method: str | Method = "pine",
+        method: str | Method = DEFAULT_METHOD,
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
@@ -81,7 +81,7 @@ class DebiasedLM:
     def from_pretrained(
         cls,
         name: str,
-        method: str | Method = "pine",
+        method: str | Method = DEFAULT_METHOD,
         *,
         tokenizer_kwargs: dict[str, Any] | None = None,
         strip_numbering: bool = False,

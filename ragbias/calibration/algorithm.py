@@ -53,7 +53,7 @@ def calibrate(
         OSError: ``out`` cannot be written.
     """
     checked_out(out)
-    lm = load_onto_gpu(settings.model)
+    lm = load_onto_gpu(settings.model, settings.dtype)
     plan, config = settings.plan(lm.window), lm.model.config.get_text_config()
     data = calibration_set(lm, plan)  # before anything is written, for it may be refused
     partial = PartialResults(out, plan.as_dict(), restart)

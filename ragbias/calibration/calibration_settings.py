@@ -10,6 +10,7 @@ from typing import Any
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.evaluation import bounds
+from ragbias.evaluation.cost.model_shapes import DTYPES
 
 BOUNDS = {
     "strings": bounds.STRINGS,
@@ -44,6 +45,7 @@ class CalibrationSettings:
         variant: of the search for channels, ``"released"`` as in the authors' code or ``"paper"``.
         without: of the paper's ablations, the criteria that are left out: ``"monotonicity"``, ``"smoothness"``,
             ``"validation"`` (the first channel of the search is taken, its factor and layers still by loss).
+        dtype: of weights and computation, ``"float32"``, ``"bfloat16"`` or ``"float16"``; ``"auto"``: as stored.
         pair: measure the best two channels scaled together as well, as in the paper's ablation; the profile has one.
     """
 
@@ -61,12 +63,14 @@ class CalibrationSettings:
     without: tuple[str, ...] = ()
     pair: bool = False
     method: str = "channel-scaling"
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         for name, each in BOUNDS.items():
             if getattr(self, name) is not None:
                 check_whole_between(f"calibrate: {name}", getattr(self, name), each)
         check_choice("calibrate: method", self.method, SEARCHED)
+        check_choice("calibrate: dtype", self.dtype, ("auto", *DTYPES))
         if self.method != "channel-scaling" and (self.variant, self.without, self.pair) != ("released", (), False):
             raise MethodError(
                 f"calibrate: variant={self.variant!r}, without={self.without!r} and pair={self.pair!r} are of the "

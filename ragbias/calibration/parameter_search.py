@@ -95,7 +95,7 @@ def search_parameters(
         MethodError, RunError, OSError: as of ``calibrate``.
     """
     checked_out(out)
-    lm = load_onto_gpu(settings.model)
+    lm = load_onto_gpu(settings.model, settings.dtype)
     plan = settings.plan(lm.window)
     data = calibration_set(lm, plan)
     partial_results = PartialResults(out, plan.as_dict(), restart)

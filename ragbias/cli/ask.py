@@ -11,6 +11,7 @@ import typer
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.evaluation import bounds
+from ragbias.methods import DEFAULT_METHOD
 
 FEW, MANY = 3, 10  # chunks: a model of 135 M parameters is confused by many
 
@@ -19,7 +20,7 @@ def ask(
     question: Annotated[str, typer.Argument(help="What you want to know.")],
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Default: smollm2.")] = None,
-    method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = "pine",
+    method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
     k: Annotated[int | None, whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10, 3 of smollm2.")] = None,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
     json_path: JsonPath = None,

@@ -38,6 +38,9 @@ def bench(
     seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
+    no_chat: Annotated[
+        bool, typer.Option("--no-chat", help="Ask with the bare prompt, not through the model's chat template.")
+    ] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
     cut_middle: Annotated[
         bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
@@ -48,6 +51,9 @@ def bench(
     measure: Annotated[
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
+    invariant_once: Annotated[
+        bool, typer.Option("--invariant-once", help="Ask invariant methods in one order, and copy that to the others.")
+    ] = False,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
@@ -75,6 +81,7 @@ def bench(
         "measure": measure,
         "seeds": _seeds(seed, seeds),
         "batch_size": batch_size,
+        "invariant_once": True if invariant_once else None,
         "dtype": dtype,
         "engine": engine,
         "workers": workers,
@@ -88,6 +95,7 @@ def bench(
         "positions": numbers(positions),
         "orders": orders,
         "indices": False if no_indices else None,
+        "chat": False if no_chat else None,
         "explain": False if no_explain else None,
         "cut_middle": True if cut_middle else None,
         "shorten": shorten,

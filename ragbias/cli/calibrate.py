@@ -36,6 +36,7 @@ def calibrate(
     depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, whole(bounds.SEED, "Draws strings and questions.")] = 0,
     batch_size: Annotated[int, whole(bounds.BATCH, "Sequences that run together.")] = 8,
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
     variant: Annotated[
         str, typer.Option(help="Of the search for channels: released (as in the authors' code) or paper.")
     ] = "released",
@@ -76,6 +77,7 @@ def calibrate(
         depths=depths,
         seed=seed,
         batch_size=batch_size,
+        dtype=dtype,
         variant=variant,
         without=tuple(without or ()),
         pair=pair,

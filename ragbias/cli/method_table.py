@@ -25,6 +25,7 @@ class MethodRow:
         needs_spans: whether it must know which tokens are documents.
         layers: where it acts by default.
         families: the architectures it runs on.
+        description: what it does, in one sentence.
         documentation: what its class says of it.
     """
 
@@ -37,6 +38,7 @@ class MethodRow:
     cost: str
     families: list[str]
     source: str
+    description: str
     documentation: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,6 +73,7 @@ def family_notes() -> str:
 
 
 def _row(method: type[Method]) -> MethodRow:
+    documentation = inspect.getdoc(method) or ""
     return MethodRow(
         name=method.name,
         constructor=_constructor(method),
@@ -81,8 +84,15 @@ def _row(method: type[Method]) -> MethodRow:
         cost=method.cost,
         families=list(ROTARY if method.needs_rotary else ARCHITECTURES),
         source=method.source,
-        documentation=inspect.getdoc(method) or "",
+        description=_first_sentence(documentation),
+        documentation=documentation,
     )
+
+
+def _first_sentence(documentation: str) -> str:
+    """On one line, without the marks of code."""
+    paragraph = " ".join(documentation.partition("\n\n")[0].split()).replace("`", "")
+    return re.split(r"(?<=\.) ", paragraph)[0]
 
 
 def _constructor(method: type[Method]) -> str:

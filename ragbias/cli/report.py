@@ -21,7 +21,7 @@ def report(
 
     Methods of several benches stand beside each other where model, task and number of documents are the same.
     """
-    from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
+    from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
@@ -36,13 +36,9 @@ def report(
                 console.print(tables.as_section_table(result))
         for note in result["notes"]:
             console.print(f"- {note}")
-    if any(ACCURACY in result["measures"] for result in summary["results"]):
-        console.print(
-            "worst, mean, gap: accuracy over the positions of the gold document; flips: questions whose answer depends "
-            "on the order of the documents; noise: the same when nothing is changed."
-        )
-    if any(LOGPROB in result["measures"] for result in summary["results"]):
-        console.print(tables.LOGPROB_LEGEND)
+    for measure, legend in tables.LEGENDS.items():
+        if any(measure in result["measures"] for result in summary["results"]):
+            console.print(legend)
     if any(map(tables.reorders, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:

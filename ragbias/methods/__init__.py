@@ -18,7 +18,7 @@ from ragbias.methods.parse import get
 from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
 from ragbias.methods.position_interpolation import PositionInterpolation
-from ragbias.methods.registry import METHODS, method_class, method_names
+from ragbias.methods.registry import DEFAULT_METHOD, METHODS, method_class, method_names
 from ragbias.methods.rotor import RoToR
 from ragbias.methods.segmented import Segmented
 from ragbias.methods.self_extend import SelfExtend
@@ -26,6 +26,7 @@ from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
 
 __all__ = [
+    "DEFAULT_METHOD",
     "METHODS",
     "SIW",
     "AdaptiveParallelEncoding",

@@ -71,9 +71,3 @@ def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
     )
     after = lengths.suffix * (lengths.prefix + lengths.in_documents) + causal_pairs(lengths.suffix)
     return causal_pairs(lengths.prefix) + documents + after
-
-
-def importance_pairs(lengths: PromptLengths) -> int:
-    """Pairs that PINE scores without positions: of each document with all others, of the suffix with all documents."""
-    total = lengths.in_documents
-    return sum(length * (total - length) for length in lengths.documents) + lengths.suffix * total

@@ -36,6 +36,7 @@ class SequenceCall:
 
     Attributes:
         index: of the sequence in the batch.
+        layer: index of the layer.
         pad: padding columns of this sequence in the queries of this call.
         query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
@@ -46,6 +47,7 @@ class SequenceCall:
     """
 
     index: int
+    layer: int
     pad: int
     query: Tensor
     key: Tensor
@@ -125,6 +127,7 @@ class AttentionCall:
             query = self.query[index, :, pad:]
             yield SequenceCall(
                 index=index,
+                layer=self.layer,
                 pad=pad,
                 query=query,
                 key=self.key[index, :, layout.pad :],

@@ -6,13 +6,15 @@ Source: Wang et al., Eliminating Position Bias of Language Models: A Mechanistic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from ragbias import attention
-from ragbias.checks import check_choice
-from ragbias.methods.arithmetic import importance_pairs
-from ragbias.methods.base import LayerRange
+from ragbias.checks import check_choice, check_whole_between
+from ragbias.errors import MethodError
+from ragbias.methods.arithmetic import causal_pairs, visible_pairs
+from ragbias.methods.base import LAYERS, LayerRange, in_layers
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
@@ -37,20 +39,27 @@ class Pine(SegmentMethod):
     - a token after the documents: the same importance for that token alone over all documents; the most important one
       ends at ``E - 1``. It keeps its true position and sees everything before it.
 
+    In layers where documents are on their own, document ``i`` sees the prefix and itself and begins at ``P`` (where it
+    came, with ``order="input"``); nothing is measured for it. Below ``from_layer`` its keys and
+    values do not depend on the others.
+
     Args:
         order: ``"importance"`` as above. Of the paper's ablations, ``"reverse"`` puts the most important document
             farthest, and ``"input"``, without re-assignment, leaves every document at the position at which it came, so
             that only the mask differs from the plain model's; that is not invariant. ``"canonical"`` is ours: the other
             documents come in a fixed order, by token ids, and nothing is measured.
-        layers: first and last layer, both included; ``None``: all.
+        layers: first and last layer, both included; ``None``: all. The model's own attention runs in the others.
+        from_layer, to_layer: the first and the last layer in which documents see each other, 0 to 9,999 and ``None``
+            for the last of the model; in the others they are on their own. The paper's are 0 and ``None``.
     """
 
     order: Order = "importance"
     layers: LayerRange | None = None
+    from_layer: int = 0
+    to_layer: int | None = None
 
     name = "pine"
     invariant = True
-    sees_others = True
     cost = "one more score product and twice the causal scores in the prefill; a second score product in decoding"
     source = "Wang et al., arXiv 2407.01100"
 
@@ -61,12 +70,32 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         fixed = "'canonical': a fixed order by token ids; 'input': no re-assignment, which is not invariant"
         check_choice("pine: order", self.order, get_args(Order), fixed)
+        check_whole_between("pine: from_layer", self.from_layer, LAYERS)
+        if self.to_layer is not None:
+            check_whole_between("pine: to_layer", self.to_layer, LAYERS)
         if self.order == "input":
             object.__setattr__(self, "invariant", False)
 
+    def together_in(self, layer: int) -> bool:
+        return in_layers((self.from_layer, self.to_layer), layer)
+
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
+        last = n_layers - 1 if self.to_layer is None else self.to_layer
+        if not self.from_layer <= last < n_layers:
+            raise MethodError(
+                f"pine: from_layer={self.from_layer}, to_layer={self.to_layer} do not fit a model of {n_layers} "
+                f"layers; expected from_layer <= to_layer <= {n_layers - 1}"
+            )
+        return super().layer_indices(n_layers)
+
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        importances = shape.width * importance_pairs(lengths) if self.follows_query else 0
-        return super().added_multiply_adds(shape, lengths) + importances
+        """The mean over the layers it acts in."""
+        acting = self.layer_indices(shape.layers)
+        together = sum(map(self.together_in, acting)) / len(acting)
+        others = sum(length * (lengths.in_documents - length) for length in lengths.documents)
+        measured = together * others + lengths.suffix * lengths.in_documents if self.follows_query else 0
+        seen = visible_pairs(lengths, sees_others=False) + together * others - causal_pairs(lengths.total)
+        return round(shape.width * (2 * seen + measured))
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
         # the documents' keys as they are, for the importances, beside those at their positions
@@ -76,6 +105,8 @@ class Pine(SegmentMethod):
         if self.order == "input":
             begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
             return begins.expand(1, len(begins), -1)
+        if not self.together_in(seq.layer):
+            return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
         if self.order == "canonical":
             nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:

@@ -37,6 +37,7 @@ from ragbias.methods.siw import SIW
 from ragbias.methods.structured_prompting import StructuredPrompting
 
 GROUP = "ragbias.methods"
+DEFAULT_METHOD = "pine"  # where none is named: in classes, integrations and commands alike
 DECLARED = ("acts_on", "cost", "source")  # what every method says of itself, beside its name
 METHODS: dict[str, type[Method]] = {
     method.name: method

@@ -28,6 +28,10 @@ class SegmentMethod(AttentionMethod):
     needs_documents = True
     sees_others: bool = False
 
+    def together_in(self, layer: int) -> bool:
+        """Whether a document sees the other documents in this layer."""
+        return self.sees_others
+
     @property
     def follows_query(self) -> bool:
         """Whether the positions of the documents differ between the tokens after them, or between heads."""
@@ -91,7 +95,7 @@ class SegmentMethod(AttentionMethod):
         positions = starts[0].diagonal().tolist()
         groups = []
         for i, span in enumerate(seq.spans):
-            seen = [j for j in range(len(seq.spans)) if j != i and self.sees_others] + [i]
+            seen = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
             groups.append(
                 attention.Group(
                     queries=span,

@@ -71,6 +71,16 @@ def test_the_best_two_channels_are_measured_together_and_one_is_chosen(tmp_path,
     assert str(pairs[0]["channel"]) in told or str(tuple(pairs[0]["channel"])) in told
 
 
+def test_a_calibration_computes_in_the_dtype_that_is_asked_for(tmp_path):
+    found = {}
+    for dtype in ("float32", "bfloat16"):
+        settings = CalibrationSettings("tiny", **SMALL, dtype=dtype)
+        found[dtype] = calibrate.calibrate(settings, tmp_path / f"{dtype}.json").measured
+        assert found[dtype]["settings"]["dtype"] == dtype
+    plain = [found[dtype]["choice"]["plain"]["loss"] for dtype in found]
+    assert plain[0] != plain[1] and plain[0] == pytest.approx(plain[1], rel=0.05)
+
+
 def test_without_validation_the_first_channel_of_the_search_is_taken(tmp_path):
     settings = CalibrationSettings("tiny", **SMALL, variant="paper", without=("validation", "smoothness"))
     profile = calibrate.calibrate(settings, tmp_path / "p.json")
@@ -83,6 +93,7 @@ def test_without_validation_the_first_channel_of_the_search_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ({"dtype": "int8"}, "dtype='int8'; expected one of 'auto', 'float32'"),
         ({"variant": "draft"}, "variant='draft'; expected one of 'released', 'paper'"),
         ({"without": ("noise",)}, "without='noise'; expected one of 'monotonicity', 'smoothness', 'validation'"),
     ],

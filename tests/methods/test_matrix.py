@@ -37,6 +37,7 @@ NEVER_NEUTRAL = False
 ENTRIES = {
     "pine": Entry(Pine(), None, True),
     "pine, input order": Entry(Pine(order="input"), None, True),
+    "pine, together in two layers": Entry(Pine(from_layer=1, to_layer=2), None, True),
     "rotor": Entry(RoToR(), None, True),
     "pcw": Entry(ParallelContextWindows(), None, True),
     "nia": Entry(NoInterDocumentAttention(), None, True),

@@ -132,6 +132,8 @@ def test_document_attention_equals_the_models_own_attention_weights():
         lambda: PermutationVote(samples=0),
         lambda: PermutationVote(seed=-1),
         lambda: Pine(order="random"),
+        lambda: Pine(from_layer=0.5),
+        lambda: Pine(to_layer=True),
         lambda: ChannelScaling(-1, 0.0, layers=None),
         lambda: ChannelScaling((3, 3), 0.0, layers=None),
         lambda: ChannelScaling((3, 4.0), 0.0, layers=None),
@@ -183,6 +185,9 @@ def test_a_composition_is_the_same_in_any_order():
         Pine(layers=(None, 2)),
         Pine(layers="ab"),
         Pine(layers=()),
+        Pine(from_layer=4),
+        Pine(to_layer=4),
+        Pine(from_layer=2, to_layer=1),
         MsPoE(layers=0),
         PositionInterpolation([1.0, 2.0]),
         PositionInterpolation(()),
@@ -196,7 +201,7 @@ def test_a_composition_is_the_same_in_any_order():
     ],
 )
 def test_parameters_that_do_not_fit_the_model_are_refused(llama, method):
-    with pytest.raises(MethodError, match="layers|channel"), ragbias.debias(llama, method, [(3, 5), (5, 9)]):
+    with pytest.raises(MethodError, match="layer|channel"), ragbias.debias(llama, method, [(3, 5), (5, 9)]):
         pass
 
 

@@ -43,6 +43,14 @@ def tied(ids):
 CASES = {
     "pine-input": (lambda: methods.Pine(order="input"), lambda s: by_view(slow.pine_at_input_positions(s))),
     "pine-canonical": (lambda: methods.Pine(order="canonical"), lambda s: by_view(slow.pine_in_canonical_order(s))),
+    "pine-canonical-middle": (
+        lambda: methods.Pine(order="canonical", from_layer=1, to_layer=2),
+        partial(slow.pine_in_canonical_order_with_documents_alone, first=1, last=2),
+    ),
+    "pine-canonical-late": (
+        lambda: methods.Pine(order="canonical", from_layer=2),
+        partial(slow.pine_in_canonical_order_with_documents_alone, first=2, last=9),
+    ),
     "rotor": (lambda: methods.RoToR(), lambda s: by_view(slow.rotor(s))),
     "rotor-key": (lambda: methods.RoToR(key=tied), lambda s: by_view(slow.rotor(s, tied))),
     "pcw": (lambda: methods.ParallelContextWindows(), lambda s: by_view(slow.parallel_windows(s))),

@@ -40,7 +40,7 @@ class RagBiasModel(BaseModel):
 
     model_id: str = "tiny"
     """A hub name, a path, or ``"tiny"`` for the embedded model."""
-    debias: Any = "pine"
+    debias: Any = methods.DEFAULT_METHOD
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
     max_tokens: int = Field(default=256, ge=1)
     """The most tokens an answer may have. ``max_new_tokens`` is the same."""

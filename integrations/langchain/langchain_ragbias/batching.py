@@ -7,12 +7,15 @@ cache knew the answer, or there was an error), the requests are answered togethe
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ragbias.generation.report import Generation
@@ -22,6 +25,8 @@ SECONDS_TO_END = 2.0  # for runs that are left; then they go on unheard
 T = TypeVar("T")
 Answerer = Callable[..., list[Generation]]
 """Called with the requests, their settings and the event that cancels them."""
+Ended = SimpleQueue[BaseException | None]
+"""Gets what ended the runs of a batch: nothing, if each has its result or error."""
 
 
 class PaddedBatch:
@@ -140,17 +145,34 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         else:
             _settle(future, result)
 
+    def conduct(
+        calls: Sequence[Callable[[], None]], batch: PaddedBatch, futures: Sequence[Future[T]], ended: Ended
+    ) -> None:
+        try:
+            for call in calls:
+                # no pool: the end of a program waits for a pool's threads
+                threading.Thread(target=call, daemon=True, name="ragbias-run").start()
+            wait(futures)
+        except BaseException as error:  # no thread can be started, say
+            batch.cancel()
+            ended.put(error)
+        else:
+            ended.put(None)
+
     results: list[T | BaseException] = []
     for group, batch in _batches(runs, size, answer):
-        started: list[Future[T]] = []
-        with _cancelled_if_left(batch, started):
-            for run in group:
-                started.append(Future())
-                arguments = (perform, run, batch, started[-1])
-                # no pool: the end of a program waits for a pool's threads
-                threading.Thread(target=copy_context().run, args=arguments, daemon=True, name="ragbias-run").start()
-            wait(started)
-        results += [future.exception() or future.result() for future in started]
+        futures: list[Future[T]] = [Future() for _ in group]
+        calls = [
+            partial(copy_context().run, perform, run, batch, future) for run, future in zip(group, futures, strict=True)
+        ]
+        ended: Ended = SimpleQueue()
+        with _cancelled_if_left(batch, ended):
+            # Ctrl-C inside of Thread or wait, which are Python, can end as a RuntimeError, or be lost
+            _thread.start_new_thread(conduct, (calls, batch, futures, ended))
+            error = ended.get()
+        if error:
+            raise error
+        results += [future.exception() or future.result() for future in futures]
     return results
 
 
@@ -171,13 +193,15 @@ async def arun_batched(
 
 
 @contextmanager
-def _cancelled_if_left(batch: PaddedBatch, started: Sequence[Future[Any]] = ()) -> Iterator[None]:
+def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
     """Cancel the batch if it is left by an error, by Ctrl-C say, and wait a little for its runs to end."""
     try:
         yield
     except BaseException:
         batch.cancel()
-        wait(started, SECONDS_TO_END)
+        if ended:
+            with suppress(Empty):
+                ended.get(timeout=SECONDS_TO_END)
         raise
 
 

@@ -155,6 +155,9 @@ class BenchConfiguration(BaseModel):
         seeds: each draws the cases anew, for tasks that draw.
         limit: of questions, for tasks that set none themselves.
         batch_size: cases that run together.
+        invariant_once: whether a method that is invariant is asked in one order of the same documents that run
+            together, and that record copied to the others: its flips and gaps are then 0 because it is taken for
+            invariant, not because they were measured.
         dtype: as ``from_pretrained`` takes it.
         workers: actors of the engine ``ray``, each with a model.
         cost: whether time and memory are measured at the end.
@@ -170,6 +173,7 @@ class BenchConfiguration(BaseModel):
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
     limit: Limit | None = None
     batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8
+    invariant_once: StrictBool = False
     dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
     workers: Annotated[StrictInt, _within(bounds.WORKERS)] = 2

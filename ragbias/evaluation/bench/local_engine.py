@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -14,7 +14,7 @@ from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
-from ragbias.evaluation.tasks.task import Answer, Case
+from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.report import Report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
@@ -47,28 +47,48 @@ def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
     for label, method in unit.methods.items():
         answers: list[Answer] = []
         golds: list[GoldScore] = []
+        sources = unit.sources(method)
+        asked = list(dict.fromkeys(sources))
+        cases = [unit.cases[index] for index in asked]
         begin = time.perf_counter()
         try:
             if ACCURACY in unit.measures:
-                answers = unit.task.answers(lm, unit.cases, method, unit.batch_size)
-            seconds = (time.perf_counter() - begin) / len(unit.cases)
+                answers = unit.task.answers(lm, cases, method, unit.batch_size)
+            seconds = (time.perf_counter() - begin) / len(cases)
             if LOGPROB in unit.measures:
-                plain = plain or _golds(unit, lm, NoMethod())
-                golds = plain if method == NoMethod() else _golds(unit, lm, method)
+                plain = plain or _golds(unit.task, unit.cases, lm, NoMethod())
+                golds = plain if method == NoMethod() else _golds(unit.task, cases, lm, method)
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error
-        yield [_record(unit, label, seconds, *each) for each in zip_longest(unit.cases, answers, golds, plain)]
+        given = dict(zip(asked, zip_longest(answers, golds), strict=True))
+        yield [
+            _record(unit, label, seconds, index, source, *given[source], plain[index] if golds else None)
+            for index, source in enumerate(sources)
+        ]
 
 
-def _golds(unit: Unit, lm: DebiasedLM, method: Method) -> list[GoldScore]:
-    return [gold_score(lm, unit.task, case, method) for case in unit.cases]
+def _golds(task: Task, cases: Sequence[Case], lm: DebiasedLM, method: Method) -> list[GoldScore]:
+    return [gold_score(lm, task, case, method) for case in cases]
 
 
 def _record(
-    unit: Unit, label: str, seconds: float, case: Case, given: Answer | None, gold: GoldScore | None, plain: GoldScore
+    unit: Unit,
+    label: str,
+    seconds: float,
+    index: int,
+    source: int,
+    given: Answer | None,
+    gold: GoldScore | None,
+    plain: GoldScore | None,
 ) -> Record:
-    """The record of a case with its answer, the probability of its gold answer, or both."""
+    """The record of a case, ``index``, with its answer, the probability of its gold answer, or both.
+
+    Args:
+        source: the case that was asked for it.
+        plain: the probability with the plain model, which ``gold`` is compared with.
+    """
+    case, asked = unit.cases[index], unit.cases[source]
     answer = given or (gold.answer if gold else None)
     assert answer is not None  # a unit measures something
     record = Record(
@@ -89,10 +109,11 @@ def _record(
         seconds=seconds,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
-        shown=_shown(case, answer.report, unit.methods[label]),
+        shown=_shown(asked, answer.report, unit.methods[label]),
         shorten=case.shorten,
+        copied=index != source,
     )
-    if gold is None:
+    if gold is None or plain is None:
         return record
     return replace(
         record,

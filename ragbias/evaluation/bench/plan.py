@@ -25,6 +25,7 @@ class Unit:
         methods: by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
         noise: whether a case is asked again, alone, to see how much answers differ in the same order.
+        invariant_once: as the setting of this name.
     """
 
     model: str
@@ -34,6 +35,15 @@ class Unit:
     batch_size: int
     measures: tuple[str, ...] = (ACCURACY,)
     noise: bool = False
+    invariant_once: bool = False
+
+    def sources(self, method: Method) -> list[int]:
+        """For each case the index of the one that is asked for it: itself, or the first with the same documents."""
+        if not (self.invariant_once and method.invariant):
+            return list(range(len(self.cases)))
+        first: dict[tuple[object, ...], int] = {}
+        same = ((case.question, case.seed, *sorted(case.documents)) for case in self.cases)
+        return [first.setdefault(documents, index) for index, documents in enumerate(same)]
 
     def keys(self, label: str) -> list[Key]:
         """The keys of the records that one method gives."""
@@ -64,6 +74,7 @@ class Plan:
     tasks: tuple[tuple[Task, ...], ...]
     batch_size: int
     measures: tuple[str, ...] = (ACCURACY,)
+    invariant_once: bool = False
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
@@ -92,14 +103,22 @@ class Plan:
                     raise RunError(
                         f"method {label!r} needs documents and task {HARNESS_TASK!r} has none; leave out one of them"
                     )
-        return cls(methods, tasks, settings.batch_size, settings.measure)
+        return cls(methods, tasks, settings.batch_size, settings.measure, settings.invariant_once)
 
     def units(self) -> Iterator[Unit]:
         """Every unit, in order; reads the data anew, so that not all of it is in memory at once."""
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
                 while batch := tuple(islice(cases, self.batch_size)):
-                    yield Unit(model, task, batch, methods, self.batch_size, self.measures)
+                    yield Unit(
+                        model,
+                        task,
+                        batch,
+                        methods,
+                        self.batch_size,
+                        self.measures,
+                        invariant_once=self.invariant_once,
+                    )
             for task, cases in self._by_seed() if ACCURACY in self.measures else ():
                 for case in _first_cases(cases):
                     yield Unit(model, task, (case,), methods, 1, noise=True)

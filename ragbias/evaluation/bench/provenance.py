@@ -30,6 +30,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
             "limit": settings.limit,
             "measure": settings.measure,
             "batch_size": settings.batch_size,
+            **({"invariant_once": True} if settings.invariant_once else {}),
             "dtype": settings.dtype,
             "device": "cuda" if on_gpu else "cpu",
             **versions(),

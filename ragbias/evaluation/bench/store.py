@@ -13,7 +13,7 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, read_about
+from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, packed, read_about
 from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"
@@ -85,7 +85,7 @@ class Store:
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
-            if changed := _changes(before["decides"], about["decides"]):
+            if changed := changes(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
         else:
             self.write(SETTINGS, about)
@@ -115,9 +115,15 @@ def holds_records(folder: Path) -> bool:
 
 
 def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` where a folder for results is a file, or holds something else than a run."""
+    """Raise ``RunError`` where a folder for results is a file, or holds something else than a run to go on with."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
+    for path in (packed(folder, ROWS), packed(folder, NOISE)):
+        if path.exists():
+            raise RunError(
+                f"{folder} holds {path.name}, answers that are packed and not added to; give a new folder, or unpack "
+                "it with gunzip first"
+            )
     if folder.is_dir() and not (folder / SETTINGS).exists():
         others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
         if others:
@@ -128,7 +134,8 @@ def refuse_other_contents(folder: Path) -> None:
             raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not the same, in words."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})

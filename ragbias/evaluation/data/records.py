@@ -1,8 +1,10 @@
-"""Records of a bench's answers: what ``rows.jsonl`` and ``noise.jsonl`` hold."""
+"""Records of a bench's answers: what ``rows.jsonl`` and ``noise.jsonl`` hold, gzipped (``.gz``) or not."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError  # noqa: E4
 
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
+PACKED = ".gz"  # ends the name of a file of records that is compressed
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Record:
         kl: KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the most probable token after the prompt is the plain model's.
         shorten: words that each passage was cut to, around the answer; None: passages are whole.
+        copied: whether an invariant method was not asked, and this is what it said to the same documents in another
+            order (setting ``invariant_once``).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -76,6 +81,7 @@ class Record:
     kl: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     agrees: bool | None = None
     shorten: Count | None = None
+    copied: bool = False
 
     @property
     def key(self) -> Key:
@@ -98,10 +104,11 @@ def read_records(path: Path) -> list[Record]:
 
     Raises:
         DataError: a line is no record, or two are of one case and differ; names file and lines.
+        DataError: the gzip stream is broken.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
-    raw = path.read_bytes()
+    raw = _unpacked(path) if path.suffix == PACKED else path.read_bytes()
     whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
     found: dict[Key, tuple[int, Record]] = {}
     for number, line in enumerate(whole, start=1):
@@ -114,6 +121,15 @@ def read_records(path: Path) -> list[Record]:
                     f"method {record.method!r} and case {record.id!r}, which differ; drop the wrong one"
                 )
     return [record for _, record in found.values()]
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        if raw := path.read_bytes():
+            return gzip.decompress(raw)
+        raise EOFError("it is empty")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged, no whole gzip file: {error}; put the file back") from error
 
 
 def _record(path: Path, number: int, line: bytes) -> Record:

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
-from ragbias.errors import DataError
+from ragbias.errors import DataError, RunError
+from ragbias.evaluation.data.records import PACKED
 from ragbias.evaluation.extras import required
 from ragbias.evaluation.validation import complaints
 from ragbias.files import irregular
@@ -38,6 +39,23 @@ class _About(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     decides: _Decides
+
+
+def packed(folder: Path, name: str) -> Path:
+    """Where a file of records (``ROWS``, ``NOISE``) lies compressed, in the folder of a run that is kept."""
+    return folder / f"{name}{PACKED}"
+
+
+def records_file(folder: Path, name: str) -> Path | None:
+    """The file of records of this name, as the bench writes it or compressed; None: there is neither.
+
+    Raises:
+        RunError: there are both.
+    """
+    found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
+    if len(found) > 1:
+        raise RunError(f"{folder} holds both {name} and {name}{PACKED}; remove the one that is out of date")
+    return found[0] if found else None
 
 
 _Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]

@@ -23,8 +23,8 @@ from ragbias.errors import RunError
 from ragbias.evaluation.demo.notes import NotesQA, notes
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import curve_figures
-from ragbias.evaluation.measures.gold_probability import NATS, minus_plain
+from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
+from ragbias.evaluation.measures.gold_probability import NATS
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread

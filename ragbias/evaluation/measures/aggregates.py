@@ -16,7 +16,14 @@ from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import Estimate, curve_figures, differences, share, weighted_share
+from ragbias.evaluation.measures.estimates import (
+    Estimate,
+    curve_figures,
+    differences,
+    minus_plain,
+    share,
+    weighted_share,
+)
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
@@ -48,7 +55,8 @@ def summarise(
         from 0, as in the records. ``kendall_tau`` is how much the orders agree in which the model saw the same
         documents: with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other
         methods. ``measures`` of a result says which of accuracy and the gold answer's log-probability were measured;
-        a method's figures of the latter are in its ``logprob``, see ``gold_probability.gold_figures``.
+        a method's figures of the latter are in its ``logprob``, see ``gold_probability.gold_figures``. For both,
+        ``minus_plain`` compares a method with ``none``, see ``estimates.minus_plain``.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -94,6 +102,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             "rows": len(own),
             **_accuracy(scores[label]),
             "difference": _difference(label, scores),
+            "minus_plain": minus_plain(scores[label], scores[REFERENCE], 1) if REFERENCE in scores else None,
             **_consistency(own, again.get(label, [])),
             "logprob": gold_figures(own, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
             "kendall_tau": share(per_question.order_agreement(own)),
@@ -111,7 +120,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
         "measures": list(measured),
         "positions": sorted({position for each in asked for position in each.positions if position >= 0}),
         "methods": methods,
-        "notes": [*_notes(methods, asked), *_shortened(records)],
+        "notes": [*_notes(methods, asked), *_shortened(records), *_copied(records)],
     }
 
 
@@ -199,6 +208,16 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
+
+
+def _copied(records: Sequence[Record]) -> list[str]:
+    labels = sorted({each.method for each in records if each.copied})
+    if not labels:
+        return []
+    return [
+        f"Asked in one order of the same documents, and copied to the others: {', '.join(labels)}. "
+        "That these methods are invariant is taken for granted here, not measured."
+    ]
 
 
 def _shortened(records: Sequence[Record]) -> list[str]:

@@ -14,6 +14,13 @@ from ragbias.evaluation.measures import bootstrap
 from ragbias.evaluation.measures.bootstrap import FEWEST, LIKE, SHARE, Figures, Interval, Scores
 
 Estimate: TypeAlias = list[float | None]
+MINUS_PLAIN: Figures = {
+    "mean": ("mean", "mean"),
+    "worst": ("mean", "worst"),
+    "best": ("mean", "best"),
+    "worst_to_worst": ("worst", "worst"),
+    "gap": ("gap", "gap"),
+}
 ENDS = ("worst", "best", "gap")  # what there is of several positions only
 
 
@@ -51,6 +58,25 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
         return {name: estimate(interval) for name, interval in found.items()}
     ours, theirs = bootstrap.point(first.values), bootstrap.point(second.values)
     return {name: alone((getattr(ours, of) - getattr(theirs, minus))[0]) for name, (of, minus) in figures.items()}
+
+
+def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
+    """The differences of a method to the plain model; ``None`` where the two have nothing in common.
+
+    Args:
+        most: the most that two scores may differ: 1 for accuracies.
+
+    Returns:
+        ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean over
+        positions, its worst and its best one; ``worst_to_worst`` and ``gap`` are differences of like figures;
+        ``by_position`` is the method at each position minus the plain mean.
+    """
+    found = differences(own, plain, MINUS_PLAIN, most)
+    if found is None:
+        return None
+    several = len(own.in_common(plain)[0].positions) > 1
+    like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
+    return {**like, "by_position": relative(own, plain)}
 
 
 def relative(own: Scores, reference: Scores) -> dict[str, Estimate]:

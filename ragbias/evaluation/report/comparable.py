@@ -10,6 +10,7 @@ from ragbias.errors import RunError
 
 OTHER_PROMPTS = (
     "indices",
+    "chat",
     "shorten",
     "explain",
     "letters",

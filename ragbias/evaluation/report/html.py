@@ -85,9 +85,9 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
         reading=[
             *(READING if _measured(summary, ACCURACY) else READING[:2]),
             *(
-                [f"{tables.LOGPROB_LEGEND[0].upper()}{tables.LOGPROB_LEGEND[1:]}"]
-                if _measured(summary, LOGPROB)
-                else []
+                f"{legend[0].upper()}{legend[1:]}"
+                for measure, legend in tables.LEGENDS.items()
+                if _measured(summary, measure)
             ),
             *([f"Order: {tables.ORDER_LEGEND}"] if any(map(tables.reorders, summary["results"])) else []),
             *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else []),

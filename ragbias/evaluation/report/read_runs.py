@@ -9,7 +9,7 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record, read_records
-from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, read_about, read_costs
+from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
 from ragbias.evaluation.measures.aggregates import Setting, setting_of, summarise
 from ragbias.evaluation.report.comparable import differences
 
@@ -31,20 +31,21 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder.
+    """Read a run's folder, its answers compressed or not.
 
     Raises:
-        RunError: no folder of a run, or nothing is answered yet.
+        RunError: no folder of a run, nothing is answered yet, or answers are there both compressed and not.
         DataError: a file in it is of another format.
     """
     if not folder.is_dir():
         raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
-    if not (folder / ROWS).is_file():
-        raise RunError(f"{folder} holds no {ROWS}; expected the --out folder of a bench")
-    records = read_records(folder / ROWS)
+    rows, again = records_file(folder, ROWS), records_file(folder, NOISE)
+    if rows is None:
+        raise RunError(f"{folder} holds no {ROWS} or {packed(folder, ROWS).name}; expected the --out folder of a bench")
+    records = read_records(rows)
     if not records:
-        raise RunError(f"{folder / ROWS} holds no answers yet; run the bench again, it goes on where it stopped")
-    noise = read_records(folder / NOISE) if (folder / NOISE).is_file() else []
+        raise RunError(f"{rows} holds no answers yet; run the bench again, it goes on where it stopped")
+    noise = read_records(again) if again else []
     return Run(folder, records, noise, read_costs(folder), read_about(folder))
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
@@ -20,16 +20,47 @@ from ragbias.evaluation.report.plain_text import no_formula, printable
 
 NOTHING = "-"
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
-LOGPROB_LEGEND = (
-    "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over its "
-    "tokens, of several gold answers the most probable one's; mean - none, mean - none's worst, mean - none's best: "
-    "the method's mean over positions minus the plain model's mean, worst and best position, paired by question; "
+AGAINST_PLAIN = (
+    f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
+    "minus the plain model's mean, worst and best position, paired by question"
+)
+LEGENDS = {
+    ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
+    f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: the same when "
+    "nothing is changed.",
+    LOGPROB: "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over "
+    f"its tokens, of several gold answers the most probable one's; {AGAINST_PLAIN}; "
     "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
     "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
-    "probable."
-)
+    "probable.",
+}
 BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
+OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
+    ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
+    LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
+}
+INTERVAL = f"{LEVEL}%"
+IN_TERMINAL = {  # by measure: headings, each with that of the whole table
+    ACCURACY: {
+        "worst": "worst",
+        INTERVAL: INTERVAL,
+        "mean": "mean",
+        "gap": "gap",
+        f"vs {REFERENCE}": f"worst - {REFERENCE}",
+        "flips": "flips",
+        "noise": "noise",
+    },
+    LOGPROB: {
+        "worst": "worst",
+        "mean": "mean",
+        "gap": "gap",
+        f"vs {REFERENCE}": f"mean - {REFERENCE}",
+        INTERVAL: INTERVAL,
+        "KL": "KL",
+        "agree": "agree",
+    },
+}
 ORDER_LEGEND = (
     "how alike the orders are in which a method shows the same documents when they come in different orders (Kendall's "
     "tau): 1 always the same, 0 unrelated, -1 reversed. The plain model (none) is shown them as they come, so its "
@@ -41,6 +72,14 @@ JUDGE_FIGURES = {
     "accuracy_preferred_first": "right, better one first",
     "accuracy_preferred_second": "right, better one second",
 }
+
+Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
+
+
+class Written(Protocol):
+    """How a table shows a figure."""
+
+    def __call__(self, figure: Figure, form: str = ".2f", prefix: str = "") -> str: ...
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
@@ -60,9 +99,10 @@ def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[
     return sorted(result["methods"].items(), key=rank)
 
 
-def title(result: Mapping[str, Any]) -> str:
+def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
     documents = f"{result['documents']} documents" if result["documents"] else "no documents"
-    return f"{result['task']}, {documents}, model {result['model']}"
+    what = "" if measure == ACCURACY else f": {LOGPROB_TITLE}"
+    return f"{result['task']}, {documents}, model {result['model']}{what}"
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
@@ -94,81 +134,72 @@ def sections(result: Mapping[str, Any]) -> list[str]:
     return [section for section in SECTIONS if section in asked]
 
 
-def headings(result: Mapping[str, Any]) -> list[str]:
-    label, method = ranked(result)[0]
-    return list(_cells(result, label, method, True))
+def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
+    """Of the table of a measure; None: the first of the result's."""
+    return list(_rows(result, measure, with_interval)[0])
 
 
-def lines(result: Mapping[str, Any]) -> list[list[str]]:
-    """Cells for ``headings``, with intervals."""
-    return [list(_cells(result, label, method, True).values()) for label, method in ranked(result)]
+def lines(result: Mapping[str, Any], measure: str | None = None, written: Written | None = None) -> list[list[str]]:
+    """Cells for ``headings``, the figures as ``written`` shows them; None: ``with_interval``."""
+    return [list(cells.values()) for cells in _rows(result, measure, written or with_interval)]
 
 
-def _cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> dict[str, str]:
-    """A method's row, by heading; the headings are the same for all methods of a result."""
-    cells = {"method": label}
-    for name in ("worst", "mean", "gap"):
-        cells[name] = with_interval(method[name], intervals)
-    difference = method["difference"] or {}
-    for name in ("worst", "mean"):
-        cells[f"{name} - {REFERENCE}"] = with_interval(difference.get(name), intervals, "+.2f")
-    for heading, name in {"flips": "flip_rate", "noise": "noise_floor"}.items():
-        cells[heading] = with_interval(method[name], intervals, ".0%")
-    if reorders(result):
-        cells["order"] = with_interval(method["kendall_tau"], intervals)
-    if kind := cost_kind(result):
-        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), intervals, prefix="x")
-    if "judge" in method:
-        for section in sections(result):
-            cells[section] = with_interval(method["judge"]["sections"].get(section), intervals)
-        cells["no verdict"] = f"{method['judge']['undecided']:.0%}"
-        for name, heading in JUDGE_FIGURES.items():
-            cells[heading] = with_interval(method["judge"][name], intervals)
-    return cells
-
-
-def logprob_headings(result: Mapping[str, Any]) -> list[str]:
-    label, method = ranked(result, LOGPROB)[0]
-    return list(_logprob_cells(result, label, method, True))
-
-
-def logprob_lines(result: Mapping[str, Any]) -> list[list[str]]:
-    """Cells for ``logprob_headings``, with intervals."""
+def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> list[dict[str, str]]:
+    """The row of each method, by heading; the headings are the same for all methods of a result."""
+    measure = measure or result["measures"][0]
     return [
-        list(_logprob_cells(result, label, method, True).values())
-        for label, method in ranked(result, LOGPROB)
-        if method["logprob"]
+        _cells(result, label, measure, written)
+        for label, method in ranked(result, measure)
+        if measure == ACCURACY or method[measure]
     ]
 
 
-def _logprob_cells(result: Mapping[str, Any], label: str, method: Mapping[str, Any], intervals: bool) -> dict[str, str]:
-    figures = method["logprob"]
-    cells = {"method": label}
-    for name in ("worst", "mean", "gap"):
-        cells[name] = with_interval(figures[name], intervals)
+def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written) -> dict[str, str]:
+    method = result["methods"][label]
+    figures = method if measure == ACCURACY else method[measure]
+    cells = {"method": label, **{name: written(figures[name]) for name in ("worst", "mean", "gap")}}
+    if measure == ACCURACY:
+        cells[f"worst - {REFERENCE}"] = written((method["difference"] or {}).get("worst"), "+.2f")
     minus = (figures["minus_plain"] or {}) if label != REFERENCE else {}
-    cells[f"mean - {REFERENCE}"] = with_interval(minus.get("mean"), intervals, "+.2f")
+    cells[f"mean - {REFERENCE}"] = written(minus.get("mean"), "+.2f")
     for name in ("worst", "best"):
-        cells[f"mean - {REFERENCE}'s {name}"] = with_interval(minus.get(name), intervals, "+.2f")
-    cells["spread"] = with_interval(figures["spread"], intervals)
-    cells["KL"] = with_interval(figures["kl"], intervals)
-    cells["agree"] = with_interval(figures["agreement"], intervals, ".0%")
+        cells[f"mean - {REFERENCE}'s {name}"] = written(minus.get(name), "+.2f")
+    for name, (heading, form) in OTHER_FIGURES[measure].items():
+        cells[heading] = written(figures[name], form)
+    if measure == ACCURACY and reorders(result):
+        cells["order"] = written(method["kendall_tau"])
     if kind := cost_kind(result):
-        cells[COST_HEADINGS[kind]] = with_interval(cost_of(result, label), intervals, prefix="x")
+        cells[COST_HEADINGS[kind]] = written(cost_of(result, label), prefix="x")
+    if measure == ACCURACY and "judge" in method:
+        for section in sections(result):
+            cells[section] = written(method["judge"]["sections"].get(section))
+        cells["no verdict"] = written([method["judge"]["undecided"], None, None], ".0%")
+        for name, heading in JUDGE_FIGURES.items():
+            cells[heading] = written(method["judge"][name])
     return cells
 
 
-def with_interval(
-    figure: Sequence[float | None] | None, interval: bool = True, form: str = ".2f", prefix: str = ""
-) -> str:
-    """``0.71 (0.62 to 0.79)``; without the interval where there is none or none is wanted."""
-    if not figure or figure[0] is None:
-        return NOTHING
-    estimate, low, high = (None if value is None else prefix + _written(value, form) for value in figure)
-    return f"{estimate} ({low} to {high})" if interval and low is not None and high is not None else str(estimate)
+def estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
+    """``0.71``."""
+    return NOTHING if not figure or figure[0] is None else prefix + _number(figure[0], form)
 
 
-def _written(value: float, form: str) -> str:
+def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
+    """``0.71 (0.62 to 0.79)``; the estimate alone where there is no interval."""
+    written = estimate(figure, form, prefix)
+    return written if not figure or None in figure else f"{written} ({_ends(figure, form, prefix)})"
+
+
+def only_with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
+    """As ``with_interval``, but nothing where there is no interval."""
+    return NOTHING if not figure or None in figure else with_interval(figure, form, prefix)
+
+
+def _ends(figure: Sequence[float | None], form: str, prefix: str = "", between: str = " to ") -> str:
+    return between.join(prefix + _number(value, form) for value in figure[1:] if value is not None)
+
+
+def _number(value: float, form: str) -> str:
     """Without the minus of a number that is rounded to zero."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
@@ -176,39 +207,30 @@ def _written(value: float, form: str) -> str:
 
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
     """For a terminal of 80 columns, one for each measure."""
-    made = {ACCURACY: as_table, LOGPROB: as_logprob_table}
-    return [made[measure](result) for measure in result["measures"]]
+    return [as_table(result, measure) for measure in result["measures"]]
 
 
-def as_logprob_table(result: Mapping[str, Any]) -> Table:
-    """For a terminal of 80 columns: an interval for the difference to the plain model's mean only."""
-    against = f"mean - {REFERENCE}"
-    optional = [heading for heading in logprob_headings(result) if heading in COST_HEADINGS.values()]
-    shown = ["KL", "agree", *optional]
-    head = ["method", "worst", "mean", "gap", f"vs {REFERENCE}", f"{LEVEL}%", *shown]
-    table = plain_table(f"{title(result)}: {LOGPROB_TITLE}", *head)
-    for label, method in ranked(result, LOGPROB):
-        if method["logprob"]:
-            cells = _logprob_cells(result, label, method, False)
-            _, low, high = (method["logprob"]["minus_plain"] or {}).get("mean") or (None, None, None)
-            interval = NOTHING if low is None or label == REFERENCE else f"{low:+.2f} {high:+.2f}"
-            row = (label, *(cells[name] for name in ("worst", "mean", "gap", against)), interval)
-            table.add_row(*map(Text, (*row, *(cells[heading] for heading in shown))))
+def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
+    """For a terminal of 80 columns: an interval for one figure only, and no judge's figures."""
+    measure = measure or result["measures"][0]
+    rows = _rows(result, measure, estimate)
+    optional = [heading for heading in rows[0] if heading in ("order", *COST_HEADINGS.values())]
+    shown = {**IN_TERMINAL[measure], **{heading: heading for heading in optional}}
+    table = plain_table(title(result, measure), "method", *shown)
+    for cells in rows:
+        cells[INTERVAL] = _narrow_interval(result, cells["method"], measure)
+        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown.values()))))
     return table
 
 
-def as_table(result: Mapping[str, Any]) -> Table:
-    """For a terminal of 80 columns: an interval for the worst position only, and no judge's figures."""
-    optional = [heading for heading in headings(result) if heading in ("order", *COST_HEADINGS.values())]
-    shown = ["mean", "gap", f"worst - {REFERENCE}", "flips", "noise", *optional]
-    head = ["method", "worst", f"{LEVEL}%", "mean", "gap", f"vs {REFERENCE}", "flips", "noise", *optional]
-    table = plain_table(title(result), *head)
-    for label, method in ranked(result):
-        cells = _cells(result, label, method, False)
-        low, high = method["worst"][1:] if method["worst"] else (None, None)
-        interval = NOTHING if low is None else f"{low:.2f}-{high:.2f}".replace("0.", ".")
-        table.add_row(*map(Text, (label, cells["worst"], interval, *(cells[heading] for heading in shown))))
-    return table
+def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str:
+    """That of the worst position's accuracy, or of the log-probability's difference to the plain mean."""
+    method = result["methods"][label]
+    if measure == ACCURACY:
+        figure = method["worst"]
+        return _ends(figure, ".2f", between="-").replace("0.", ".") if figure and None not in figure else NOTHING
+    figure = (method[measure]["minus_plain"] or {}).get("mean") if label != REFERENCE else None
+    return _ends(figure, "+.2f", between=" ") if figure and None not in figure else NOTHING
 
 
 def as_judge_table(result: Mapping[str, Any]) -> Table:
@@ -224,9 +246,8 @@ def as_section_table(result: Mapping[str, Any]) -> Table:
 def _chosen(result: Mapping[str, Any], shown: Sequence[str]) -> Table:
     """A table of the cells with these headings, without intervals."""
     table = plain_table(title(result), "method", *shown, wrap=True)
-    for label, method in ranked(result):
-        cells = _cells(result, label, method, False)
-        table.add_row(*map(Text, (label, *(cells[heading] for heading in shown))))
+    for cells in _rows(result, ACCURACY, estimate):
+        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown))))
     return table
 
 
@@ -234,9 +255,9 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
     """One table for each result, with intervals, and the notes below it."""
     parts = []
     for result in summary["results"]:
-        notes = "".join(f"- {_in_markdown(note)}\n" for note in result["notes"])
+        notes = "".join(f"- {in_markdown(note)}\n" for note in result["notes"])
         written = "\n".join(
-            f"### {_in_markdown(name)}\n\n{_markdown_table(head, body)}\n" for name, head, body in grids(result)
+            f"### {in_markdown(name)}\n\n{markdown_table(head, body)}\n" for name, head, body in grids(result)
         )
         parts.append(written + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
@@ -244,19 +265,17 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
     """Title, headings and lines of the table of each measure."""
-    made = {
-        ACCURACY: lambda: (title(result), headings(result), lines(result)),
-        LOGPROB: lambda: (f"{title(result)}: {LOGPROB_TITLE}", logprob_headings(result), logprob_lines(result)),
-    }
-    return [made[measure]() for measure in result["measures"]]
+    return [
+        (title(result, measure), headings(result, measure), lines(result, measure)) for measure in result["measures"]
+    ]
 
 
-def _markdown_table(head: list[str], body: list[list[str]]) -> str:
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     rows = [head, ["---"] + ["---:"] * (len(head) - 1), *body]
-    return "\n".join(f"| {' | '.join(_in_markdown(cell) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(in_markdown(cell) for cell in row)} |" for row in rows)
 
 
-def _in_markdown(text: str) -> str:
+def in_markdown(text: str) -> str:
     """One line that no name can break out of."""
     text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":
@@ -295,6 +314,8 @@ def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -
     row |= _columns("kendall_tau", method["kendall_tau"])
     for name, figure in (method["difference"] or {}).items():
         row |= _columns(f"{name}_minus_{REFERENCE}", figure)
+    for name in ("worst", "best"):
+        row |= _columns(f"mean_minus_{REFERENCE}_{name}", (method["minus_plain"] or {}).get(name))
     for name in ("prompt_tokens", "completion_tokens", "seconds"):
         row[name] = method[name]
     for name, figure in method.get("cost", {}).items():

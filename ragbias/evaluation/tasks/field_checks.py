@@ -9,7 +9,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation import bounds
 
 LISTS = {"documents": bounds.DOCUMENTS, "positions": bounds.POSITIONS}  # fields of several whole numbers
-FLAGS = ("indices", "explain")
+FLAGS = ("indices", "explain", "chat")
 NUMBERS = {"orders": bounds.ORDERS, "limit": bounds.QUESTIONS, "seed": bounds.SEED, "shorten": bounds.WORDS}
 
 

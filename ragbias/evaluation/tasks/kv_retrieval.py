@@ -39,6 +39,7 @@ class KVRetrieval(Task):
         orders: number of orders of the other pairs, for each position of the wanted one.
         limit: number of questions of each file, the first ones; default: all.
         seed: for pairs that are drawn, and for orders other than the first.
+        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
     data: tuple[Path, ...]
@@ -47,6 +48,7 @@ class KVRetrieval(Task):
     orders: int = 1
     limit: int | None = None
     seed: int = 0
+    chat: bool = True
 
     name = "kv-retrieval"
 

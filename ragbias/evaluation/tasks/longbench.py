@@ -43,6 +43,7 @@ class LongBench(Task):
             order, so no method can be invariant; False writes ``Passage:``.
         shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
             None: passages are whole.
+        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
     data: tuple[Path, ...]
@@ -51,6 +52,7 @@ class LongBench(Task):
     seed: int = 0
     indices: bool = True
     shorten: int | None = None
+    chat: bool = True
 
     name = "longbench"
     max_new_tokens = 32

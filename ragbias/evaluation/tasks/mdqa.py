@@ -77,6 +77,7 @@ class MultiDocumentQA(Task):
             invariant; False writes ``Document (Title: ...)``.
         shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning;
             titles stay. None: passages are whole.
+        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
     data: tuple[Path, ...]
@@ -87,6 +88,7 @@ class MultiDocumentQA(Task):
     seed: int = 0
     indices: bool = True
     shorten: int | None = None
+    chat: bool = True
 
     name = "mdqa"
 

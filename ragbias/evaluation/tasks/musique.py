@@ -41,6 +41,7 @@ class MuSiQue(Task):
             needed out. None: passages are whole.
         metric: ``"f1"`` of the words, as the source has it, or ``"subspan-em"``: whether the answer is in the first
             line.
+        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
     data: tuple[Path, ...]
@@ -49,6 +50,7 @@ class MuSiQue(Task):
     seed: int = 0
     shorten: int | None = None
     metric: str = "f1"
+    chat: bool = True
 
     name = "musique"
     max_new_tokens = 32

@@ -68,17 +68,23 @@ class Task:
     Attributes:
         name: as typed in ``--task``.
         max_new_tokens: of an answer.
-        chat: whether the text goes through the chat template of models that have one, as the user's message.
         before_answer: what a model writes before its answer, where the prompt does not end with white space.
     """
 
     name: ClassVar[str]
     max_new_tokens: ClassVar[int] = 100
-    chat: ClassVar[bool] = True
     before_answer: ClassVar[str] = " "
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    @property
+    def chat(self) -> bool:
+        """Whether the text goes through the chat template of models that have one, as the user's message.
+
+        A task that can do without has a field of this name.
+        """
+        return True
 
     @property
     def answers_at_once(self) -> bool:

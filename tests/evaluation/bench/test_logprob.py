@@ -118,3 +118,21 @@ def test_a_judge_that_explains_itself_has_no_log_probability(tmp_path):
         silently(settings(tmp_path / "run", methods="none", tasks=[task]))
     summary = silently(settings(tmp_path / "run", methods="none", tasks=[{**task, "explain": False}]))
     assert summary["results"][0]["methods"]["none"]["logprob"]["questions"] == 1
+
+
+def test_invariant_methods_asked_once_give_the_records_that_they_give_when_asked_each_time(folder, tmp_path):
+    """Two methods that are invariant, and two that are not, in both measures and in batches of several questions."""
+    changes = {"methods": "none,pine,canonical-order,attention-sorting", "measure": "accuracy,logprob"}
+    each, once = tmp_path / "each", tmp_path / "once"
+    silently(settings(each, **changes))
+    silently(settings(once, **changes, invariant_once=True))
+    found = untimed(once / "rows.jsonl")
+    assert {(record.method, record.gold_position) for record in found if record.copied} == {
+        ("pine", 2),
+        ("canonical-order", 2),
+    }
+    (note,) = (
+        each for each in json.loads((once / "summary.json").read_text())["results"][0]["notes"] if "copied" in each
+    )
+    assert "canonical-order, pine." in note
+    assert [replace(record, copied=False) for record in found] == untimed(each / "rows.jsonl")

@@ -1,5 +1,6 @@
 """The folder of a run, as a bench writes it."""
 
+import gzip
 import multiprocessing
 
 import pytest
@@ -58,6 +59,23 @@ def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(RunError, match="is a file"):
         Store(tmp_path / "thesis.tex", ABOUT)
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
+def test_a_run_whose_answers_are_compressed_is_refused_until_they_are_unpacked(tmp_path, name):
+    folder = tmp_path / "run"
+    with Store(folder, ABOUT) as store:
+        store.records.append([record("a")])
+    plain, packed = folder / name, folder / f"{name}.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    with pytest.raises(RunError, match=rf"run holds {name}\.gz, .*; give a new folder, or unpack it with gunzip first"):
+        Store(folder, ABOUT)
+    assert not plain.exists()
+    plain.write_bytes(gzip.decompress(packed.read_bytes()))
+    packed.unlink()
+    with Store(folder, ABOUT) as store:
+        assert list(store.records.by_key.values()) == [record("a")]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,9 @@ def test_methods_add_what_they_let_be_seen_more():
     importances = 3 * 5 + 1 * 7 + 4 * 4 + 2 * 8
     assert Pine().added_multiply_adds(SHAPE, LENGTHS) == rotor + 12 * importances
     assert Pine(order="canonical").added_multiply_adds(SHAPE, LENGTHS) == rotor  # nothing is measured
+    apart = 2 * 12 * (visible(LENGTHS, False) - 78)
+    late = Pine(order="canonical", from_layer=1).added_multiply_adds(SHAPE, LENGTHS)
+    assert late == (2 * rotor + apart) / 3  # of three layers
 
 
 def test_methods_that_score_one_query_add_one_row():

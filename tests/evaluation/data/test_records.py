@@ -1,5 +1,6 @@
 """Records as they are written, and as somebody may have edited them."""
 
+import gzip
 import json
 import re
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from ragbias.evaluation.data.records import as_lines, read_records
 from support.bench_records import record
 
 LINE = asdict(record())
+WHOLE = gzip.compress(as_lines([record()]).encode(), mtime=0)
 
 
 def test_records_are_read_as_they_were_written(tmp_path):
@@ -20,6 +22,32 @@ def test_records_are_read_as_they_were_written(tmp_path):
     ]
     (tmp_path / "rows.jsonl").write_text(as_lines(records) + '{"id": "torn')
     assert read_records(tmp_path / "rows.jsonl") == records
+
+
+def test_records_are_read_from_a_compressed_file_as_from_a_plain_one(tmp_path):
+    records = [record(prediction="An Ü"), record(id="other", shown=(1, 0))]
+    (tmp_path / "rows.jsonl.gz").write_bytes(gzip.compress(as_lines(records).encode()))
+    assert read_records(tmp_path / "rows.jsonl.gz") == records
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"no gzip", WHOLE[:-9], WHOLE[:3], WHOLE[:20] + b"\0\0\0" + WHOLE[23:]],
+    ids=["empty", "no gzip", "cut off", "cut off in the header", "overwritten"],
+)
+def test_a_compressed_file_that_is_damaged_is_named(tmp_path, damaged):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(damaged)
+    with pytest.raises(DataError, match=re.escape(f"{path} is damaged, no whole gzip file: ")) as raised:
+        read_records(path)
+    assert str(raised.value).endswith("; put the file back")
+
+
+def test_a_damaged_line_of_a_compressed_file_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    path.write_bytes(gzip.compress(b"no json\n"))
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 1: Invalid JSON")):
+        read_records(path)
 
 
 def test_records_of_older_runs_do_not_say_what_was_shown(tmp_path):

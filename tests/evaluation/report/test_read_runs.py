@@ -1,5 +1,6 @@
 """Folders of runs, and the command that reports them."""
 
+import gzip
 import json
 import re
 from functools import partial
@@ -113,6 +114,26 @@ def test_folders_that_are_no_runs_are_refused(tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"id": "torn')
     with pytest.raises(RunError, match="no answers yet"):
         read_run(tmp_path)
+
+
+def test_a_run_whose_answers_are_compressed_gives_the_same_summary(tmp_path):
+    path = folder(tmp_path / "run", {**PLAIN, **FLAT})
+    (path / "noise.jsonl").write_text(as_lines(records_with(PLAIN, 10)[:10]))
+    before = read_run(path)
+    for name in ("rows.jsonl", "noise.jsonl"):
+        (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
+        (path / name).unlink()
+    assert read_run(path) == before and before.noise
+    assert summary_of([read_run(path)]) == summary_of([before])
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "noise.jsonl"])
+def test_a_run_that_holds_a_file_both_plain_and_compressed_is_refused(tmp_path, name):
+    path = folder(tmp_path / "run", PLAIN)
+    (path / name).touch()
+    (path / f"{name}.gz").write_bytes(gzip.compress((path / name).read_bytes()))
+    with pytest.raises(RunError, match=rf"run holds both {name} and {name}\.gz; remove the one that is out of date"):
+        read_run(path)
 
 
 @pytest.mark.parametrize(

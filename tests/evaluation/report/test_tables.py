@@ -4,6 +4,7 @@ import csv
 import io
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
@@ -79,10 +80,23 @@ def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
 
 def test_figures_with_and_without_intervals():
     assert tables.with_interval([0.714, 0.62, 0.79]) == "0.71 (0.62 to 0.79)"
-    assert tables.with_interval([0.714, 0.62, 0.79], False) == "0.71"
+    assert tables.estimate([0.714, 0.62, 0.79]) == "0.71"
     assert tables.with_interval([0.714, None, None], form=".0%") == "71%"
     assert tables.with_interval([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
     assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
+    assert tables.only_with_interval([0.714, 0.62, 0.79], prefix="x") == "x0.71 (x0.62 to x0.79)"
+    assert tables.only_with_interval([0.714, None, None]) == tables.only_with_interval(None) == "-"
+
+
+def test_accuracy_is_compared_with_the_plain_models_mean_worst_and_best_position():
+    (result,) = summarise(records_with(ACCURACIES, 50))["results"]
+    cells = {line[0]: dict(zip(tables.headings(result), line, strict=True)) for line in tables.lines(result)}
+    none, pine = (result["methods"][label] for label in ("none", "pine"))
+    for heading, of in (("mean - none", "mean"), ("mean - none's worst", "worst"), ("mean - none's best", "best")):
+        estimate, low, high = pine["minus_plain"][of]
+        assert low <= estimate <= high and estimate == pytest.approx(pine["mean"][0] - none[of][0])
+        assert cells["pine"][heading] == f"{estimate:+.2f} ({low:+.2f} to {high:+.2f})"
+        assert cells["none"][heading] == "-"
 
 
 def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
@@ -105,6 +119,7 @@ def test_csv_holds_every_figure_of_every_method_and_position():
     assert [float(pine[name]) for name in ("mean", "mean_low", "mean_high")] == method["mean"]
     assert float(pine["accuracy_at_4"]) == method["accuracy_by_position"]["4"][0]
     assert float(pine["worst_minus_none_low"]) == method["difference"]["worst"][1]
+    assert float(pine["mean_minus_none_best_high"]) == method["minus_plain"]["best"][2]
     assert pine["prefill_ratio_high"] == "1.31" and pine["noise_floor"] == ""
 
 

@@ -257,3 +257,13 @@ def test_the_model_finds_the_answers_of_its_own_world(tiny: DebiasedLM, write: A
     assert all(answer.report.method_ran == "pine" and answer.report.n_found == 4 for answer in answers)
     scores = [task.score(case, answer.prediction) for case, answer in zip(found, answers, strict=True)]
     assert sum(scores) > len(scores) / 2
+
+
+def test_the_bare_prompt_is_the_benchmarks_own_text(write: Any) -> None:
+    lm = DebiasedLM.from_pretrained("tiny")
+    lm.tokenizer.chat_template = "{{ '<user>' + messages[0]['content'] + '<assistant>' }}"
+    path = write(OFFICIAL.format(1), question(MARA, GOLD, OTTER))
+    for chat in (True, False):
+        task = MultiDocumentQA((path,), chat=chat)
+        (case,) = task.cases()
+        assert task.prompt(lm, case) == (f"<user>{case.text}<assistant>" if chat else case.text)

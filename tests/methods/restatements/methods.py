@@ -72,6 +72,20 @@ def pine_in_canonical_order(sequence: Sequence) -> View:
     return view
 
 
+def pine_in_canonical_order_with_documents_alone(sequence: Sequence, first: int, last: int) -> Rule:
+    """In layers before the first and after the last, a document sees the prefix and itself, and begins after it."""
+    together = pine_in_canonical_order(sequence)
+
+    def apart(i: int) -> Seen:
+        if sequence.document(i) is None:
+            return together(i)
+        shift = sequence.begin - sequence.spans[sequence.document(i)][0]
+        own = [j for j in range(i + 1) if alone(sequence, i, j)]
+        return {j: (i + shift, j if j < sequence.begin else j + shift, 0.0) for j in own}
+
+    return lambda attn: by_view(together if first <= attn.layer <= last else apart)(attn)
+
+
 def alone(sequence: Sequence, i: int, j: int) -> bool:
     """Whether i sees j where documents do not see each other."""
     if j > i:

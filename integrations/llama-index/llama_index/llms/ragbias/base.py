@@ -78,7 +78,9 @@ class RagBiasLLM(FunctionCallingLLM):
     model_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the model.")
     tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the tokenizer.")
 
-    debias: Any = Field(default="pine", description="Method against position bias: its name or an instance.")
+    debias: Any = Field(
+        default=methods.DEFAULT_METHOD, description="Method against position bias: its name or an instance."
+    )
     on_missing: OnMissing = Field(
         default="warn", description="What to do if documents are expected and missing from the prompt."
     )

@@ -1,0 +1,31 @@
+"""The list of methods, and the advice, as a terminal shows them."""
+
+import json
+
+from ragbias.evaluation.advice.rule import KINDS
+from ragbias.methods import DEFAULT_METHOD, METHODS
+
+
+def test_every_method_is_described_in_one_sentence(cli, tmp_path):
+    code, printed, _ = cli("methods", "--json", tmp_path / "methods.json")
+    rows = json.loads((tmp_path / "methods.json").read_text())
+    assert code == 0 and list(rows) == list(METHODS)
+    words = " ".join(printed.split())
+    for name, row in rows.items():
+        said = row["description"]
+        assert said.endswith(".") and said[0].isupper() and "`" not in said and len(said) <= 120
+        assert f"{name} {said.split()[0]}" in words
+    assert max(map(len, printed.splitlines())) <= 80 and "--advice" in printed
+
+
+def test_advice_tells_of_every_kind_of_task_and_of_the_default(cli, tmp_path):
+    code, printed, _ = cli("methods", "--advice", "--json", tmp_path / "advice.json")
+    assert code == 0 and all(f"{kind}: " in printed for kind in KINDS)
+    assert f"default everywhere is {DEFAULT_METHOD}" in printed
+    assert [each["kind"] for each in json.loads((tmp_path / "advice.json").read_text())] == list(KINDS)
+
+
+def test_advice_is_about_all_methods(cli):
+    for other in ("pine", "--markdown"):
+        code, _, errors = cli("methods", "--advice", other)
+        assert code == 2 and "leave one of them out" in errors

@@ -1,0 +1,173 @@
+"""A run of the embedded model, kept as a result, and what is written from it; and what the repository keeps."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ragbias.errors import RunError
+from ragbias.evaluation.advice.evidence import from_json, packaged
+from ragbias.evaluation.bench.configuration import read_settings
+from ragbias.evaluation.data.records import as_lines, read_records
+from ragbias.evaluation.report import tables
+from ragbias.evaluation.report.read_runs import read_run, summary_of
+from ragbias.methods import DEFAULT_METHOD
+from studies import kept
+from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, publish, studies, written
+from studies.study_tables import with_costs
+from support.bench_runs import silently
+
+NAME = "tiny-4"
+YAML = """
+methods: none,pine,canonical-order
+measure: accuracy,logprob
+tasks: [{name: tiny, documents: [4], positions: [0, 3]}]
+limit: 6
+invariant_once: true
+cost: false
+out: /nowhere/else
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder of runs, with one that is finished."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "run.yaml").write_text(YAML)
+    silently(read_settings(folder / "run.yaml", {"out": folder / NAME}))
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A clone as far as it is written to: marks in pages that are otherwise empty."""
+    for path in (*PAGES, EVIDENCE, SETTINGS / f"{NAME}.yaml"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("".join(MARKED.sub(r"\1\3", (ROOT / path).read_text())) if path in PAGES else YAML)
+    return tmp_path
+
+
+def test_a_finished_run_is_kept_and_gives_the_same_summary_again(runs, root, capsys):
+    publish(runs, root=root)
+    assert f"{NAME}: kept" in capsys.readouterr().out
+    folder = root / "docs/results" / NAME
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "noise.jsonl.gz", "report.html", "rows.jsonl.gz", "settings.json", "summary.json"
+    ]  # fmt: skip
+    assert read_records(folder / "rows.jsonl.gz") == read_records(runs / NAME / "rows.jsonl")
+    summary, again = kept.read_kept(folder), json.loads(json.dumps(summary_of([read_run(folder)])))
+    assert {**again, "hours": summary["hours"]} == summary
+    asked = [each for each in read_records(folder / "rows.jsonl.gz") if not each.copied]
+    assert len(asked) < len(read_records(folder / "rows.jsonl.gz")) and 0 <= summary["hours"] < 1
+    told = (folder / "settings.json").read_text() + (folder / "report.html").read_text()
+    assert str(runs) not in told and f'"out": "{NAME}"' in told
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    publish(runs, root=root)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
+def test_the_page_holds_the_figures_of_the_summary_and_nothing_without_an_interval(runs, root):
+    publish(runs, root=root)
+    page = (root / "docs/results/models.md").read_text()
+    (result,) = kept.read_kept(root / "docs/results" / NAME)["results"]
+    for figures in (result["methods"]["pine"], result["methods"]["pine"]["logprob"]):
+        assert tables.only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
+    assert f"[Report with curves]({NAME}/report.html), [settings](real/{NAME}.yaml)" in page
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| pine", "| canonical"))]
+    assert len(rows) == 4
+    assert all(cell == "-" or "(" in cell for _, *cells in rows for cell in cells)
+    assert "### tiny, 4 documents, model tiny: log-probability of the gold answer" in page
+    assert "| time |" not in page  # the cost was not measured with an interval
+    assert "copied to the others: canonical-order, pine." in page
+
+
+def test_evidence_and_advice_follow_from_what_is_kept_even_without_the_run(runs, root, tmp_path):
+    publish(runs, root=root)
+    evidence = from_json((root / EVIDENCE).read_text())
+    assert [(case.study, case.measure, case.questions) for case in evidence] == [
+        (NAME, "accuracy", 6), (NAME, "logprob", 6)
+    ]  # fmt: skip
+    assert "| one fact in one passage | `" in (root / "README.md").read_text()
+    assert "tiny, tiny, 4 documents, 6 questions" in (root / "docs/how-to/choose-a-method.md").read_text()
+    before = {path: (root / path).read_text() for path in written(root)}
+    publish(tmp_path / "no runs", root=root)
+    assert {path: (root / path).read_text() for path in before} == before
+
+
+@pytest.fixture
+def unfinished(runs, tmp_path):
+    """The run as it was when five questions and a part of the sixth were answered."""
+    folder = tmp_path / "runs" / NAME
+    shutil.copytree(runs / NAME, folder)
+    (folder / "summary.json").unlink()
+    records = read_records(folder / "rows.jsonl")
+    (folder / "rows.jsonl").write_text(as_lines(records[:-2]))
+    return folder.parent
+
+
+def test_a_run_that_is_not_finished_is_kept_on_demand_with_its_whole_questions(unfinished, root, capsys):
+    publish(unfinished, root=root)
+    assert f"{NAME}: not finished" in capsys.readouterr().out and not (root / "docs/results" / NAME).exists()
+    publish(unfinished, unfinished=True, root=root)
+    records = read_records(root / "docs/results" / NAME / "rows.jsonl.gz")
+    assert len(records) == 5 * 3 * 2 and len({each.question for each in records}) == 5
+    assert "The run is not finished; these are its first 5 questions." in (root / PAGES[0]).read_text()
+
+
+def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root, monkeypatch):
+    records = read_records(unfinished / NAME / "rows.jsonl")
+    first = sorted({each.question for each in records})[:4]
+    (unfinished / NAME / "rows.jsonl").write_text(as_lines(each for each in records if each.question in first))
+    with pytest.raises(RunError, match="4 questions are too few for intervals; at least 5 are needed"):
+        publish(unfinished, unfinished=True, root=root)
+    monkeypatch.setattr(kept, "LARGEST", 1000)
+    with pytest.raises(RunError, match=rf"{NAME} would take [\d,]+ bytes of at most 1,000; split the study"):
+        publish(runs, root=root)
+    assert not (root / "docs/results" / NAME).exists()
+
+
+def test_a_run_with_other_settings_than_its_study_is_refused(runs, root):
+    (root / SETTINGS / f"{NAME}.yaml").write_text(YAML.replace("limit: 6", "limit: 7").replace("cost: false", ""))
+    with pytest.raises(RunError, match=rf"{NAME} is no run of .*{NAME}\.yaml: limit was 6 and is 7 now; run that into"):
+        publish(runs, root=root)
+
+
+def test_costs_are_those_of_another_study_of_the_same_prompts():
+    def summary(documents, **cost):
+        methods = {label: dict(cost) for label in ("none", "pine")}
+        return {"results": [{"model": "m", "task": "t", "documents": documents, "methods": methods}]}
+
+    timed = {"prefill_ratio": [2, 1, 3]}
+    found = with_costs({"a": summary(10), "b": summary(10, cost=timed), "c": summary(20)})
+    costs = [found[name]["results"][0]["methods"]["pine"].get("cost") for name in "abc"]
+    assert costs == [timed, timed, None]
+
+
+# what the repository keeps
+
+
+def test_pages_and_evidence_are_what_the_kept_summaries_give():
+    for path, text in written().items():
+        assert (ROOT / path).read_text() == text, f"{path}: run `make results-page`"
+    assert from_json((ROOT / EVIDENCE).read_text()) == packaged()
+
+
+def test_every_mark_is_there():
+    marks = [mark[2] for path in PAGES for mark in MARKED.finditer((ROOT / path).read_text())]
+    assert sorted(marks) == ["advice", "advice with reasons", "studies"]
+    assert f"The default everywhere is {DEFAULT_METHOD}: " in (ROOT / PAGES[1]).read_text()
+
+
+@pytest.mark.parametrize("name", studies())
+def test_settings_of_a_study_are_read_and_what_is_kept_of_it_is_small_and_whole(name):
+    assert read_settings(ROOT / SETTINGS / f"{name}.yaml", {"out": Path("runs") / name}).models
+    folder = ROOT / "docs/results" / name
+    if folder.is_dir():
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        assert size <= kept.LARGEST and kept.answers_size(folder.parent) <= kept.LARGEST
+        rows = gzip.decompress((folder / "rows.jsonl.gz").read_bytes()).count(b"\n")
+        (result, *_) = results = kept.read_kept(folder)["results"]
+        assert result["model"] != "tiny"
+        assert rows >= sum(method["rows"] for each in results for method in each["methods"].values())
