@@ -30,6 +30,14 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class _ToStderr(logging.StreamHandler[Any]):
+    """Writes to what standard error is when a line comes."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:
     """Write a line; fields without a value are left out."""
     told = {name: value for name, value in fields.items() if value is not None}
@@ -39,7 +47,7 @@ def log(event: str, level: int = logging.INFO, error: BaseException | None = Non
 def to_stderr() -> None:
     """Write the lines of this process, its warnings, and those of uvicorn, to standard error."""
     logging.captureWarnings(True)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr()
     handler.setFormatter(JsonLines())
     for name, level in (
         ("ragbias.serving", logging.INFO),

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -300,9 +302,15 @@ def build(args: Cluster) -> serve.Application:
 
 def run(cluster: Cluster, host: str, port: int) -> None:
     """Serve until the process is told to end, on the cluster of ``RAY_ADDRESS``, else on this machine."""
+    ended = threading.Event()
     start(cluster, host, port)
-    log("ready")
-    serve.run(build(cluster), name="ragbias", route_prefix="/", blocking=True)
+    serve.run(build(cluster), name="ragbias", route_prefix="/")
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: ended.set())
+    log("ready", host=host, port=port)
+    ended.wait()
+    serve.shutdown()
+    log("ended")
 
 
 def start(cluster: Cluster, host: str, port: int) -> None:

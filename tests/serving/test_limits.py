@@ -149,13 +149,26 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "ended"
 
 
-def test_the_command_refuses_in_one_line(cli):
+@pytest.fixture
+def logs_as_before():
+    """Commands write the log to standard error, for all of their process."""
+    loggers = [logging.getLogger(name) for name in ("ragbias.serving", "uvicorn.error", "py.warnings")]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    yield
+    logging.captureWarnings(False)
+    for each, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        each.handlers, each.propagate = handlers, propagate
+        each.setLevel(level)
+
+
+def test_the_command_refuses_in_one_line(cli, logs_as_before):
     for arguments, words in (
         ([], "name one model"),
         (["tiny", "--model", "tiny"], "name one model"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
         (["tiny", "--on-missing", "shout"], "on_missing='shout'"),
+        (["tiny", "--engine", "spark"], "--engine spark"),
     ):
         code, _, errors = cli("serve", *arguments)
         assert code == 2 and words in " ".join(errors.split())

@@ -138,6 +138,19 @@ class Connection:
             await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
 
 
+def only_model(url: str, api_key: str = "") -> str:
+    """The name of the only model at a server.
+
+    Raises:
+        ServerError: it has none, or several, or does not answer.
+    """
+    listed = Connection(url, api_key, timeout=60, max_retries=2).get("/v1/models").get("data")
+    names = [str(each["id"]) for each in listed or () if isinstance(each, dict) and "id" in each]
+    if len(names) != 1:
+        raise ServerError(f"{url} has {len(names)} models ({', '.join(names)}); name one")
+    return names[0]
+
+
 def _wait(attempt: int, told: str | None) -> float:
     """Seconds before another try: what the server says, else twice as long each time, and not all at once."""
     if told is not None and told.isdigit():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ragbias.adapters.remote.connection import Connection
+from ragbias.adapters.remote.connection import Connection, only_model
 from ragbias.adapters.untokenised import arranged, of_origin, untokenised
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
@@ -46,7 +46,7 @@ class UpstreamLM:
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)
-        self.name = model or self._only_model()
+        self.name = model or only_model(self._connection.base_url, key)
 
     def request(self, question: Question) -> Request:
         """A question with its documents.
@@ -76,13 +76,6 @@ class UpstreamLM:
         system, _, question = request.origin.text.rpartition(BETWEEN)
         talk = [{"role": "system", "content": system}, {"role": "user", "content": question}]
         return {"model": self.name, "messages": talk, "max_tokens": max_new_tokens, "temperature": 0}
-
-    def _only_model(self) -> str:
-        listed = self._connection.get("/v1/models").get("data")
-        names = [str(each["id"]) for each in listed or () if isinstance(each, dict) and "id" in each]
-        if len(names) != 1:
-            raise ServerError(f"{self._connection.base_url} has {len(names)} models; name one by --model")
-        return names[0]
 
 
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
