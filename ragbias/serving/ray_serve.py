@@ -309,7 +309,7 @@ def run(cluster: Cluster, host: str, port: int) -> None:
         signal.signal(each, lambda *_: ended.set())
     log("ready", host=host, port=port)
     ended.wait()
-    serve.shutdown()
+    serve.shutdown()  # type: ignore[no-untyped-call]
     log("ended")
 
 
