@@ -7,6 +7,7 @@ import logging
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,12 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class _ToStderr(logging.StreamHandler[Any]):
+class _ToStderr(logging.Handler):
     """Writes to what standard error is when a line comes."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.stream = sys.stderr
-        super().emit(record)
+        with suppress(OSError):  # its reader is gone; requests are answered all the same
+            print(self.format(record), file=sys.stderr, flush=True)
 
 
 def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:

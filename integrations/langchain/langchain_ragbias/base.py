@@ -206,6 +206,7 @@ class RagBiasModel(BaseModel):
         return {
             "model_id": self.model_id,
             **({} if self.lm.name else {"model": loading.identity(self.lm.model)}),
+            **({"base_url": self.lm.base_url} if isinstance(self.lm, RemoteLM) else {}),
             "debias": self.debias if isinstance(self.debias, str) else repr(self.debias),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
