@@ -35,6 +35,7 @@ def load(
     questions: Annotated[Path | None, typer.Option(help="JSON lines of question and documents, instead.")] = None,
     distinct: Annotated[int, whole(bounds.DRAWN_QUESTIONS, "Questions drawn; they come again and again.")] = 16,
     seed: Annotated[int, whole(bounds.SEED, "Draws them.")] = 0,
+    stream: Annotated[bool, typer.Option(help="Ask for streams; whole answers run in padded batches.")] = True,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "Of each answer, at most.")] = 32,
     json_path: JsonPath = None,
 ) -> None:
@@ -47,10 +48,12 @@ def load(
     cases = _cases(questions, documents, distinct, seed)
     own = url.rstrip("/").removesuffix("/v1")
     name = model or only_model(own, api_key)
-    targets = [Target(label, own, name, written(each), api_key) for label, each in parse_methods(methods, name).items()]
+    targets = [
+        Target(label, own, name, written(each), api_key, stream) for label, each in parse_methods(methods, name).items()
+    ]
     if against is not None:
         other = against.rstrip("/").removesuffix("/v1")
-        targets.append(Target("against", other, against_model or only_model(other, api_key), None, api_key))
+        targets.append(Target("against", other, against_model or only_model(other, api_key), None, api_key, stream))
     counts = numbers(clients) or []
     with progress() as bar:
         task = bar.add_task("", total=len(targets) * len(counts) * rounds * requests)
@@ -66,7 +69,8 @@ def load(
     )
     for each in found:
         spread = [
-            " / ".join(f"{value:.2f}" for value in each[key].values()) for key in ("first_seconds", "whole_seconds")
+            " / ".join(f"{value:.2f}" for value in (each[key] or {}).values()) or "-"
+            for key in ("first_seconds", "whole_seconds")
         ]
         rates = [f"{each['requests_per_second']:.2f}", f"{each['pieces_per_second']:.1f}"]
         table.add_row(each["target"], str(each["clients"]), *rates, *spread, str(sum(each["errors"].values())))

@@ -1,4 +1,4 @@
-"""Many clients ask servers the same questions in streams; each keeps one request open at a time."""
+"""Many clients ask servers the same questions; each keeps one request open at a time."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ class Target:
         model: its name there.
         method: sent with the documents; ``None`` for a server that knows neither.
         key: of the server; empty: none.
+        streamed: else answers come whole, which lets a server put requests into padded batches.
     """
 
     label: str
@@ -50,13 +51,14 @@ class Target:
     model: str
     method: str | None = None
     key: str = field(default="", repr=False)
+    streamed: bool = True
 
     def body(self, case: Case, max_new_tokens: int) -> dict[str, Any]:
         """The request for a case."""
         own: dict[str, Any] = {}
         if self.method is not None:
             own = {"documents": list(case.documents), "ragbias": {"method": self.method}}
-        told = {"max_tokens": max_new_tokens, "temperature": 0, "stream": True}
+        told = {"max_tokens": max_new_tokens, "temperature": 0, "stream": self.streamed}
         return {"model": self.model, "messages": case.messages, **told, **own}
 
 
@@ -66,8 +68,8 @@ class Waits:
 
     Attributes:
         seconds: of each of its rounds.
-        first, whole: seconds until the first text, and until the end, of each answer.
-        pieces: events with text, about a token each.
+        first, whole: seconds until the first text of streams, and until the end, of each answer.
+        pieces: events with text, about a token each, or the tokens of answers that came whole.
         errors: by what went wrong.
     """
 
@@ -166,6 +168,11 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> N
     async with http.stream("POST", "/v1/chat/completions", json=body) as response:
         if response.status_code != 200:
             raise ServerError(f"status {response.status_code}")
+        if not body["stream"]:
+            counts = json.loads(await response.aread()).get("usage") or {}
+            waits.pieces += int(counts.get("completion_tokens") or 0)
+            waits.whole.append(time.perf_counter() - begin)
+            return
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):
                 continue
