@@ -124,6 +124,8 @@ class _Request(_Fields):
     seed: Annotated[Whole, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: Text | list[Text] | None = None
     user: Text | None = None
+    safety_identifier: Text | None = None
+    prompt_cache_key: Text | None = None
     n: Whole | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
