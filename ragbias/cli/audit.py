@@ -121,18 +121,6 @@ def _with_own(methods: Mapping[str, Method], own: Method) -> dict[str, Method]:
     return {label: own} | {label: each for label, each in methods.items() if each != own}
 
 
-def _upstream_cases(
-    asked: list[Question], upstream: str, model: str | None, key: str, methods: Mapping[str, Method]
-) -> list[AuditCase]:
-    """What is audited of a model that somebody else serves."""
-    from ragbias.adapters.untokenised import check_arranges_text
-    from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
-
-    for each in methods.values():
-        check_arranges_text(each)
-    return from_upstream(UpstreamLM(upstream, model, key), asked)
-
-
 def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progress) -> tuple[list[AuditCase], int]:
     """What is audited, and how many questions were left out."""
     from ragbias.evaluation.audit.asking import from_questions
@@ -144,3 +132,15 @@ def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progres
     loaded = load_pipeline(pipeline)
     task = bar.add_task("running the pipeline", total=len(asked))
     return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))
+
+
+def _upstream_cases(
+    asked: list[Question], upstream: str, model: str | None, key: str, methods: Mapping[str, Method]
+) -> list[AuditCase]:
+    """What is audited of a model that somebody else serves."""
+    from ragbias.adapters.untokenised import check_arranges_text
+    from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
+
+    for each in methods.values():
+        check_arranges_text(each)
+    return from_upstream(UpstreamLM(upstream, model, key), asked)
