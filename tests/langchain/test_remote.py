@@ -174,6 +174,16 @@ def test_a_server_that_comes_back_is_asked_again(lm):
     assert len(outcome) == 1
 
 
+def test_a_request_that_takes_too_long_is_given_up(lm, address):
+    llm = ChatRagBias(base_url=address, model_id="small", api_key="key", timeout=0.5, max_retries=0, max_tokens=2_000)
+    handle = lm.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    try:
+        with pytest.raises(ServerError, match=r"does not answer \(ReadTimeout"):
+            llm.invoke("Hello", temperature=1.0)
+    finally:
+        handle.remove()
+
+
 async def test_cancelling_stops_the_server(lm, address):
     llm = ChatRagBias(base_url=address, model_id="small", api_key="key", max_tokens=2_000, temperature=1.0)
     passes: list[float] = []
