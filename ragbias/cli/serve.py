@@ -55,8 +55,8 @@ def serve(
     max_replicas: Annotated[
         int | None, whole(Bounds(1, 10_000), "Let Ray Serve add replicas up to so many. Default: none.")
     ] = None,
-    replica_cpus: Annotated[float, typer.Option(help="Cores of each replica.")] = 1.0,
-    replica_gpus: Annotated[float, typer.Option(help="GPUs of each replica.")] = 0.0,
+    replica_cpus: Annotated[int, whole(COUNTS, "Cores of each replica.")] = 1,
+    replica_gpus: Annotated[int, whole(Bounds(0, 1_000), "GPUs of each replica.")] = 0,
 ) -> None:
     """Serve a model behind OpenAI's API: the documents of a request are treated by a method.
 
