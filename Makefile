@@ -13,7 +13,7 @@ LOWEST := build/lowest
 # what runs into every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
-	tests/calibration/test_channel_search.py
+	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
 .PHONY: venv models results results-page demo test lint types docs dist lowest clean
 
@@ -92,7 +92,7 @@ lowest:
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r constraints-lowest.txt -e ".[bench,calibrate]" $(PACKAGES:%=-e %)
+		-r constraints-lowest.txt -e ".[bench,calibrate,gguf]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:

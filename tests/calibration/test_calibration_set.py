@@ -1,8 +1,11 @@
 """Calibration sets: what they ask, the gold document's position, and files that do not fit."""
 
 import json
+import string
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
 from ragbias.calibration.calibration_set import calibration_set, kv_pairs
@@ -124,3 +127,16 @@ def test_a_line_needs_an_answer_of_which_several_may_be_right(lm, tmp_path):
     path.write_text("\n".join(map(json.dumps, data)))
     answers = {decode(lm, sample.answer).strip() for sample in made_of(lm, data=path).choose}
     assert answers == {"cat", "dog"}
+
+
+def test_an_answer_has_the_tokens_that_follow_its_prompt(llama, byte_tokenizer, tmp_path):
+    """A tokenizer that begins every text with a space, as Llama 2's does, puts none before an answer in a chat."""
+    vocabulary = {letter: index for index, letter in enumerate(dict.fromkeys("▁" + string.printable))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    spaced = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<")
+    spaced.chat_template = byte_tokenizer.chat_template
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines(3))))
+    sample = made_of(DebiasedLM(llama, spaced), data=path).choose[0]
+    assert spaced.convert_ids_to_tokens(sample.answer) == list("cat")

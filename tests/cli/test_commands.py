@@ -40,16 +40,23 @@ def test_ask_answers_from_files(cli, tmp_path):
     arguments = ["--documents", tmp_path, "--model", "tiny", "--json", out]
     code, said, _ = cli("ask", "What is the mascot of Heron Mill?", *arguments)
     assert code == 0 and json.loads(out.read_text())["text"].strip() in said
-    assert json.loads(out.read_text())["report"]["method_ran"] == "pine"
+    written = json.loads(out.read_text())
+    assert written["report"]["method_ran"] == "pine" and list(written["seconds"]) == ["load", "find", "answer"]
+    load, find, answer = (f"{each:.1f} s to" for each in written["seconds"].values())
+    assert f"{load} load the model, {find} find the chunks, {answer} answer." in said
     assert "[1] The mascot of Heron Mill is a brass owl." in said
 
 
-def test_ask_with_more_chunks_than_the_window_holds_says_what_to_do(cli, tmp_path, monkeypatch):
+def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGBIAS_CACHE", str(tmp_path / "cache"))
-    model = write_gguf(tmp_path / "small.gguf")  # a window of 256 characters
-    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is an owl. " * 20)
-    code, _, errors = cli("ask", "What?", "--documents", tmp_path / "a.txt", "--model", model, "--k", "4")
-    assert code == 2 and "--k 4 chunks were retrieved: ask for fewer" in " ".join(errors.split())
+    model, out = write_gguf(tmp_path / "small.gguf"), tmp_path / "out.json"  # a window of 256 characters
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text(f"Heron Mill has {number} owls.")
+    ask = ["ask", "What?", "--documents", tmp_path, "--model", model, "--max-new-tokens", "3", "--json", out]
+    assert cli(*ask)[0] == 0
+    assert len(json.loads(out.read_text())["documents"]) == 4
+    code, _, errors = cli(*ask, "--k", "6")
+    assert code == 2 and "--k 6 chunks were retrieved: ask for fewer" in " ".join(errors.split())
 
 
 def test_ask_without_a_model_says_how_to_install_one(cli, tmp_path, monkeypatch):

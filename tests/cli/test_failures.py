@@ -53,7 +53,7 @@ def test_what_a_user_can_mend_is_one_line(statement, line):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="writes to /dev/full")
 @pytest.mark.parametrize(
-    "statement", ["write_json({'a': 1}, Path('/dev/full'))", "cli.list_methods(None, False, Path('/dev/full'))"]
+    "statement", ["write_json({'a': 1}, Path('/dev/full'))", "cli.list_methods(json_path=Path('/dev/full'))"]
 )
 def test_a_full_disk_is_told_with_the_file(statement):
     code, errors = run(f"cli.terminal.console.quiet = True; {statement}")

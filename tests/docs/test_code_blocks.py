@@ -193,6 +193,8 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
         check_install(words)
     elif program == "pytest":
         assert all((ROOT / word.partition("::")[0]).exists() for word in words if not word.startswith("-"))
+    elif program == "git":
+        assert words[0] == "clone" and f'\nSource = "{words[1]}"\n' in (ROOT / "pyproject.toml").read_text()
     elif program in ("mkdir", "echo"):
         subprocess.run(command, shell=True, check=True)
     else:

@@ -24,7 +24,7 @@ COMMANDS: dict[str, Any] = {}  # those of groups too, as "experiment attention"
 for name, each in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
     COMMANDS |= {f"{name} {inner}": its for inner, its in getattr(each, "commands", {}).items()} or {name: each}
 BOUNDS = re.compile(r"[\d,]+ to ")
-TABLE = re.compile(r"(<!-- options: ([\w ]+) -->\n).*?(<!-- /options -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- options: ([\w -]+?) -->\n).*?(<!-- /options -->)", re.DOTALL)
 
 
 def options_table(name: str) -> str:
@@ -48,14 +48,10 @@ def renewed(page: str) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_an_example_and_a_table(name: str) -> None:
     page = (REFERENCE / "cli.md").read_text()
-    assert f"\n## {name}\n" in page and f"<!-- options: {name} -->" in page
+    assert f"\n## {name}\n" in page
     section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
     assert f"\nragbias {name}" in section
-
-
-def test_the_tables_of_options_are_those_of_the_commands() -> None:
-    page = (REFERENCE / "cli.md").read_text()
-    assert page == renewed(page), "run `python tests/docs/test_reference.py`"
+    assert f"<!-- options: {name} -->\n{options_table(name)}" in section, "run `python tests/docs/test_reference.py`"
 
 
 def test_every_field_of_a_report_is_explained() -> None:

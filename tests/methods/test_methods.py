@@ -26,7 +26,7 @@ from ragbias.methods import (
     RoToR,
     SelfExtend,
 )
-from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.last_token import DocumentAttention
 from support.random_models import random_model
 from support.segments import Segments
 
@@ -92,7 +92,7 @@ def test_document_attention_equals_the_models_own_attention_weights():
     plain = model(ids).logits
     with ragbias.debias(model, observer, spans):
         assert torch.equal(model(ids).logits, plain)
-    assert observer.mass[0].mean(0).tolist() == pytest.approx(expected, rel=1e-4)
+    assert observer.found[0].mean(0).tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize(

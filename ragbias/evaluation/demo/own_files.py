@@ -66,10 +66,23 @@ def _paragraphs(text: str, size: int) -> Iterator[str]:
         yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
 
 
-def ask(
-    lm: DebiasedLM, question: str, chunks: Sequence[str], k: int, max_new_tokens: int
-) -> tuple[Generation, list[str]]:
-    """The answer, and the chunks it was given, nearest first."""
-    documents = Index(chunks, minilm()).search(question, min(k, len(chunks)))
-    prompt = stock_prompt(lm, documents, question)
-    return lm.generate(prompt, documents=documents, max_new_tokens=max_new_tokens), documents
+def nearest(question: str, chunks: Sequence[str], k: int) -> list[str]:
+    """The ``k`` chunks that are nearest to a question, the nearest first."""
+    return Index(chunks, minilm()).search(question, min(k, len(chunks)))
+
+
+def fitting(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
+    """The first documents, as many as fit into the model's window with question and answer; one at least."""
+    count = len(documents)
+    while count > 1 and _length(lm, question, documents[:count]) + max_new_tokens > lm.window:
+        count -= 1
+    return list(documents[:count])
+
+
+def _length(lm: DebiasedLM, question: str, documents: Sequence[str]) -> int:
+    return len(lm.tokenizer(stock_prompt(lm, documents, question), add_special_tokens=False)["input_ids"])
+
+
+def answer(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> Generation:
+    """The answer from documents."""
+    return lm.generate(stock_prompt(lm, documents, question), documents=documents, max_new_tokens=max_new_tokens)

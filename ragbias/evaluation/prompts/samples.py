@@ -14,6 +14,7 @@ from ragbias.evaluation.data.questions import Question, question_of
 from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.generation.request import in_parts
+from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
 from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.world import ask, sample_entries
@@ -63,7 +64,7 @@ def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], 
     parts, _, reason = in_parts(text, documents, None)
     if reason:
         raise MethodError(f"a prompt cannot be split at its documents: {reason}")
-    ids = list(lm.tokenizer(answer, add_special_tokens=False)["input_ids"])
+    ids = continuation_ids(lm.tokenizer, parts.suffix, answer)
     prompt = tokenise(parts, lm.tokenizer)
     length = len(prompt.ids) + len(ids)
     if length > lm.window:

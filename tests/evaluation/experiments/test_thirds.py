@@ -6,7 +6,7 @@ import torch
 import ragbias
 from ragbias.evaluation.experiments.questions import Questions
 from ragbias.evaluation.experiments.thirds import attention_by_factor, thirds
-from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.last_token import DocumentAttention
 from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 
@@ -26,7 +26,7 @@ def test_attention_to_thirds_is_that_of_the_scaled_queries_and_keys(lm):
         prompt, observer = thirds(sample.prompt), DocumentAttention()
         with torch.no_grad(), ragbias.debias(lm.model, observer, prompt.spans):
             lm.model(torch.tensor([prompt.ids]))
-        masses.append(observer.mass[0][1:3].mean(0))
+        masses.append(observer.found[0][1:3].mean(0))
     first, _, last = torch.stack(masses).mean(0).tolist()
     assert given[1.0] == pytest.approx((first, last), rel=1e-4)
     assert len(set(given.values())) > 1

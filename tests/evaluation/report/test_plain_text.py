@@ -56,5 +56,5 @@ def test_errors_show_no_codes(cli, tmp_path):
 
 def test_an_answer_and_its_documents_show_no_codes(cli, tmp_path):
     (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a \x1b[31mbrass\x07 owl.")
-    code, said, _ = cli("ask", "What is the mascot of \x1b[5mHeron Mill?", "--documents", tmp_path)
+    code, said, _ = cli("ask", "What is the mascot of \x1b[5mHeron Mill?", "--documents", tmp_path, "--model", "tiny")
     assert code == 0 and not ACTING.search(said)
