@@ -46,7 +46,7 @@ def fuzz(address: str, method: str, path: str, examples: int, mode: schemathesis
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_a_few_of_each(address, method, path):
     for mode in MODES[method]:
-        fuzz(address, method, path, 4, mode)
+        fuzz(address, method, path, 2, mode)
 
 
 @pytest.mark.slow

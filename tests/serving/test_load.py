@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from ragbias import DebiasedLM
 from support.live_server import serving
 
 
+@pytest.mark.slow
 def test_each_target_is_measured_with_each_number_of_clients(cli, tmp_path):
     out, lm = tmp_path / "load.json", DebiasedLM.from_pretrained("tiny")
     few = ["--clients", "1,3", "--requests", 3, "--rounds", 2, "--documents", 3, "--distinct", 2, "--max-new-tokens", 3]

@@ -47,6 +47,7 @@ def test_the_figures_are_those_of_the_model_audited_here(lm, address, questions)
     assert there.outcomes["canonical-order"].ran == 1
 
 
+@pytest.mark.slow
 def test_the_command_audits_a_server(cli, address, questions, tmp_path):
     file, out = tmp_path / "q.jsonl", tmp_path / "out.json"
     file.write_text("\n".join(json.dumps({"question": q.question, "documents": q.documents}) for q in questions))
