@@ -124,12 +124,20 @@ class DebiasedLM:
         """Number of tokens that prompt and answer may have together."""
         return window_of(self.model.config)
 
-    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
+    def chat_text(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> str:
+        """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer.
+
+        Args:
+            variables: for the template, which may know ``documents`` or ``enable_thinking``.
+        """
         if self.tokenizer.chat_template is None:
             raise ArgumentError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
         templated = self.tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
+            list(messages),
+            tools=list(tools) if tools else None,
+            **{"tokenize": False, "add_generation_prompt": True, **variables},
         )
         return str(templated)
 

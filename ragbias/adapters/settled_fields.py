@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ragbias.adapters.remote import RemoteLM
 from ragbias.lm import DebiasedLM
 
 FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
@@ -22,7 +23,7 @@ class ModelWithFields(Protocol):
         """Names of the fields that were given."""
 
 
-def settle(llm: ModelWithFields, lm: DebiasedLM, error: type[Exception]) -> None:
+def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exception]) -> None:
     """Take over what a given ``lm`` was made with; a ``debias`` of the integration's own stays.
 
     Raises:

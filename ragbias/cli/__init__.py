@@ -24,8 +24,11 @@ from ragbias.cli.demo import demo
 from ragbias.cli.experiment import experiment
 from ragbias.cli.failures import chain, out_of_memory, reason
 from ragbias.cli.inspect import inspect
+from ragbias.cli.load import load
 from ragbias.cli.methods import list_methods
+from ragbias.cli.proxy import proxy
 from ragbias.cli.report import report
+from ragbias.cli.serve import serve
 from ragbias.cli.speed import speed
 
 REFUSED = 2  # exit code of whatever the user can mend
@@ -37,7 +40,7 @@ app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
+for command in (demo, ask, audit, inspect, bench, report, speed, calibrate, serve, proxy, load):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(experiment, name="experiment")

@@ -22,6 +22,9 @@ from ragbias.cli.terminal import (
 )
 from ragbias.evaluation import bounds
 
+INSIDE = "segmented,pine"
+ARRANGING = "canonical-order,long-context-reorder"  # what works in front of a server
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 def audit(
     questions: Annotated[Path, typer.Option(help="JSON lines of question and documents; answer if known.")],
-    model: Annotated[str, typer.Option(help=f"{MODELS} Asked in a stock prompt.")] = "tiny",
+    model: Annotated[str | None, typer.Option(help=f"{MODELS} Asked in a stock prompt. Default: tiny.")] = None,
     pipeline: Annotated[
         str | None,
         typer.Option(
@@ -41,7 +44,17 @@ def audit(
             "LLM is one of ragbias. It retrieves its own documents."
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="What may help, comma-separated, e.g. pine,rotor.")] = "segmented,pine",
+    upstream: Annotated[
+        str | None,
+        typer.Option(help="Address of an OpenAI-compatible server to ask; --model is its name there."),
+    ] = None,
+    upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="The key of that server.")] = "",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="What may help, comma-separated. Default: segmented,pine; of a server the two that arrange text."
+        ),
+    ] = None,
     orders: Annotated[int, whole(bounds.AUDIT_ORDERS, "Of the documents: as retrieved, reversed, shuffles.")] = 4,
     seed: Annotated[int, whole(bounds.SEED, "Draws the shuffles.")] = 0,
     cache: Annotated[
@@ -72,9 +85,17 @@ def audit(
 
     quiet_libraries()
     asked = read_questions(questions, documents=pipeline is None)
-    chosen = parse_methods(methods, None if pipeline else model)
+    if upstream is not None and pipeline is not None:
+        raise typer.BadParameter("--upstream and --pipeline; give one of them")
+    if upstream is not None and cache:
+        raise typer.BadParameter("--upstream and --cache; a server's documents are kept there, if it keeps any")
+    local = model or "tiny"
+    chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else local)
     with progress() as bar:
-        cases, skipped = _cases(asked, model, pipeline, bar)
+        if upstream is None:
+            cases, skipped = _cases(asked, local, pipeline, bar)
+        else:
+            cases, skipped = _upstream_cases(asked, upstream, model, upstream_key, chosen), 0
         compared = _with_own(chosen, cases[0].asked.request.origin.wanted)
         reusing = _reusing(compared) if cache else {}
         task = bar.add_task("", total=work(len(cases), len(compared), orders) + len(cases) * len(reusing))
@@ -85,8 +106,10 @@ def audit(
             label: measure_reuse(cases, each, lambda done: bar.update(task, advance=done))
             for label, each in reusing.items()
         }
-    with status("Measuring what the methods cost"):
-        costs = costs_of(cases, compared)
+    costs = {}
+    if upstream is None:
+        with status("Measuring what the methods cost"):
+            costs = costs_of(cases, compared)
     advice = recommendation(found, {label: cost.prefill_ratio[0] for label, cost in costs.items()})
     if skipped:
         console.print(f"{skipped} questions left out: the pipeline gave the model fewer than two documents")
@@ -103,6 +126,7 @@ def audit(
         "left_out": skipped,
         "model": cases[0].asked.lm.name,
         "pipeline": pipeline,
+        "upstream": upstream,
         "orders": orders,
         "seed": seed,
     }
@@ -138,3 +162,15 @@ def _cases(asked: list[Question], model: str, pipeline: str | None, bar: Progres
     loaded = load_pipeline(pipeline)
     task = bar.add_task("running the pipeline", total=len(asked))
     return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))
+
+
+def _upstream_cases(
+    asked: list[Question], upstream: str, model: str | None, key: str, methods: Mapping[str, Method]
+) -> list[AuditCase]:
+    """What is audited of a model that somebody else serves."""
+    from ragbias.adapters.untokenised import check_arranges_text
+    from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
+
+    for each in methods.values():
+        check_arranges_text(each)
+    return from_upstream(UpstreamLM(upstream, model, key), asked)

@@ -26,6 +26,8 @@ EXTRAS = {
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
+    "serve": ("fastapi", "openai", "prometheus_client", "uvicorn"),
+    "serve-ray": ("ray",),
     "triton": ("triton",),
 }
 

@@ -104,7 +104,8 @@ def answer(
     unknown = config.update(**generate_kwargs)
     stops = stop_strings(stop)
     decode = partial(decoded, tokenizer, keep_special=keep_special or ())
-    watch = StoppingWatch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
+    events = [[event for event in (cancelled, request.cancelled) if event is not None] for request in requests]
+    watch = StoppingWatch(width, decode, stops, eos, events, on_tokens)
     chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
     recorder = TokenLogprobs() if logprobs else None
     if recorder:

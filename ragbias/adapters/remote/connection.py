@@ -1,0 +1,204 @@
+"""Requests to a server, tried again where that helps, and given up as soon as nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import wait
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from typing import Any, TypeVar
+
+import httpx
+
+from ragbias.errors import (
+    ArgumentError,
+    CancelledError,
+    DocumentNotFoundError,
+    MethodError,
+    OutOfMemoryError,
+    PromptTooLongError,
+    RagBiasError,
+    ServerError,
+)
+
+AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
+LONGEST_WAIT = 60.0  # seconds before another try
+LOOKS = 0.05  # seconds between two looks at whether somebody still waits
+ERRORS: dict[str, type[RagBiasError]] = {  # by the server's code
+    "context_length_exceeded": PromptTooLongError,
+    "invalid_method": MethodError,
+    "invalid_documents": DocumentNotFoundError,
+    "out_of_memory": OutOfMemoryError,
+}
+T = TypeVar("T")
+
+
+class Connection:
+    """Talks to one server; may be used by several threads at once.
+
+    Args:
+        base_url: with or without ``/v1``.
+        api_key: sent with every request, if it is not empty.
+        timeout: seconds without a byte, after which a request has failed; ``None``: no end.
+        max_retries: how often a request is tried again.
+    """
+
+    def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
+        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
+            raise ArgumentError(f"base_url={base_url!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._retries = max_retries
+        headers = {b"authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._client = httpx.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
+
+    def get(self, path: str) -> dict[str, Any]:
+        """The JSON at a path."""
+        return run(self._whole("GET", path, None))
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The JSON answer to a body."""
+        return run(self._whole("POST", path, body))
+
+    def post_all(
+        self, paths: list[str], bodies: list[dict[str, Any]], cancelled: threading.Event | None
+    ) -> list[dict[str, Any]]:
+        """The answers to several bodies, asked at the same time."""
+
+        async def together() -> list[dict[str, Any]]:
+            pairs = zip(paths, bodies, strict=True)
+            return list(await asyncio.gather(*(self._whole("POST", path, body) for path, body in pairs)))
+
+        return run(together(), cancelled)
+
+    def events(
+        self, path: str, body: dict[str, Any], see: Callable[[dict[str, Any]], None], cancelled: threading.Event
+    ) -> None:
+        """Show the events of a streamed answer to ``see``, one after the other."""
+
+        async def follow() -> None:
+            async with self._response("POST", path, body) as response:
+                async for line in response.aiter_lines():
+                    if not line.startswith("data: ") or line == "data: [DONE]":
+                        continue
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise _told(event, response.status_code, self.base_url)
+                    see(event)
+
+        with suppress(CancelledError):
+            run(self._told(follow()), cancelled)
+
+    async def _whole(self, verb: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        async def read() -> dict[str, Any]:
+            async with self._response(verb, path, body) as response:
+                await response.aread()
+                found: dict[str, Any] = response.json()
+                return found
+
+        return await self._told(read())
+
+    async def _told(self, work: Coroutine[Any, Any, T]) -> T:
+        """What goes wrong on the way, as an error of the library."""
+        try:
+            return await work
+        except httpx.HTTPError as error:
+            what = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise ServerError(
+                f"{self.base_url} does not answer ({what}); is it running, and is timeout long enough?"
+            ) from error
+        except ValueError as error:
+            raise ServerError(f"{self.base_url} answers with something that is no JSON ({error})") from error
+
+    @asynccontextmanager
+    async def _response(self, verb: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
+        """A response that is no error; what is sent again is sent before any of it was read."""
+        for tries_left in range(self._retries, -1, -1):
+            request = self._client.build_request(verb, path, json=body)
+            try:
+                response = await self._client.send(request, stream=True)
+            except httpx.TransportError:
+                if not tries_left:
+                    raise
+                await asyncio.sleep(_wait(self._retries - tries_left, None))
+                continue
+            try:
+                if response.is_success:
+                    yield response
+                    return
+                await response.aread()
+                if response.status_code not in AGAIN or not tries_left:
+                    raise _told(_json(response), response.status_code, self.base_url)
+            finally:
+                await response.aclose()
+            await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
+
+
+def only_model(url: str, api_key: str = "") -> str:
+    """The name of the only model at a server.
+
+    Raises:
+        ServerError: it has none, or several, or does not answer.
+    """
+    listed = Connection(url, api_key, timeout=60, max_retries=2).get("/v1/models").get("data")
+    names = [str(each["id"]) for each in listed or () if isinstance(each, dict) and "id" in each]
+    if len(names) != 1:
+        raise ServerError(f"{url} has {len(names)} models ({', '.join(names)}); name one")
+    return names[0]
+
+
+def _wait(attempt: int, told: str | None) -> float:
+    """Seconds before another try: what the server says, else twice as long each time, and not all at once."""
+    if told is not None and told.isdigit():
+        return min(float(told), LONGEST_WAIT)
+    return float(min(0.5 * 2**attempt, 8.0) * random.uniform(0.75, 1.0))
+
+
+def _json(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return {}
+
+
+def _told(body: Any, status: int, base_url: str) -> RagBiasError:
+    """The error that a server told."""
+    error = body.get("error") if isinstance(body, dict) else None
+    error = error if isinstance(error, dict) else {}
+    message = str(error.get("message") or f"status {status} without a reason")
+    kind = ERRORS.get(str(error.get("code")))
+    if kind is not None:
+        return kind(message)
+    if status == 400 and error:
+        return ArgumentError(f"{error.get('param') or 'request'}: {message}")
+    return ServerError(f"{base_url} refuses with status {status}: {message}")
+
+
+# one event loop for all connections of this process, so that a request can be given up from any thread
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="ragbias-remote").start()
+    return loop
+
+
+def run(work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:
+    """The result of ``work``.
+
+    Raises:
+        CancelledError: ``cancelled`` was set meanwhile; the request is given up, and the server stops computing.
+    """
+    future = asyncio.run_coroutine_threadsafe(work, _loop())
+    try:
+        while not wait([future], None if cancelled is None else LOOKS).done:
+            if cancelled is not None and cancelled.is_set():
+                raise CancelledError("the request was cancelled before its answer was there")
+        return future.result()
+    finally:
+        future.cancel()

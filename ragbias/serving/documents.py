@@ -1,0 +1,91 @@
+"""Where the documents of a request are in its prompt, or are put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ragbias.boundaries import KnownText
+from ragbias.boundaries.locate import Boundaries, locate
+from ragbias.serving.errors import refused
+from ragbias.serving.schemas import ChatRequest, Document, Request
+
+SEPARATOR = "\n\n"
+"""Stands after each document that is put in front of the last message of the user."""
+
+NO_PLACE = "the documents are not in the {where} as they are, and there is no {place} to put them in front of"
+Talk = list[dict[str, Any]]
+
+
+def given_documents(body: Request, most: int) -> list[Document] | None:
+    """The documents of a body, of either field; ``None`` if it names none.
+
+    Raises:
+        ApiError: both fields have some, or there are too many.
+    """
+    param, found = "documents", body.documents
+    options = body.chat_template_kwargs if isinstance(body, ChatRequest) else None
+    if options is not None and options.documents is not None:
+        if found is not None:
+            raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
+        param, found = "chat_template_kwargs.documents", options.documents
+    if found is not None and len(found) > most:
+        raise refused(param, f"{param}: {len(found)} documents; this server takes at most {most}", "too_many_documents")
+    return found
+
+
+def known_text(document: Document) -> KnownText:
+    """A document's text, which knows what its title and metadata look like in print."""
+    fields = {**({"title": document.title} if document.title else {}), **document.metadata}
+    known = KnownText.of(document.text, fields, document.id)
+    return KnownText(document.text, [*((str(at), each) for at, each in enumerate(document.printed)), *known.fields])
+
+
+def printed(document: Document) -> str:
+    """A document as it is put into a message: its title on a line of its own, and its text."""
+    return f"{document.title}\n{document.text}" if document.title else document.text
+
+
+def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
+    """Where all documents stand in a prompt as they are; ``None`` if not all do."""
+    texts = [known_text(each) for each in documents]
+    found = locate(text, documents=texts)
+    return found if found.source == "documents" and found.n_found == len(texts) else None
+
+
+def placed(
+    talk: Talk, documents: Sequence[Document], render: Callable[[Talk, dict[str, Any]], str]
+) -> tuple[str, Boundaries]:
+    """The prompt with its documents, and where they are.
+
+    They are where the messages have them, if all do; else where the chat template puts them, if it knows documents;
+    else in front of the last message of the user, each followed by a blank line.
+
+    Args:
+        render: the flat prompt of messages, with more variables for the template.
+
+    Raises:
+        ApiError: there is no message of the user, or the template changes the documents.
+    """
+    text = render(talk, {})
+    if (found := in_prompt(text, documents)) is not None:
+        return text, found
+    shown = render(talk, {"documents": [_for_template(each) for each in documents]})
+    if shown != text and (found := in_prompt(shown, documents)) is not None:
+        return shown, found
+    last = max((index for index, turn in enumerate(talk) if turn["role"] == "user"), default=None)
+    if last is None:
+        raise refused("documents", NO_PLACE.format(where="messages", place="message of the user"), "invalid_documents")
+    texts = [printed(each) for each in documents]
+    block = "".join(text + SEPARATOR for text in texts)
+    text = render([*talk[:last], {**talk[last], "content": block + talk[last]["content"]}, *talk[last + 1 :]], {})
+    found = locate(text, documents=texts)
+    if found.n_found < len(texts):
+        why = "the model's chat template changes the documents, so they cannot be told apart"
+        raise refused("documents", f"{why} ({found.n_found} of {len(texts)} found)", "invalid_documents")
+    return text, found
+
+
+def _for_template(document: Document) -> dict[str, Any]:
+    """As chat templates that know documents read one."""
+    return {"title": document.title or "", "text": document.text, "content": document.text, **document.metadata}

@@ -1,0 +1,53 @@
+"""A real server on the loopback, in a thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from ragbias import DebiasedLM
+from ragbias.serving.app import create_app
+from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.metrics import Metrics
+from ragbias.serving.server import listening
+from ragbias.serving.settings import ServerSettings
+
+SECONDS = 30.0  # to start
+
+
+@contextmanager
+def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """The address of an application, without a path, as long as the block lasts."""
+    at = listening("127.0.0.1", port)
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, args=([at],), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + SECONDS
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{at.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+
+
+def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:
+    """An application with models that are loaded already."""
+    told, counters = ServerSettings(**settings), Metrics()
+    engine = LocalEngine(lambda: models, told, counters)
+    engine.load()
+    return create_app(engine, told, counters), engine, counters
+
+
+@contextmanager
+def serving(models: Mapping[str, DebiasedLM], port: int = 0, **settings: Any) -> Iterator[str]:
+    """The address of a server with these models."""
+    with listening_app(local_app(models, **settings)[0], port) as address:
+        yield address
