@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -38,6 +39,12 @@ def serve(
     strip_numbering: Annotated[
         bool, typer.Option("--strip-numbering", help="Take the documents' numbers out.")
     ] = False,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep documents in this folder, for methods with reusable ones.")
+    ] = None,
+    cache_memory: Annotated[
+        str | None, typer.Option(help="Keep documents in so much memory, e.g. 4GB. Default: 2GB with --cache, else none.")
+    ] = None,
     separator: Annotated[str, typer.Option(help="Parts the documents of prompts that do not name theirs.")] = "",
     on_missing: Annotated[str, typer.Option(help="A method misses its documents: warn, raise or ignore.")] = "warn",
     max_batch: Annotated[int, whole(COUNTS, "Requests of one padded batch.")] = 8,
@@ -66,7 +73,7 @@ def serve(
     required("uvicorn", "serve")
     required("prometheus_client", "serve")
     from ragbias import methods
-    from ragbias.serving.loading import load_served
+    from ragbias.serving.loading import document_cache, load_served
     from ragbias.serving.logs import to_stderr
     from ragbias.serving.server import serve as run
     from ragbias.serving.settings import ServerSettings
@@ -91,6 +98,7 @@ def serve(
         separator=separator,
     )
     methods.get(method, name)  # told before anything is loaded
+    kept = document_cache(cache, cache_memory)
     quiet_libraries()
     to_stderr()
     if engine == "ray":
@@ -104,6 +112,8 @@ def serve(
             dtype=dtype,
             device=device,
             strip_numbering=strip_numbering,
+            cache=None if cache is None else str(cache.resolve()),
+            cache_memory=cache_memory,
             replicas=replicas,
             min_replicas=replicas,
             max_replicas=max_replicas,
@@ -112,4 +122,5 @@ def serve(
         )
         ray_serve.run(ray_serve.Cluster(models=[told], settings=asdict(settings)), host, port)
         return
-    run(lambda: {served_name or name: load_served(name, method, dtype, device, strip_numbering)}, settings, host, port)
+    own = (name, method, dtype, device, strip_numbering, kept)
+    run(lambda: {served_name or name: load_served(*own)}, settings, host, port)

@@ -18,11 +18,6 @@ from ragbias.generation.report import Generation, Usage
 Json = dict[str, Any]
 
 
-def usage(counts: Usage) -> Json:
-    """Token counts; those from the document cache are in ``prompt_tokens_details.cached_tokens``."""
-    return {"prompt_tokens_details": {"cached_tokens": 0}, **counts.as_dict()}
-
-
 def headers(report: Json) -> dict[str, str]:
     """The essentials of a report."""
     return {
@@ -65,7 +60,7 @@ class ChatAnswer:
         return {
             **self._head("chat.completion"),
             "choices": [choice],
-            "usage": usage(generation.usage),
+            "usage": generation.usage.as_dict(),
             "ragbias": generation.report.as_dict(),
         }
 
@@ -89,7 +84,7 @@ class ChatAnswer:
 
     def usage_chunk(self, counts: Usage) -> Json:
         """The chunk with the usage alone."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage(counts)}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": counts.as_dict()}
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
         content, calls = self._read.read(generation.text)
@@ -123,7 +118,7 @@ class CompletionAnswer:
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
         """The body of the response."""
         body = self._body(generation.text, generation.finish_reason, _logprobs(generation, tokenizer))
-        return {**body, "usage": usage(generation.usage), "ragbias": generation.report.as_dict()}
+        return {**body, "usage": generation.usage.as_dict(), "ragbias": generation.report.as_dict()}
 
     def first(self) -> Json | None:
         """Streams of completions begin with their first piece."""
@@ -140,7 +135,7 @@ class CompletionAnswer:
 
     def usage_chunk(self, counts: Usage) -> Json:
         """The chunk with the usage alone."""
-        return {**self._body(""), "choices": [], "usage": usage(counts)}
+        return {**self._body(""), "choices": [], "usage": counts.as_dict()}
 
     def _body(self, text: str, finish_reason: str | None = None, logprobs: Json | None = None) -> Json:
         choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}

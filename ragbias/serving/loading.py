@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from ragbias.cache import DocumentCache
+from ragbias.cache.document_cache import MEMORY
 from ragbias.lm import DebiasedLM
 
 
+def document_cache(folder: str | Path | None, memory: str | None) -> DocumentCache | None:
+    """Where a served model keeps documents: in a folder, in so much memory, or both; neither: nowhere.
+
+    Raises:
+        ArgumentError: as of ``DocumentCache``.
+    """
+    if folder is None and memory is None:
+        return None
+    return DocumentCache(memory=memory or MEMORY, folder=folder)
+
+
 def load_served(
-    name: str, method: str = "pine", dtype: str = "auto", device: str | None = None, strip_numbering: bool = False
+    name: str,
+    method: str = "pine",
+    dtype: str = "auto",
+    device: str | None = None,
+    strip_numbering: bool = False,
+    cache: DocumentCache | None = None,
 ) -> DebiasedLM:
     """A model with its tokenizer, on the GPU if there is one and no device is named.
 
@@ -19,4 +38,4 @@ def load_served(
     if device is None and torch.cuda.is_available():
         device = "cuda"
     given: dict[str, Any] = {"method": method, "dtype": dtype, "device": device, "strip_numbering": strip_numbering}
-    return DebiasedLM.from_pretrained(name, **given)  # a document cache goes here
+    return DebiasedLM.from_pretrained(name, **given, cache=cache)

@@ -19,7 +19,7 @@ from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving import conversation
-from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json, usage
+from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json
 from ragbias.serving.documents import NO_PLACE, given_documents, in_prompt, placed
 from ragbias.serving.errors import METHOD, ApiError, of_library, refused
 from ragbias.serving.metrics import Metrics
@@ -78,7 +78,7 @@ class ServedModel:
 
     def noted(self, generation: Generation) -> Generation:
         """Counts an answer."""
-        counts, report = usage(generation.usage), generation.report
+        counts, report = generation.usage.as_dict(), generation.report
         self._metrics.answers.labels(self.name, report.method_ran).inc()
         if report.method_ran != report.method_requested:
             self._metrics.plain.labels(self.name, report.method_requested).inc()

@@ -25,7 +25,7 @@ from ray.serve.handle import DeploymentHandle
 from ragbias.serving.app import create_app
 from ragbias.serving.engine import Answering, Json
 from ragbias.serving.errors import ApiError
-from ragbias.serving.loading import load_served
+from ragbias.serving.loading import document_cache, load_served
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.logs import log, to_stderr
 from ragbias.serving.metrics import Metrics
@@ -49,6 +49,8 @@ class ReplicatedModel(BaseModel):
         replicas: of them; ignored with ``max_replicas``.
         min_replicas, max_replicas: for autoscaling by the requests that each has in work, ``target_requests``.
         num_cpus, num_gpus: of each replica.
+        cache: folder where documents are kept, which replicas may share.
+        cache_memory: that each replica keeps documents in, e.g. ``"4GB"``; with a folder 2 GB by default.
         affinity: send requests with the same documents, whatever their order, to the same replica.
     """
 
@@ -60,6 +62,8 @@ class ReplicatedModel(BaseModel):
     dtype: str = "auto"
     device: str | None = None
     strip_numbering: bool = False
+    cache: str | None = None
+    cache_memory: str | None = None
     replicas: int = Field(default=1, ge=1)
     min_replicas: int = Field(default=1, ge=0)
     max_replicas: int | None = Field(default=None, ge=1)
@@ -101,7 +105,8 @@ class Replica:
         to_stderr()
 
         def load() -> dict[str, Any]:
-            own = (told.model, told.method, told.dtype, told.device, told.strip_numbering)
+            cache = document_cache(told.cache, told.cache_memory)
+            own = (told.model, told.method, told.dtype, told.device, told.strip_numbering, cache)
             return {told.served_name: load_served(*own)}
 
         self._engine = LocalEngine(load, settings, Metrics())

@@ -15,7 +15,7 @@ from ragbias.adapters.untokenised import untokenised
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, ServerError
 from ragbias.generation.arguments import check_arguments
-from ragbias.generation.report import Generation, Report, Usage
+from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
 from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.methods import Method
@@ -274,8 +274,8 @@ def _path(request: RemoteRequest) -> str:
 
 
 def _usage(told: Json) -> Usage:
-    names = {each.name for each in fields(Usage)}
-    return Usage(**{name: told[name] for name in ("prompt_tokens", "completion_tokens") if name in names})
+    cached = told.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+    return Usage(told["prompt_tokens"], told["completion_tokens"], PromptTokensDetails(cached))
 
 
 def _generation(request: RemoteRequest, told: Json) -> RemoteGeneration:
