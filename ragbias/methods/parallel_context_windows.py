@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ragbias.methods.segments import SegmentMethod
+from ragbias.methods.segments import SegmentMethod, after_prefix
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ class ParallelContextWindows(SegmentMethod):
     source = "Ratner et al., arXiv 2212.10947"
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
-        return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
+        return after_prefix(seq)
 
     def tail_begin(self, seq: SequenceCall) -> int:
         return seq.prefix + max(end - begin for begin, end in seq.spans)

@@ -15,7 +15,7 @@ from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs, visible_pairs
 from ragbias.methods.base import LAYERS, LayerRange, in_layers
-from ragbias.methods.segments import SegmentMethod, ending_at
+from ragbias.methods.segments import SegmentMethod, after_prefix, ending_at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,10 +92,11 @@ class Pine(SegmentMethod):
         """The mean over the layers it acts in."""
         acting = self.layer_indices(shape.layers)
         together = sum(map(self.together_in, acting)) / len(acting)
-        others = sum(length * (lengths.in_documents - length) for length in lengths.documents)
+        apart = visible_pairs(lengths, sees_others=False)
+        others = visible_pairs(lengths, sees_others=True) - apart
         measured = together * others + lengths.suffix * lengths.in_documents if self.follows_query else 0
-        seen = visible_pairs(lengths, sees_others=False) + together * others - causal_pairs(lengths.total)
-        return round(shape.width * (2 * seen + measured))
+        more = apart + together * others - causal_pairs(lengths.total)
+        return round(shape.width * (2 * more + measured))
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
         # the documents' keys as they are, for the importances, beside those at their positions
@@ -106,7 +107,7 @@ class Pine(SegmentMethod):
             begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
             return begins.expand(1, len(begins), -1)
         if not self.together_in(seq.layer):
-            return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
+            return after_prefix(seq)
         if self.order == "canonical":
             nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:

@@ -176,6 +176,11 @@ def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
     return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
 
 
+def after_prefix(seq: SequenceCall) -> Tensor:
+    """Start of each document when all begin right after the prefix: int64 ``[1, n, n]``."""
+    return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
+
+
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
     """Start of each document when they are laid out without gaps up to ``end``.
 

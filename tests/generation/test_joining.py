@@ -86,6 +86,7 @@ def test_a_cancelled_call_and_a_stream_hold_up_nobody(joined, lm):
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_three_calls_at_once_take_less_time_than_three_in_a_row():
     lm = DebiasedLM.from_pretrained("tiny", method="none", strict=False)
     ask = lambda: lm.generate(PROMPT, max_new_tokens=48, min_new_tokens=48)  # noqa: E731
