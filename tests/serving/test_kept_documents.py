@@ -9,6 +9,7 @@ import openai
 import pytest
 
 from ragbias.adapters.remote.remote_lm import RemoteLM
+from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
 from ragbias.serving.loading import document_cache, load_served
 from serving.conftest import DOCUMENTS, QUESTION
@@ -16,8 +17,8 @@ from support.live_server import serving
 
 
 def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -> None:
-    asked = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 1}
-    body = {"documents": DOCUMENTS, "method": "ape"}
+    asked = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 0}
+    body = {"documents": DOCUMENTS, "ragbias": {"method": "ape"}}
     found = {}
     for name, folder in (("kept", tmp_path), ("fresh", None)):
         lm = load_served("tiny", cache=document_cache(folder, None))
@@ -36,7 +37,8 @@ def test_a_remote_model_tells_what_was_kept() -> None:
     with serving({"tiny": lm}) as address:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])
-        answers = [remote.generate(text, documents=DOCUMENTS, max_new_tokens=2) for _ in range(2)]
+        request = remote.prepare(text, None, locate(text, documents=DOCUMENTS))
+        answers = [remote.batch([request], max_new_tokens=2)[0] for _ in range(2)]
     kept = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
     assert kept[0] == 0 < kept[1] == answers[1].report.cached_tokens
 
