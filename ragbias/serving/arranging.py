@@ -12,10 +12,9 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.methods import Method
 from ragbias.serving.documents import NO_PLACE, SEPARATOR, in_prompt, printed
 from ragbias.serving.errors import refused
-from ragbias.serving.schemas import ArrangedFields, Document
+from ragbias.serving.schemas import ArrangedFields, Document, Json
 from ragbias.serving.settings import ServerSettings
 
-Json = dict[str, Any]
 END = "<|im_end|>"  # stands after a message while it is looked at: what follows it is no document
 SPEAKERS = ("system", "developer", "user", "tool")  # whose messages may hold documents
 

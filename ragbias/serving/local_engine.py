@@ -19,12 +19,12 @@ from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving import conversation
-from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json
+from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer
 from ragbias.serving.documents import NO_PLACE, given_documents, in_prompt, placed
-from ragbias.serving.errors import METHOD, ApiError, of_library, refused
+from ragbias.serving.errors import METHOD, ApiError, of_library, refused, unknown_model
 from ragbias.serving.metrics import Metrics
 from ragbias.serving.scheduler import Scheduler
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Request, TokenizeRequest, check_supported
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest, check_supported
 from ragbias.serving.settings import ServerSettings
 
 PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # under the same name
@@ -242,6 +242,5 @@ class LocalEngine:
         if not self._served:
             raise ApiError(503, "the model is being loaded", None, "not_ready", retry_after=5)
         if name not in self._served:
-            known = ", ".join(map(repr, self._served))
-            raise ApiError(404, f"there is no model {name!r}; here: {known}", "model", "model_not_found")
+            raise unknown_model(name, self._served)
         return self._served[name]

@@ -23,13 +23,13 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from ragbias.serving.app import create_app
-from ragbias.serving.engine import Answering, Json
+from ragbias.serving.engine import Answering
 from ragbias.serving.errors import ApiError
 from ragbias.serving.loading import document_cache, load_served
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.logs import log, to_stderr
 from ragbias.serving.metrics import Metrics
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Request, TokenizeRequest
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
 from ragbias.serving.settings import ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"

@@ -9,11 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, fi
 from ragbias.checks import shown
 from ragbias.serving.errors import refused
 
+Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # of a document's data, the first that is there
 Text = Annotated[str, Field(strict=True)]
-Whole = Annotated[int, Field(strict=True)]
+Integer = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Switch = Annotated[bool, Field(strict=True)]
+Boolean = Annotated[bool, Field(strict=True)]
 Objects = list[dict[str, JsonValue]]
 
 
@@ -86,7 +87,7 @@ class RagBiasOptions(_Fields):
     on_missing: Literal["warn", "raise", "ignore"] | None = Field(
         default=None, description="`raise` refuses a request whose method needs documents and finds none."
     )
-    raw: Switch = Field(
+    raw: Boolean = Field(
         default=False, description="The content is what the model wrote; calls of tools stand in it unread."
     )
 
@@ -94,8 +95,8 @@ class RagBiasOptions(_Fields):
 class StreamOptions(_Fields):
     """Options of a streamed answer."""
 
-    include_usage: Switch | None = None
-    include_obfuscation: Switch | None = None
+    include_usage: Boolean | None = None
+    include_obfuscation: Boolean | None = None
 
 
 class TemplateOptions(BaseModel):
@@ -114,19 +115,19 @@ class _Request(_Fields):
     model: Text
     documents: list[AnyDocument] | None = None
     ragbias: RagBiasOptions | None = None
-    stream: Switch | None = None
+    stream: Boolean | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=1)] | None = None
+    top_k: Annotated[Integer, Field(ge=1)] | None = None
     repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), le=2**64 - 1)] | None = None
+    seed: Annotated[Integer, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: Text | list[Text] | None = None
     user: Text | None = None
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
-    n: Whole | None = None
+    n: Integer | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     logit_bias: dict[str, JsonValue] | None = None
@@ -167,7 +168,7 @@ class ToolCall(_Fields):
     id: Text
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: Whole | None = None
+    index: Integer | None = None
 
 
 class Message(_Fields):
@@ -207,16 +208,16 @@ class ChatRequest(_Request):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    logprobs: Switch | None = None
-    top_logprobs: Whole | None = None
+    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    logprobs: Boolean | None = None
+    top_logprobs: Integer | None = None
     tools: Objects | None = None
     tool_choice: JsonValue = None
-    parallel_tool_calls: Switch | None = None
+    parallel_tool_calls: Boolean | None = None
     response_format: dict[str, JsonValue] | None = None
     chat_template_kwargs: TemplateOptions | None = None
     metadata: JsonValue = None
-    store: Switch | None = None
+    store: Boolean | None = None
     service_tier: Text | None = None
     reasoning_effort: Text | None = None
     modalities: list[Text] | None = None
@@ -226,9 +227,9 @@ class CompletionRequest(_Request):
     """The body of ``POST /v1/completions``."""
 
     prompt: Text
-    logprobs: Whole | None = None
-    echo: Switch | None = None
-    best_of: Whole | None = None
+    logprobs: Integer | None = None
+    echo: Boolean | None = None
+    best_of: Integer | None = None
     suffix: Text | None = None
 
 
@@ -240,7 +241,7 @@ class TokenizeRequest(_Fields):
 
     model: Text
     prompt: Text
-    add_special_tokens: Switch = False
+    add_special_tokens: Boolean = False
 
 
 class ArrangedFields(_Fields):
