@@ -144,4 +144,8 @@ class EventStream(StreamingResponse):
 
 
 def _has_text(chunk: Json) -> bool:
-    return any(each.get("text") or any((each.get("delta") or {}).values()) for each in chunk["choices"])
+    """Whether the answer has begun; a first chunk that only names the role does not."""
+    deltas = [each.get("delta") or {} for each in chunk["choices"]]
+    return any(each.get("text") for each in chunk["choices"]) or any(
+        delta.get("content") or delta.get("tool_calls") for delta in deltas
+    )
