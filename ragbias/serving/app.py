@@ -14,6 +14,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse, StreamingResponse
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
 from ragbias.serving import answers
 from ragbias.serving.base_app import base_app, unless_gone
@@ -24,6 +25,11 @@ from ragbias.serving.metrics import Metrics
 from ragbias.serving.middleware import GONE
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
 from ragbias.serving.settings import ServerSettings
+
+
+def _answer_of(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """The schema of an answer, whole or, where ``stream`` is set, as events."""
+    return {200: {"model": model, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 def create_app(
@@ -52,12 +58,12 @@ def create_app(
             raise unknown_model(name, cards)
         return cards[name]
 
-    @app.post("/v1/chat/completions", responses={200: {"model": ChatCompletion}}, response_model=None)
+    @app.post("/v1/chat/completions", responses=_answer_of(ChatCompletion), response_model=None)
     async def chat(body: ChatRequest, request: HttpRequest) -> Response:
         """Answer a conversation."""
         return await _answered(engine, body, request, counters)
 
-    @app.post("/v1/completions", responses={200: {"model": Completion}}, response_model=None)
+    @app.post("/v1/completions", responses=_answer_of(Completion), response_model=None)
     async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
         """Continue a text."""
         return await _answered(engine, body, request, counters)

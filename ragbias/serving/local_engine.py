@@ -15,12 +15,11 @@ from ragbias.boundaries import locate
 from ragbias.errors import RagBiasError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request as Prepared
-from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving import conversation
 from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer
-from ragbias.serving.documents import NO_PLACE, given_documents, in_prompt, placed
+from ragbias.serving.documents import Messages, check_found, given_documents, in_prompt, no_message_for, prompt_with
 from ragbias.serving.errors import METHOD, ApiError, of_library, refused, unknown_model
 from ragbias.serving.metrics import Metrics
 from ragbias.serving.scheduler import Scheduler
@@ -66,14 +65,14 @@ class ServedModel:
         form = AnswerFormat()
         answer: Answer
         if isinstance(body, ChatRequest):
-            talk = conversation.asking_for_json(conversation.turns(body.messages), body)
+            messages = conversation.asking_for_json(conversation.template_messages(body.messages), body)
             form = conversation.answer_format(self.lm, body)
-            request = self._chat(body, talk, form, method, cancelled)
+            request = self._chat(body, messages, form, method, cancelled)
             answer = ChatAnswer(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
         else:
             request = self._completion(body, method, cancelled)
             answer = CompletionAnswer(self.name)
-        self._check_found(body, request)
+        check_found(request, body.options.on_missing or self._settings.on_missing)
         return request, answer, {**arguments, **form.settings}
 
     def noted(self, generation: Generation) -> Generation:
@@ -93,7 +92,7 @@ class ServedModel:
     def _chat(
         self,
         body: ChatRequest,
-        talk: list[conversation.Turn],
+        messages: Messages,
         form: AnswerFormat,
         method: Method,
         cancelled: threading.Event,
@@ -101,13 +100,13 @@ class ServedModel:
         given = conversation.variables(body)
         documents = given_documents(body, self._settings.max_documents)
 
-        def render(talk: list[conversation.Turn], more: dict[str, Any]) -> str:
-            return conversation.templated(self.lm, talk, form.tools, {**given, **more}) + form.beginning
+        def render(messages: Messages, more: dict[str, Any]) -> str:
+            return conversation.templated(self.lm, messages, form.tools, {**given, **more}) + form.beginning
 
         if documents:
-            text, found = placed(talk, documents, render)
+            text, found = prompt_with(documents, messages, render)
             return self.lm.prepare(text, None, found, method, cancelled)
-        return self._found(render(talk, {}), documents, method, cancelled)
+        return self._found(render(messages, {}), documents, method, cancelled)
 
     def _completion(self, body: CompletionRequest, method: Method, cancelled: threading.Event) -> Prepared:
         documents = given_documents(body, self._settings.max_documents)
@@ -115,7 +114,7 @@ class ServedModel:
             return self._found(body.prompt, documents, method, cancelled)
         found = in_prompt(body.prompt, documents)
         if found is None:
-            raise refused("documents", NO_PLACE.format(where="prompt", place="message"), "invalid_documents")
+            raise no_message_for("prompt")
         return self.lm.prepare(body.prompt, None, found, method, cancelled)
 
     def _found(self, text: str, documents: list[Any] | None, method: Method, cancelled: threading.Event) -> Prepared:
@@ -134,15 +133,6 @@ class ServedModel:
         logprobs = body.logprobs is not None if isinstance(body, CompletionRequest) else bool(body.logprobs)
         found = {**given, "max_new_tokens": most, "logprobs": logprobs}
         return {key: value for key, value in found.items() if value is not None and value is not False}
-
-    def _check_found(self, body: Request, request: Prepared) -> None:
-        wanted = request.origin.wanted
-        missing = body.options.on_missing or self._settings.on_missing
-        if missing != "raise" or not wanted.needs_documents:
-            return
-        if request.origin.reason or reason_to_run_plain(request.origin.tokens, wanted.fewest_documents):
-            why = f"{wanted.name} needs documents, and cannot run here: {request.report.reason}"
-            raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
 
 
 @dataclass

@@ -109,12 +109,22 @@ class TemplateOptions(BaseModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
 
-class _Request(_Fields):
+class ArrangedFields(_Fields):
+    """The fields of a body that are ours; a proxy reads no others."""
+
+    documents: list[AnyDocument] | None = None
+    ragbias: RagBiasOptions | None = None
+
+    @property
+    def options(self) -> RagBiasOptions:
+        """The options of ``ragbias``."""
+        return self.ragbias or RagBiasOptions()
+
+
+class _Request(ArrangedFields):
     """What chat and completion have in common."""
 
     model: Text
-    documents: list[AnyDocument] | None = None
-    ragbias: RagBiasOptions | None = None
     stream: Boolean | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
@@ -141,11 +151,6 @@ class _Request(_Fields):
         if not (isinstance(words, list) and all(isinstance(each, str) and each for each in words)):
             raise ValueError("expected a string that is not empty, or a list of them")
         return words
-
-    @property
-    def options(self) -> RagBiasOptions:
-        """The options of ``ragbias``."""
-        return self.ragbias or RagBiasOptions()
 
 
 class TextPart(_Fields):
@@ -244,19 +249,7 @@ class TokenizeRequest(_Fields):
     add_special_tokens: Boolean = False
 
 
-class ArrangedFields(_Fields):
-    """The fields of a body that are read in front of another server."""
-
-    documents: list[AnyDocument] | None = None
-    ragbias: RagBiasOptions | None = None
-
-    @property
-    def options(self) -> RagBiasOptions:
-        """The options of ``ragbias``."""
-        return self.ragbias or RagBiasOptions()
-
-
-# what is taken because clients send it, and means something here only as one of these values
+# fields that clients send, and the values of them that change nothing; others are refused
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),
