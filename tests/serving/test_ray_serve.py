@@ -13,11 +13,12 @@ from ray.exceptions import RayActorError
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import ArgumentError
-from ragbias.serving import ray_serve
+from ragbias.serving import cluster_engine, ray_serve
 from ragbias.serving.app import create_app
+from ragbias.serving.cluster_engine import ClusterEngine, affinity
 from ragbias.serving.errors import ApiError
 from ragbias.serving.metrics import Metrics
-from ragbias.serving.ray_serve import Cluster, ClusterEngine, ReplicatedModel, affinity, build
+from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build
 from ragbias.serving.schemas import ChatRequest
 from ragbias.serving.settings import ServerSettings
 from support.live_server import listening_app
@@ -119,7 +120,7 @@ class Dying:
 
 
 async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
-    monkeypatch.setattr(ray_serve, "SECONDS_BETWEEN", 0)
+    monkeypatch.setattr(cluster_engine, "SECONDS_BETWEEN", 0)
     for deaths in (0, 1, 4):
         handle = Dying(deaths)
         assert await ClusterEngine({"mine": handle}, {"mine": True}).answer(request()) == {"told": "yes"}
