@@ -14,8 +14,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import ValidationError
 
 from ragbias import methods
+from ragbias.adapters.remote.connection import server_address
 from ragbias.adapters.untokenised import check_arranges_text
-from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.errors import RagBiasError
 from ragbias.methods import Method
 from ragbias.serving import answers
 from ragbias.serving.arranging import Arranged, arrange_chat, arrange_prompt
@@ -43,9 +44,7 @@ class Upstream:
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ArgumentError(f"upstream {url!r}; expected an address, e.g. http://127.0.0.1:11434")
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = server_address("upstream", url)
         self._key, self._keeps = key, keep_clients_key
         self.client = httpx.AsyncClient(base_url=self.url, timeout=timeout)
 
