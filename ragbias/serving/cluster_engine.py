@@ -85,7 +85,7 @@ class _ClusterAnswering:
                     return
                 yield chunk
         except DEAD as error:
-            raise ApiError(503, "the replica died in the midst of the answer", None, "replica_died", 1) from error
+            raise ApiError(503, "the replica died after the answer had begun", None, "replica_died", 1) from error
 
     async def close(self) -> None:
         self._response.cancel()

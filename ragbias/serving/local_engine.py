@@ -137,7 +137,7 @@ class ServedModel:
 
 @dataclass
 class LocalAnswering:
-    """A prepared stream; holds its place in the queue until it is closed."""
+    """A prepared stream; counts as waiting until it is closed."""
 
     served: ServedModel
     request: Prepared

@@ -26,7 +26,7 @@ class ServerSettings:
         max_waiting: requests that are not being computed yet; 429.
         max_batch: non-streamed requests that run as one padded batch.
         max_batch_tokens: of a padded batch, padding and new tokens included.
-        batch_wait_ms: for how long a request waits for company, in milliseconds.
+        batch_wait_ms: for how long a request waits for others to run with, in milliseconds.
         max_streams: streamed requests that run at the same time, beside a batch.
         strict: a batch is one request, so that its bits depend on nothing else that runs.
         grace_seconds: for what runs when the server is told to end.

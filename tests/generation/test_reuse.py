@@ -1,4 +1,4 @@
-"""Documents that were computed before: the same bits in every order and company, kept or not, and as in one pass."""
+"""Documents that were computed before: the same bits in every order and batch, kept or not, and as in one pass."""
 
 import random
 import threading
@@ -70,7 +70,7 @@ def test_with_and_without_a_cache_in_memory_or_a_folder_the_bits_are_the_same(me
 
 
 MODEL = random_model("llama")
-COMPANY = DocumentCache()
+SHARED_CACHE = DocumentCache()
 
 
 @settings(max_examples=15, deadline=None)
@@ -79,9 +79,9 @@ COMPANY = DocumentCache()
     st.sampled_from(REUSABLE),
     st.integers(1, 5),
 )
-def test_any_subset_of_a_corpus_in_any_order_and_company_gives_the_bits_of_no_cache(chosen, method, suffix):
+def test_any_subset_of_a_corpus_in_any_order_gives_the_bits_of_no_cache(chosen, method, suffix):
     corpus = tokens(lengths=range(2, 14), suffix=suffix).reordered(chosen)
-    assert torch.equal(logits(MODEL, corpus, method, COMPANY), logits(MODEL, corpus, method))
+    assert torch.equal(logits(MODEL, corpus, method, SHARED_CACHE), logits(MODEL, corpus, method))
 
 
 @pytest.fixture(scope="module")

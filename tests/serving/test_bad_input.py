@@ -64,7 +64,7 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
     "data without text": (body(documents=[{"id": "1", "data": {"colour": "red"}}]), 400, "documents[0]"),
     "a number as document": (body(documents=[5]), 400, "documents[0]"),
     "documents twice": (body(documents=["a"], chat_template_kwargs={"documents": ["a"]}), 400, "documents"),
-    "no place for documents": (
+    "no message for documents": (
         body(messages=[{"role": "system", "content": "Hi."}], documents=DOCUMENTS),
         400,
         "documents",

@@ -108,7 +108,7 @@ def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
     assert secret not in json.dumps([record.__dict__ for record in caplog.records], default=repr)
 
 
-def test_a_mistake_is_told_by_its_place_and_not_by_its_text(tiny, caplog, monkeypatch):
+def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
     app, engine, _ = local_app({"tiny": tiny})
 
     async def fails(body: object) -> None:

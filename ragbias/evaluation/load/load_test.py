@@ -178,7 +178,7 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> N
                 continue
             event = json.loads(line[6:])
             if "error" in event:
-                raise ServerError("an error in the midst of a stream")
+                raise ServerError("an error after the stream had begun")
             if any((choice.get("delta") or {}).get("content") for choice in event.get("choices", ())):
                 first = first or time.perf_counter() - begin
                 waits.pieces += 1
