@@ -13,7 +13,7 @@ from ragbias.cli.terminal import JsonPath, console, progress, write_json
 from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.load.load_test import Case
+    from ragbias.evaluation.load.load_test import LoadCase
 
 CLIENTS = Bounds(1, 10_000)
 REQUESTS = Bounds(1, 1_000_000)
@@ -82,14 +82,14 @@ def load(
     write_json({"settings": {**settings, "documents": documents, "requests": requests}, "results": found}, json_path)
 
 
-def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[Case]:
+def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
     """Questions of a file, or about passages of the embedded model's world."""
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.evaluation.load.load_test import Case
+    from ragbias.evaluation.load.load_test import LoadCase
     from ragbias.models.tiny.world import held_out_corpus
 
     if questions is not None:
-        return [Case(each.question, tuple(each.documents)) for each in read_questions(questions)]
+        return [LoadCase(each.question, tuple(each.documents)) for each in read_questions(questions)]
     texts = [passage.text for passage in held_out_corpus(documents * distinct, seed)]
     groups = [texts[begin : begin + documents] for begin in range(0, len(texts), documents)]
-    return [Case(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]
+    return [LoadCase(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]

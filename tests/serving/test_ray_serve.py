@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -21,7 +20,7 @@ from ragbias.serving.metrics import Metrics
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build
 from ragbias.serving.schemas import ChatRequest
 from ragbias.serving.settings import ServerSettings
-from support.live_server import listening_app
+from support.live_server import events, listening_app
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "documents": DOCUMENTS}
@@ -50,8 +49,7 @@ def test_a_replica_answers_what_the_model_answers(address, tiny):
 def test_streams_come_through(address):
     whole = httpx.post(f"{address}{CHAT}", json=BODY).json()["choices"][0]["message"]["content"]
     told = httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
-    events = [json.loads(line[6:]) for line in told.text.split("\n\n") if line.startswith("data: {")]
-    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events) == whole
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events(told)) == whole
     assert told.headers["x-ragbias-documents"] == "3" and told.text.endswith("data: [DONE]\n\n")
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 
 from ragbias import DebiasedLM
+from ragbias.adapters.remote.connection import event_of
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.metrics import Metrics
@@ -36,6 +38,11 @@ def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(SECONDS)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a streamed answer."""
+    return [event for line in response.text.split("\n\n") if (event := event_of(line)) is not None]
 
 
 def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:

@@ -97,9 +97,8 @@ class Connection:
         async def follow() -> None:
             async with self._response("POST", path, body) as response:
                 async for line in response.aiter_lines():
-                    if not line.startswith("data: ") or line == "data: [DONE]":
+                    if (event := event_of(line)) is None:
                         continue
-                    event = json.loads(line[6:])
                     if "error" in event:
                         raise _error_of(event, response.status_code, self.base_url)
                     see(event)
@@ -150,6 +149,12 @@ class Connection:
             finally:
                 await response.aclose()
             await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
+
+
+def event_of(line: str) -> dict[str, Any] | None:
+    """The JSON in a line of server-sent events; ``None`` where it holds none, as ``data: [DONE]``."""
+    found: dict[str, Any] | None = json.loads(line[6:]) if line.startswith("data: {") else None
+    return found
 
 
 def server_address(name: str, given: str) -> str:
