@@ -18,6 +18,7 @@ from ragbias.generation.report import Generation
 from ragbias.generation.streaming import Stream
 from ragbias.methods import Method
 
+BESIDE_MODEL = ("lm", "model", "document_cache")  # fields of an integration that a server leaves no room for
 SHOWN_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # what parts messages where documents are looked for
 
 
