@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -75,8 +75,8 @@ class ServedModel:
         check_found(request, body.options.on_missing or self._settings.on_missing)
         return request, answer, {**arguments, **form.settings}
 
-    def noted(self, generation: Generation) -> Generation:
-        """Counts an answer."""
+    def counted(self, generation: Generation) -> Generation:
+        """The answer itself, once the metrics have counted it."""
         counts, report = generation.usage.as_dict(), generation.report
         self._metrics.answers.labels(self.name, report.method_ran).inc()
         if report.method_ran != report.method_requested:
@@ -154,10 +154,10 @@ class LocalAnswering:
         async with aclosing(self.served.scheduler.pieces(self.request, self.arguments)) as pieces:
             if (begin := self.answer.first()) is not None:
                 yield begin
-            with translated(self.answer):
+            with errors_translated(self.answer):
                 async for piece in pieces:
                     if isinstance(piece, Generation):
-                        for chunk in self.answer.last(self.served.noted(piece), self.served.lm.tokenizer):
+                        for chunk in self.answer.last(self.served.counted(piece), self.served.lm.tokenizer):
                             yield chunk
                         if self.include_usage:
                             yield self.answer.usage_chunk(piece.usage)
@@ -168,18 +168,14 @@ class LocalAnswering:
         await self.held.aclose()
 
 
-class translated:  # noqa: N801 - reads as a statement
+@contextmanager
+def errors_translated(about: Answer | Request) -> Iterator[None]:
     """Within it, errors of the library are those of the API."""
-
-    def __init__(self, about: Answer | Request) -> None:
-        self._prompt = "prompt" if isinstance(about, (CompletionAnswer, CompletionRequest)) else "messages"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, RagBiasError):
-            raise of_library(error, self._prompt) from error
+    prompt = "prompt" if isinstance(about, (CompletionAnswer, CompletionRequest)) else "messages"
+    try:
+        yield
+    except RagBiasError as error:
+        raise of_library(error, prompt) from error
 
 
 class LocalEngine:
@@ -196,7 +192,7 @@ class LocalEngine:
         self._served: dict[str, ServedModel] = {}
 
     def load(self) -> None:
-        """Load the models; takes as long as that takes. Whatever loading raises."""
+        """Load the models; its errors are those of the function given."""
         self._served = {name: ServedModel(name, lm, self._settings, self._metrics) for name, lm in self._load().items()}
 
     @property
@@ -209,19 +205,19 @@ class LocalEngine:
     async def answer(self, body: Request) -> Json:
         served = self._model(body.model)
         async with served.scheduler.admitted():
-            with translated(body):
+            with errors_translated(body):
                 request, answer, arguments = await served.scheduler.prepared(lambda event: served.ready(body, event))
                 generation = await served.scheduler.answer(request, arguments)
-            return answer.whole(served.noted(generation), served.lm.tokenizer)
+            return answer.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: Request) -> LocalAnswering:
         served = self._model(body.model)
         async with AsyncExitStack() as held:
             await held.enter_async_context(served.scheduler.admitted())
-            with translated(body):
+            with errors_translated(body):
                 request, answer, arguments = await served.scheduler.prepared(lambda event: served.ready(body, event))
-            counted = bool(body.stream_options and body.stream_options.include_usage)
-            return LocalAnswering(served, request, answer, arguments, counted, held.pop_all())
+            include_usage = bool(body.stream_options and body.stream_options.include_usage)
+            return LocalAnswering(served, request, answer, arguments, include_usage, held.pop_all())
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         served = self._model(body.model)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
 
+from ragbias.adapters.missing_documents import OnMissing
 from ragbias.checks import shown
 from ragbias.serving.errors import refused
 
@@ -84,7 +85,7 @@ class RagBiasOptions(_Fields):
     method: Text | None = Field(
         default=None, description="Instead of the server's: `pine`, `none`, `attention-sorting(rounds=2)`."
     )
-    on_missing: Literal["warn", "raise", "ignore"] | None = Field(
+    on_missing: OnMissing | None = Field(
         default=None, description="`raise` refuses a request whose method needs documents and finds none."
     )
     raw: Boolean = Field(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import get_args
 
+from ragbias.adapters.missing_documents import OnMissing
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.errors import ArgumentError
 
@@ -57,7 +59,7 @@ class ServerSettings:
         for each in fields(self):
             if (bounds := BOUNDS.get(each.name)) is not None and getattr(self, each.name) is not None:
                 check_whole_between(each.name, getattr(self, each.name), bounds, ArgumentError)
-        if self.on_missing not in ("warn", "raise", "ignore"):
+        if self.on_missing not in get_args(OnMissing):
             raise ArgumentError(f"on_missing={self.on_missing!r}; expected 'warn', 'raise' or 'ignore'")
 
     @property

@@ -20,7 +20,7 @@ from ragbias.serving.metrics import Metrics
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build
 from ragbias.serving.schemas import ChatRequest
 from ragbias.serving.settings import ServerSettings
-from support.live_server import events, listening_app
+from support.live_server import events, listening_app, logs_restored
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "documents": DOCUMENTS}
@@ -29,11 +29,12 @@ BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "m
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The application over a replica in this process, which Ray's local mode puts there."""
-    told = ReplicatedModel(model="tiny", name="mine")
-    handle = serve.run(ray_serve.Replica.bind(told, ServerSettings()), _local_testing_mode=True)
-    engine = ClusterEngine({"mine": handle}, {"mine": False})
-    with listening_app(create_app(engine, ServerSettings(), Metrics())) as found:
-        yield found
+    model = ReplicatedModel(model="tiny", name="mine")
+    with logs_restored():
+        handle = serve.run(ray_serve.Replica.bind(model, ServerSettings()), _local_testing_mode=True)
+        engine = ClusterEngine({"mine": handle}, {"mine": False})
+        with listening_app(create_app(engine, ServerSettings(), Metrics())) as found:
+            yield found
 
 
 def test_a_replica_answers_what_the_model_answers(address, tiny):
