@@ -77,6 +77,7 @@ def create_app(
 
 
 async def _answered(engine: Engine, body: Request, request: HttpRequest, counters: Metrics) -> Response:
+    begin = time.perf_counter()
     fields: dict[str, Any] = request.state.log_fields
     fields |= {"model": body.model, "stream": bool(body.stream)}
     fields["documents_sent"] = None if body.documents is None else len(body.documents)
@@ -86,7 +87,7 @@ async def _answered(engine: Engine, body: Request, request: HttpRequest, counter
         return JSONResponse(whole, headers=answers.headers(whole["ragbias"]))
     answering = await unless_gone(request, engine.stream(body))
     fields |= _facts(answering.report, None, None)
-    return EventStream(answering, fields, counters, body.model)
+    return EventStream(answering, fields, counters, body.model, begin)
 
 
 def _facts(report: Json, usage: Json | None, finish_reason: str | None) -> Json:
@@ -105,11 +106,17 @@ def _facts(report: Json, usage: Json | None, finish_reason: str | None) -> Json:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, ``data: [DONE]`` last; an error on the way is an event too."""
+    """Server-sent events, ``data: [DONE]`` last; an error on the way is an event too.
 
-    def __init__(self, answering: Answering, log_fields: dict[str, Any], counters: Metrics, model: str) -> None:
+    Args:
+        begin: when the request had been read, for the time to the first token.
+    """
+
+    def __init__(
+        self, answering: Answering, log_fields: dict[str, Any], counters: Metrics, model: str, begin: float
+    ) -> None:
         self._answering, self._log_fields, self._counters, self._model = answering, log_fields, counters, model
-        self._begin = time.perf_counter()
+        self._begin = begin
         self._complete = False
         head = {**answers.headers(answering.report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(self._events(), media_type="text/event-stream", headers=head)
@@ -150,8 +157,8 @@ class EventStream(StreamingResponse):
 
 
 def _has_text(chunk: Json) -> bool:
-    """Whether the answer has begun; a first chunk that only names the role does not."""
-    deltas = [each.get("delta") or {} for each in chunk["choices"]]
+    """Whether a chunk brings text or calls; a stream's first one only names the role."""
+    deltas = (each.get("delta") or {} for each in chunk["choices"])
     return any(each.get("text") for each in chunk["choices"]) or any(
-        delta.get("content") or delta.get("tool_calls") for delta in deltas
+        each.get("content") or each.get("tool_calls") for each in deltas
     )

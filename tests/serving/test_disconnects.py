@@ -72,7 +72,6 @@ def test_leaving_a_stream_stops_it(server, slow):
             pass
     assert slow.stops() <= FEW
     assert server[1]("ragbias_disconnects_total") >= 1
-    assert server[1]("ragbias_time_to_first_token_seconds_sum") >= STEP  # not the chunk that names the role
 
 
 def test_leaving_before_an_answer_stops_it(server, slow):
