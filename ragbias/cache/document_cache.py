@@ -103,7 +103,7 @@ class DocumentCache:
         if owners and computed not in owners:
             self._warn_once(
                 "models",
-                f"{self.folder} holds documents of other models (other weights, dtype, device or backend) and none of "
+                f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) and none of "
                 "this one, which computes its own; give it another folder, or clear this one if they are of no use",
             )
 
