@@ -49,7 +49,7 @@ def test_autocast_and_the_number_of_threads_round_differently_and_have_their_own
 @pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
 def test_offloaded_weights_are_read_where_they_are(tmp_path):
     accelerate = pytest.importorskip("accelerate")
-    devices = {name: "cpu" for name in ("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head")}
+    devices = dict.fromkeys(("model.embed_tokens", "model.rotary_emb", "model.norm", "lm_head"), "cpu")
     devices |= {f"model.layers.{index}": "cpu" if index < 2 else "disk" for index in range(4)}
 
     def offloaded(name, factor):
