@@ -104,8 +104,8 @@ class DocumentCache:
         if owners and computed not in owners:
             self._warn_once(
                 "models",
-                f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) and "
-                "none of this one, which computes its own; give it another folder, or clear this one if they are of no use",
+                f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
+                "and none of this one, which computes its own; give it another folder, or clear it if they are of no use",
             )
 
     def __contains__(self, key: str) -> bool:

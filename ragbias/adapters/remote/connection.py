@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from ragbias.adapters.remote.event_lines import event_lines
 from ragbias.errors import (
     ArgumentError,
     CancelledError,
@@ -27,6 +29,7 @@ from ragbias.errors import (
 
 AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
 LONGEST_WAIT = 60.0  # seconds before another try
+AT_ONCE = 64  # requests of one call, fewer than a server lets wait by default
 LOOKS = 0.05  # seconds between two looks at whether somebody still waits
 ERRORS: dict[str, type[RagBiasError]] = {  # by the server's code
     "context_length_exceeded": PromptTooLongError,
@@ -54,7 +57,15 @@ class Connection:
         self._retries = max_retries
         headers = {b"authorization": f"Bearer {api_key}".encode()} if api_key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        self._client = httpx.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
+        self._settings: dict[str, Any] = dict(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
+        self._made: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+
+    def _client(self) -> httpx.AsyncClient:
+        """The client of this process' event loop: a forked process must not use its parent's connections."""
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = loop, httpx.AsyncClient(**self._settings)
+        return self._made[1]
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON at a path."""
@@ -67,11 +78,24 @@ class Connection:
     def post_all(
         self, paths: list[str], bodies: list[dict[str, Any]], cancelled: threading.Event | None
     ) -> list[dict[str, Any]]:
-        """The answers to several bodies, asked at the same time."""
+        """The answers to several bodies, asked at the same time as far as a server lets them wait.
+
+        After an error the others are given up.
+        """
 
         async def together() -> list[dict[str, Any]]:
-            pairs = zip(paths, bodies, strict=True)
-            return list(await asyncio.gather(*(self._whole("POST", path, body) for path, body in pairs)))
+            places = asyncio.Semaphore(AT_ONCE)
+
+            async def one(path: str, body: dict[str, Any]) -> dict[str, Any]:
+                async with places:
+                    return await self._whole("POST", path, body)
+
+            tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(paths, bodies, strict=True)]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
 
         return run(together(), cancelled)
 
@@ -82,8 +106,8 @@ class Connection:
 
         async def follow() -> None:
             async with self._response("POST", path, body) as response:
-                async for line in response.aiter_lines():
-                    if not line.startswith("data: ") or line == "data: [DONE]":
+                async for line in event_lines(response):
+                    if not line.startswith(b"data: ") or line == b"data: [DONE]":
                         continue
                     event = json.loads(line[6:])
                     if "error" in event:
@@ -118,9 +142,10 @@ class Connection:
     async def _response(self, verb: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
         """A response that is no error; what is sent again is sent before any of it was read."""
         for tries_left in range(self._retries, -1, -1):
-            request = self._client.build_request(verb, path, json=body)
+            client = self._client()
+            request = client.build_request(verb, path, json=body)
             try:
-                response = await self._client.send(request, stream=True)
+                response = await client.send(request, stream=True)
             except httpx.TransportError:
                 if not tries_left:
                     raise
@@ -186,6 +211,10 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="ragbias-remote").start()
     return loop
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # its thread stays with the parent
 
 
 def run(work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:

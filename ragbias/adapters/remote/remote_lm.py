@@ -182,7 +182,7 @@ class RemoteLM:
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             growing = _Growing(emit)
             self._connection.events(_path(prompt), body, growing.see, cancelled)
-            return growing.generation(prompt)
+            return growing.generation(prompt, cancelled.is_set())
 
         return Stream(job)
 
@@ -329,8 +329,16 @@ class _Growing:
             if choice["finish_reason"]:
                 self._end = choice
 
-    def generation(self, request: RemoteRequest) -> Generation:
-        if not self._end or self._report is None or self._usage is None:  # it was cancelled, and nobody reads this
+    def generation(self, request: RemoteRequest, cancelled: bool) -> Generation:
+        """The whole answer.
+
+        Raises:
+            ServerError: it broke off.
+        """
+        if not self._end or self._report is None or self._usage is None:
+            if not cancelled:
+                raise ServerError("the server's answer broke off before its end; ask again")
+            # nobody reads this
             return RemoteGeneration(self._text, [], Usage(0, 0), request.report, "length")
         choice = {**self._end, "text": self._text}
         return _generation(request, {"choices": [choice], "ragbias": self._report, "usage": self._usage})

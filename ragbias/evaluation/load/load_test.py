@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from ragbias.adapters.remote.event_lines import event_lines
 from ragbias.errors import RunError, ServerError
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
 
@@ -173,8 +174,8 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> N
             waits.pieces += int(counts.get("completion_tokens") or 0)
             waits.whole.append(time.perf_counter() - begin)
             return
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
+        async for line in event_lines(response):
+            if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
             if "error" in event:
