@@ -105,7 +105,7 @@ class DocumentCache:
             self._warn_once(
                 "models",
                 f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
-                "and none of this one, which computes its own; give it another folder, or clear it if they are of no use",
+                "and none of this one, which computes its own; give it another folder, or clear it if they are useless",
             )
 
     def __contains__(self, key: str) -> bool:

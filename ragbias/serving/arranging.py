@@ -10,7 +10,7 @@ from typing import Any
 from ragbias.adapters.untokenised import arranged, untokenised
 from ragbias.boundaries import Boundaries, locate
 from ragbias.methods import Method
-from ragbias.serving.documents import NO_PLACE, SEPARATOR, in_prompt, printed
+from ragbias.serving.documents import NO_PLACE, SEPARATOR, in_block, in_prompt, printed
 from ragbias.serving.errors import refused
 from ragbias.serving.schemas import ArrangedFields, Document
 from ragbias.serving.settings import ServerSettings
@@ -130,4 +130,4 @@ def _put(texts: Sequence[_Text], documents: Sequence[Document], where: str) -> t
         raise refused("documents", NO_PLACE.format(where=where, place=place), "invalid_documents")
     shown = [printed(each) for each in documents]
     text = "".join(each + SEPARATOR for each in shown) + holder.text
-    return _Text(text, holder.replaced), locate(text, documents=shown)
+    return _Text(text, holder.replaced), in_block(text, shown)

@@ -79,11 +79,28 @@ def placed(
     texts = [printed(each) for each in documents]
     block = "".join(text + SEPARATOR for text in texts)
     text = render([*talk[:last], {**talk[last], "content": block + talk[last]["content"]}, *talk[last + 1 :]], {})
-    found = locate(text, documents=texts)
+    found = in_block(text, texts)
     if found.n_found < len(texts):
         why = "the model's chat template changes the documents, so they cannot be told apart"
         raise refused("documents", f"{why} ({found.n_found} of {len(texts)} found)", "invalid_documents")
     return text, found
+
+
+def in_block(text: str, texts: Sequence[str]) -> Boundaries:
+    """Where documents are that were put there, each with a separator after it.
+
+    Some cannot be told from the messages by their words alone, such as one that begins like another; they are where
+    they were put.
+    """
+    found = locate(text, documents=texts)
+    block = SEPARATOR.join(texts)
+    if found.n_found == len(texts) or text.count(block) != 1:
+        return found
+    begin, spans = text.index(block), []
+    for each in texts:
+        spans.append((begin, begin + len(each)))
+        begin += len(each) + len(SEPARATOR)
+    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
 
 
 def _for_template(document: Document) -> dict[str, Any]:
