@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
 
 from langchain_ragbias import ChatRagBias
-from ragbias import DebiasedLM
+from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, MethodError, NoDocumentsError, PromptTooLongError, ServerError
 from ragbias.methods import Pine
 from support.langchain_pipelines import FORMATS
@@ -157,6 +157,8 @@ def test_what_cannot_be_reached_is_told(address):
 def test_base_url_and_a_loaded_model_are_too_much(address, lm):
     with pytest.raises(ValueError, match="give one of them"):
         ChatRagBias(base_url=address, lm=lm, model_id="small", api_key="key")
+    with pytest.raises(ValueError, match="base_url and document_cache"):
+        ChatRagBias(base_url=address, document_cache=DocumentCache(), model_id="small", api_key="key")
 
 
 def test_a_server_that_comes_back_is_asked_again(lm):

@@ -87,6 +87,18 @@ def test_the_metrics_count_what_was_answered(tiny):
     assert float(counted.split()[1]) > 2 * answered["usage"]["prompt_tokens"]
 
 
+def test_the_time_to_the_first_token_holds_the_forward_pass(tiny, caplog):
+    caplog.set_level(logging.INFO, "ragbias.serving")
+    handle = tiny.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    try:
+        with serving({"tiny": tiny}) as address:
+            httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+    finally:
+        handle.remove()
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert 0.05 <= told["seconds_to_first"] <= told["seconds"]
+
+
 def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
     caplog.set_level(logging.INFO, "ragbias.serving")
     secret = "Zanzibar"
