@@ -13,6 +13,7 @@ from ragbias.cache.memory import MemoryStore
 from ragbias.cache.sizes import size_of, size_text
 from ragbias.cache.states import States
 from ragbias.call_site import warn
+from ragbias.checks import shown
 from ragbias.errors import ArgumentError
 
 MEMORY = "2GB"
@@ -82,7 +83,7 @@ class DocumentCache:
             raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
         self._memory = MemoryStore(0 if memory is None else size_of("memory", memory))
         budget = size_of("disk", DISK if disk is None else disk)
-        self.folder = None if folder is None else Path(folder).expanduser()
+        self.folder = None if folder is None else _path(folder)
         self._disk = None if self.folder is None else FolderStore(self.folder, budget)
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(("memory_hits", "disk_hits", "misses", "tokens_reused", "tokens_computed"), 0)
@@ -103,8 +104,8 @@ class DocumentCache:
         if owners and model not in owners:
             self._warn_once(
                 "models",
-                f"{self.folder} holds documents of other models (other weights, dtype, device or backend) and none of "
-                "this one, which computes its own; give it another folder, or clear this one if they are of no use",
+                f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
+                "and none of this one, which computes its own; give it another folder, or clear it if they are useless",
             )
 
     def __contains__(self, key: str) -> bool:
@@ -192,3 +193,12 @@ class DocumentCache:
 
     def __repr__(self) -> str:
         return f"DocumentCache({len(self._memory)} entries, {size_text(self._memory.nbytes)}, folder={self.folder})"
+
+
+def _path(folder: str | Path) -> Path:
+    if not isinstance(folder, (str, Path)) or not str(folder):
+        raise ArgumentError(f"folder={shown(folder)}; expected the path of a folder, or None")
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:  # no such user
+        raise ArgumentError(f"folder={shown(folder)}: {error}") from error

@@ -23,8 +23,8 @@ from ragbias.cache.states import States
 from ragbias.errors import ArgumentError
 
 FORMAT = 1
-SUFFIX = ".safetensors"
-BROKEN = ".broken"
+SUFFIX = ".states.safetensors"  # of no other file, such as a model's weights: those are never removed
+BROKEN = ".states.broken"
 HOST = socket.gethostname()
 UNCOUNTED = 0.05  # of the budget may be written by each process before it counts what all have written
 
@@ -51,8 +51,9 @@ class FolderStore:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._sweep()
-        except OSError as error:
-            raise ArgumentError(f"folder={str(path)!r}: {error.strerror}; expected a folder to write to") from error
+        except (OSError, ValueError) as error:  # a name that is none
+            why = getattr(error, "strerror", None) or error
+            raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
         self._size = sum(size for _, _, size in self.files())  # when it was last counted, and what was written since
         self._uncounted = 0
 
@@ -88,7 +89,7 @@ class FolderStore:
             return None
         except BrokenEntryError:
             with suppress(OSError):
-                os.replace(path, path.with_suffix(BROKEN))
+                os.replace(path, self.path / (key + BROKEN))
             raise
         with suppress(OSError):  # of a folder that may only be read
             os.utime(path)
@@ -161,7 +162,8 @@ def read_entry(path: Path) -> States:
             metadata = file.metadata() or {}
             if metadata.get("format", "").isdigit() and int(metadata["format"]) > FORMAT:
                 raise NewerEntryError(f"{path} has format {metadata['format']}; this version reads {FORMAT}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
+            # cloned, as they would change with the file otherwise, after they were checked
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, no mapping
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:

@@ -20,7 +20,7 @@ def size_of(name: str, given: str | int) -> int:
     """
     match = AMOUNT.fullmatch(given) if isinstance(given, str) else None
     if match and match[2].upper() in UNITS:
-        size = int(float(match[1]) * UNITS[match[2].upper()])
+        size = int(min(float(match[1]) * UNITS[match[2].upper()], 2 * MOST))  # of very many digits a float is infinite
     elif isinstance(given, int) and not isinstance(given, bool):
         size = given
     else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
@@ -240,13 +241,21 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
         architecture = architecture_of(model)
         modules = attention_modules(decoder_of(model, architecture), architecture)
         for layer, module in enumerate(modules):
-            device = next(module.parameters()).device
+            device = _device_of(module)
             keys, values = (
                 torch.cat([getattr(part, name)[layer] for part in parts], dim=1).to(device)[None]
                 for name in ("keys", "values")
             )
             cache.update(keys, values, layer)
     return cache
+
+
+def _device_of(module: Module) -> torch.device:
+    """Where a module computes, also one whose weights accelerate brings there when it is called."""
+    for each in module.modules():
+        if (device := getattr(getattr(each, "_hf_hook", None), "execution_device", None)) is not None:
+            return torch.device(device)
+    return next(module.parameters()).device
 
 
 def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:

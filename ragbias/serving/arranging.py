@@ -10,7 +10,7 @@ from typing import Any
 from ragbias.adapters.untokenised import arranged, untokenised
 from ragbias.boundaries import Boundaries, locate
 from ragbias.methods import Method
-from ragbias.serving.documents import check_count, check_found, in_front, in_prompt, no_message_for, printed
+from ragbias.serving.documents import check_count, check_found, in_block, in_front, in_prompt, no_message_for, printed
 from ragbias.serving.errors import refused
 from ragbias.serving.schemas import ArrangedFields, Document, Json
 from ragbias.serving.settings import ServerSettings
@@ -122,4 +122,4 @@ def _put_in_front(texts: Sequence[_Text], documents: Sequence[Document], param: 
         raise no_message_for(param)
     shown = [printed(each) for each in documents]
     text = in_front(shown, holder.text)
-    return _Text(text, holder.replaced), locate(text, documents=shown)
+    return _Text(text, holder.replaced), in_block(text, shown)

@@ -95,7 +95,7 @@ def prompt_with(
     texts = [printed(each) for each in documents]
     content = in_front(texts, messages[last]["content"])
     text = render([*messages[:last], {**messages[last], "content": content}, *messages[last + 1 :]], {})
-    found = locate(text, documents=texts)
+    found = in_block(text, texts)
     if found.n_found < len(texts):
         why = "the model's chat template changes the documents, so they cannot be told apart"
         raise refused("documents", f"{why} ({found.n_found} of {len(texts)} found)", "invalid_documents")
@@ -119,6 +119,23 @@ def no_message_for(param: str) -> ApiError:
         f"the documents are not in the {param} as they are, and there is no {message} to put them in front of",
         "invalid_documents",
     )
+
+
+def in_block(text: str, texts: Sequence[str]) -> Boundaries:
+    """Where documents are that were put there, each with a separator after it.
+
+    Some cannot be told from the messages by their words alone, such as one that begins like another; they are where
+    they were put.
+    """
+    found = locate(text, documents=texts)
+    block = SEPARATOR.join(texts)
+    if found.n_found == len(texts) or text.count(block) != 1:
+        return found
+    begin, spans = text.index(block), []
+    for each in texts:
+        spans.append((begin, begin + len(each)))
+        begin += len(each) + len(SEPARATOR)
+    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
 
 
 def _for_template(document: Document) -> dict[str, Any]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
 from ragbias import methods
 from ragbias.adapters.remote.connection import server_address
+from ragbias.adapters.remote.events import event_lines
 from ragbias.adapters.untokenised import check_arranges_text
 from ragbias.errors import RagBiasError
 from ragbias.methods import Method
@@ -59,15 +60,26 @@ class Upstream:
             headers["authorization"] = f"Bearer {self._key}"
         elif not self._keeps:
             headers.pop("authorization", None)
-        url = httpx.URL(path=request.url.path, query=request.url.query.encode())
-        built = self.client.build_request(request.method, url, headers=headers, content=body)
         try:
+            url = httpx.URL(path=request.url.path, query=request.url.query.encode())
+        except httpx.InvalidURL as error:
+            raise refused(None, f"the path cannot be passed on: {error}") from error
+        self.client.cookies.clear()  # those of another client's answer are not this one's
+        built = self.client.build_request(request.method, url, headers=headers, content=body)
+        with upstream_errors():
             return await self.client.send(built, stream=True)
-        except httpx.TimeoutException as error:
-            raise ApiError(504, "the upstream server takes too long", None, "upstream_timeout") from error
-        except httpx.HTTPError as error:
-            why = f"the upstream server does not answer ({type(error).__name__})"
-            raise ApiError(502, why, None, "upstream_unreachable") from error
+
+
+@contextmanager
+def upstream_errors() -> Iterator[None]:
+    """Within it, errors of the upstream server are those of the API."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise ApiError(504, "the upstream server takes too long", None, "upstream_timeout") from error
+    except httpx.HTTPError as error:
+        why = f"the upstream server does not answer ({type(error).__name__})"
+        raise ApiError(502, why, None, "upstream_unreachable") from error
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, counters: Metrics) -> FastAPI:
@@ -150,9 +162,10 @@ async def _passed_on(request: HttpRequest, upstream: Upstream, body: bytes, repo
     if report is not None:
         headers |= answers.headers(report)
     if "text/event-stream" in response.headers.get("content-type", ""):
-        return _Stream(response, headers, report)
+        return _Stream(response, headers, report, request.state.log_fields)
     async with aclosing(response):
-        content = await unless_gone(request, response.aread())
+        with upstream_errors():
+            content = await unless_gone(request, response.aread())
     return _whole(content, response.status_code, headers, report)
 
 
@@ -164,16 +177,18 @@ def _whole(content: bytes, status: int, headers: Mapping[str, str], report: Json
             answer = None
         if isinstance(answer, dict):
             kept = {name: value for name, value in headers.items() if name != "content-type"}
-            return JSONResponse({**answer, "ragbias": report}, status, kept)
+            return Response(json.dumps({**answer, "ragbias": report}), status, kept, "application/json")
     return Response(content, status, dict(headers))
 
 
 class _Stream(StreamingResponse):
     """The upstream server's events; the one with the reason to finish has the report."""
 
-    def __init__(self, response: httpx.Response, headers: Mapping[str, str], report: Json | None) -> None:
+    def __init__(
+        self, response: httpx.Response, headers: Mapping[str, str], report: Json | None, noted: dict[str, Any]
+    ) -> None:
         self._upstream = response
-        super().__init__(self._events(report), response.status_code, dict(headers))
+        super().__init__(self._events(report, noted), response.status_code, dict(headers))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -181,17 +196,22 @@ class _Stream(StreamingResponse):
         finally:
             await self._upstream.aclose()
 
-    async def _events(self, report: Json | None) -> AsyncIterator[str]:
-        async for line in self._upstream.aiter_lines():
-            yield (_with_report(line, report) if report is not None else line) + "\n"
+    async def _events(self, report: Json | None, noted: dict[str, Any]) -> AsyncIterator[bytes]:
+        try:
+            with upstream_errors():
+                async for line in event_lines(self._upstream):
+                    yield (_with_report(line, report) if report is not None else line) + b"\n"
+        except ApiError as error:
+            noted["code"] = error.code
+            yield f"\ndata: {json.dumps(error.as_dict())}\n\n".encode()
 
 
-def _with_report(line: str, report: Json) -> str:
-    if not line.startswith("data: {") or '"finish_reason"' not in line:
+def _with_report(line: bytes, report: Json) -> bytes:
+    if not line.startswith(b"data: {") or b'"finish_reason"' not in line:
         return line
     try:
         event = json.loads(line[6:])
         ends = any(choice.get("finish_reason") for choice in event["choices"])
     except (ValueError, KeyError, AttributeError, TypeError):
         return line
-    return f"data: {json.dumps({**event, 'ragbias': report}, ensure_ascii=False)}" if ends else line
+    return b"data: " + json.dumps({**event, "ragbias": report}).encode() if ends else line

@@ -31,7 +31,7 @@ def test_what_was_written_is_read_by_another_cache(tmp_path, dtype):
 @pytest.mark.parametrize("at", [3, 40, 300, -1])
 def test_a_file_with_one_flipped_bit_is_set_aside_once_and_computed_anew(tmp_path, at):
     DocumentCache(memory=None, folder=tmp_path).put("model-a", states())
-    path = tmp_path / "model-a.safetensors"
+    path = tmp_path / "model-a.states.safetensors"
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
@@ -46,10 +46,10 @@ def test_a_file_with_one_flipped_bit_is_set_aside_once_and_computed_anew(tmp_pat
 def test_a_truncated_file_and_one_under_another_name_are_no_entries(tmp_path):
     cache = DocumentCache(memory=None, folder=tmp_path)
     cache.put("model-a", states())
-    whole = (tmp_path / "model-a.safetensors").read_bytes()
-    (tmp_path / "model-b.safetensors").write_bytes(whole)
-    (tmp_path / "model-c.safetensors").write_bytes(whole[:-7])
-    assert set(cache.verify()) == {tmp_path / "model-b.safetensors", tmp_path / "model-c.safetensors"}
+    whole = (tmp_path / "model-a.states.safetensors").read_bytes()
+    (tmp_path / "model-b.states.safetensors").write_bytes(whole)
+    (tmp_path / "model-c.states.safetensors").write_bytes(whole[:-7])
+    assert set(cache.verify()) == {tmp_path / "model-b.states.safetensors", tmp_path / "model-c.states.safetensors"}
     with pytest.warns(DocumentCacheWarning):
         assert cache.get("model-b") is None and cache.get("model-c") is None
     assert equal(cache.get("model-a"), states())
@@ -69,13 +69,13 @@ def test_a_file_that_another_process_removes_while_it_is_read_is_not_broken(tmp_
 def test_a_newer_format_is_left_as_it_is(tmp_path, monkeypatch):
     with monkeypatch.context() as later:
         later.setattr("ragbias.cache.folder.FORMAT", FORMAT + 1)
-        write_entry(tmp_path / "model-a.safetensors", "model-a", states())
-    before = (tmp_path / "model-a.safetensors").read_bytes()
+        write_entry(tmp_path / "model-a.states.safetensors", "model-a", states())
+    before = (tmp_path / "model-a.states.safetensors").read_bytes()
     cache = DocumentCache(memory=None, folder=tmp_path)
     with pytest.warns(DocumentCacheWarning, match=f"format {FORMAT + 1}; this version reads {FORMAT}"):
         assert cache.get("model-a") is None
     cache.put("model-a", states())
-    assert (tmp_path / "model-a.safetensors").read_bytes() == before
+    assert (tmp_path / "model-a.states.safetensors").read_bytes() == before
 
 
 def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):
@@ -84,10 +84,10 @@ def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):
     store = FolderStore(tmp_path / "many", 3 * size)
     for at, key in enumerate(("m-a", "m-b", "m-c")):
         store.put(key, states(at))
-        os.utime(tmp_path / "many" / f"{key}.safetensors", (at, at))
+        os.utime(tmp_path / "many" / f"{key}.states.safetensors", (at, at))
     assert equal(store.get("m-a"), states(0))  # now the last used
     store.put("m-d", states(3))
-    assert {path.stem for path, _, _ in store.files()} == {"m-a", "m-c", "m-d"}
+    assert {path.name.partition(".")[0] for path, _, _ in store.files()} == {"m-a", "m-c", "m-d"}
     assert sum(size for _, _, size in store.files()) <= 3 * size
 
 
@@ -100,6 +100,29 @@ def test_an_entry_larger_than_the_budget_is_kept_nowhere(tmp_path):
 def put_all(cache, keys):
     for key in keys:
         cache.put(key, states(1))
+
+
+def test_files_that_are_no_entries_are_never_counted_or_removed(tmp_path):
+    own = {tmp_path / name for name in ("model.safetensors", "notes.broken", "model-a.safetensors")}
+    for path in own:
+        path.write_bytes(b"weights" * 500)
+    cache = DocumentCache(memory=None, folder=tmp_path, disk=3000)
+    for at in range(3):
+        cache.put(f"m-{at}", states(at))
+    assert cache.stats().disk_entries == 1 and cache.stats().broken == 0 and cache.verify() == {}
+    cache.clear()
+    assert set(tmp_path.iterdir()) == own
+
+
+def test_what_was_read_stays_as_it_was_when_its_file_changes(tmp_path):
+    DocumentCache(memory=None, folder=tmp_path).put("model-a", states())
+    cache = DocumentCache(folder=tmp_path)
+    found = cache.get("model-a")
+    path = next(tmp_path.iterdir())
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\x55" * 100)
+    assert equal(found, states()) and equal(cache.get("model-a"), states())
 
 
 @pytest.fixture
@@ -129,7 +152,12 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
         ({"memory": True}, "expected a number of bytes"),
         ({"memory": None}, "keep nothing"),
         ({"disk": "1GB"}, "without a folder"),
+        ({"memory": "9" * 400 + "GB"}, "at most"),
         ({"folder": "/proc/nothing", "disk": "1GB"}, "expected a folder to write to"),
+        ({"folder": "a\0b"}, "expected a folder to write to"),
+        ({"folder": "~no-such-user/kept"}, "home directory"),
+        ({"folder": ""}, "expected the path of a folder"),
+        ({"folder": 3}, "expected the path of a folder"),
     ],
 )
 def test_wrong_budgets_and_folders_are_named(given, expected):

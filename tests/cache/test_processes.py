@@ -28,9 +28,9 @@ def all_right(folder, budget=BUDGET):
     cache = DocumentCache(None, folder, budget)  # which removes what killed processes left half-written
     assert cache.verify() == {} and cache.stats().broken == 0
     names = [path.name for path in Path(folder).iterdir()]
-    assert [name for name in names if not name.endswith(".safetensors")] == []
+    assert [name for name in names if not name.endswith(".states.safetensors")] == []
     for name in names:
-        entry = int(name.removesuffix(".safetensors").removeprefix("m-"))
+        entry = int(name.removesuffix(".states.safetensors").removeprefix("m-"))
         found = cache.get(f"m-{entry}")
         assert found is not None and cache_hammer.is_right(found, entry)
     return cache.stats()

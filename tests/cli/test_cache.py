@@ -23,7 +23,7 @@ def test_chunks_are_warmed_once_checked_found_and_cleared(cli, tmp_path):
     assert code == 0 and total / 2 < reused < total
 
     assert cli("cache", "verify", kept)[0] == 0
-    damaged = next(kept.glob("*.safetensors"))
+    damaged = next(kept.glob("*.states.safetensors"))
     damaged.write_bytes(damaged.read_bytes()[:-3])
     code, said, _ = cli("cache", "verify", kept)
     assert code == 1 and f"1 of {entries} files are not what was written" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import httpx
 import openai
 import pytest
 from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import MethodError
@@ -182,3 +184,63 @@ def test_answers_and_streams_of_a_real_server_come_through(address, tiny, conver
         assert chunks[-1].model_extra["ragbias"]["order"] == told.model_extra["ragbias"]["order"]
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(**{**given, "model": "other"})
+
+
+class Odd:
+    """A server whose answers are at the edge of what HTTP and JSON allow, or beyond."""
+
+    def __init__(self) -> None:
+        self.app, self.cookies = FastAPI(), []
+        self.app.post("/v1/{path:path}")(self.answer)
+
+    async def answer(self, request: Request) -> Response:
+        self.cookies.append(request.headers.get("cookie"))
+        kind = (await request.json())["kind"]
+        if kind in ("dies", "lines"):
+            return StreamingResponse(self.events(kind), media_type="text/event-stream")
+        content = {"number": b'{"x": NaN}', "half": b'{"x": "\\ud83d"}', "packed": b"{}"}[kind]
+        headers = {"set-cookie": "of=another"} | ({"content-encoding": "gzip"} if kind == "packed" else {})
+        return Response(content, media_type="application/json", headers=headers)
+
+    async def events(self, kind: str):
+        yield 'data: {"choices": [{"delta": {"content": "a\u2028b"}, "finish_reason": "stop"}]}\n\n'.encode()
+        if kind == "dies":
+            await asyncio.sleep(0.05)
+            raise asyncio.CancelledError  # the connection is dropped
+
+
+@pytest.fixture(scope="module")
+def odd() -> Iterator[tuple[Odd, httpx.Client]]:
+    server = Odd()
+    with listening_app(server.app) as other, proxied(other) as address, httpx.Client(base_url=address) as client:
+        yield server, client
+
+
+def test_what_python_reads_as_json_is_passed_on_with_the_report(odd):
+    for kind in ("number", "half"):
+        told = odd[1].post(CHAT, json=body(DOCUMENTS, kind=kind))
+        assert told.status_code == 200 and "ragbias" in json.loads(told.content)
+
+
+def test_a_line_separator_within_an_event_does_not_part_it(odd):
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="lines")).content.decode()
+    event = json.loads(told.removeprefix("data: "))
+    assert event["choices"][0]["delta"]["content"] == "a\u2028b" and "ragbias" in event
+
+
+def test_an_upstream_that_breaks_off_is_an_error_of_the_upstream(odd):
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
+    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_unreachable"
+    events = odd[1].post(CHAT, json=body(DOCUMENTS, kind="dies")).content.decode().strip().split("\n\n")
+    assert json.loads(events[-1].strip().removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
+
+
+def test_no_client_gets_the_cookies_of_another(odd):
+    for _ in range(2):
+        with httpx.Client(base_url=odd[1].base_url) as client:
+            client.post(CHAT, json=body(DOCUMENTS, kind="number"))
+    assert set(odd[0].cookies[-2:]) == {None}
+
+
+def test_a_path_that_cannot_be_passed_on_is_refused(odd):
+    assert odd[1].get("/v1/%00").status_code == 400

@@ -76,9 +76,16 @@ class StreamedAnswer:
             if choice["finish_reason"]:
                 self._end = choice
 
-    def generation(self, request: RemoteRequest) -> RemoteGeneration:
-        """The whole, once the last event has come."""
-        if not self._end or self._report is None or self._usage is None:  # it was cancelled, and nobody reads this
+    def generation(self, request: RemoteRequest, cancelled: bool) -> RemoteGeneration:
+        """The whole, once the last event has come.
+
+        Raises:
+            ServerError: it broke off.
+        """
+        if not self._end or self._report is None or self._usage is None:
+            if not cancelled:
+                raise ServerError("the server's answer broke off before its end; ask again")
+            # nobody reads this
             return RemoteGeneration(self._text, [], Usage(0, 0), request.report, "length")
         choice = {**self._end, "text": self._text}
         return generation(request, {"choices": [choice], "ragbias": self._report, "usage": self._usage})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import os
 import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import httpx
 
+from ragbias.adapters.remote.events import event_lines, event_of
 from ragbias.errors import (
     ArgumentError,
     CancelledError,
@@ -28,6 +29,7 @@ from ragbias.errors import (
 TRIED_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
 LONGEST_WAIT = 60.0  # seconds before another try
 SECONDS_BETWEEN_LOOKS = 0.05  # at whether somebody still waits
+AT_ONCE = 64  # requests of one call, fewer than a server lets wait by default
 ERRORS: dict[str, type[RagBiasError]] = {  # by the server's code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -52,7 +54,15 @@ class Connection:
         self._retries = max_retries
         headers = {b"authorization": f"Bearer {api_key}".encode()} if api_key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-        self._client = httpx.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
+        self._settings: dict[str, Any] = dict(base_url=self.base_url, headers=headers, timeout=timeout, limits=limits)
+        self._made: tuple[asyncio.AbstractEventLoop, httpx.AsyncClient] | None = None
+
+    def _client(self) -> httpx.AsyncClient:
+        """The client of this process' event loop: a forked process must not use its parent's connections."""
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._made[0] is not loop:
+            self._made = loop, httpx.AsyncClient(**self._settings)
+        return self._made[1]
 
     def get(self, path: str) -> dict[str, Any]:
         """The JSON at a path."""
@@ -81,11 +91,24 @@ class Connection:
     def post_all(
         self, paths: list[str], bodies: list[dict[str, Any]], cancelled: threading.Event | None
     ) -> list[dict[str, Any]]:
-        """The answers to several bodies, asked at the same time."""
+        """The answers to several bodies, asked at the same time as far as a server lets them wait.
+
+        After an error the others are given up.
+        """
 
         async def together() -> list[dict[str, Any]]:
-            pairs = zip(paths, bodies, strict=True)
-            return list(await asyncio.gather(*(self._whole("POST", path, body) for path, body in pairs)))
+            places = asyncio.Semaphore(AT_ONCE)
+
+            async def one(path: str, body: dict[str, Any]) -> dict[str, Any]:
+                async with places:
+                    return await self._whole("POST", path, body)
+
+            tasks = [asyncio.ensure_future(one(*pair)) for pair in zip(paths, bodies, strict=True)]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
 
         return run(together(), cancelled)
 
@@ -96,7 +119,7 @@ class Connection:
 
         async def follow() -> None:
             async with self._response("POST", path, body) as response:
-                async for line in response.aiter_lines():
+                async for line in event_lines(response):
                     if (event := event_of(line)) is None:
                         continue
                     if "error" in event:
@@ -131,9 +154,10 @@ class Connection:
     async def _response(self, verb: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[httpx.Response]:
         """A response that is no error; what is sent again is sent before any of it was read."""
         for tries_left in range(self._retries, -1, -1):
-            request = self._client.build_request(verb, path, json=body)
+            client = self._client()
+            request = client.build_request(verb, path, json=body)
             try:
-                response = await self._client.send(request, stream=True)
+                response = await client.send(request, stream=True)
             except httpx.TransportError:
                 if not tries_left:
                     raise
@@ -149,12 +173,6 @@ class Connection:
             finally:
                 await response.aclose()
             await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
-
-
-def event_of(line: str) -> dict[str, Any] | None:
-    """The JSON in a line of server-sent events; ``None`` where it holds none, as ``data: [DONE]``."""
-    found: dict[str, Any] | None = json.loads(line[6:]) if line.startswith("data: {") else None
-    return found
 
 
 def server_address(name: str, given: str) -> str:
@@ -203,6 +221,10 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="ragbias-remote").start()
     return loop
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_loop.cache_clear)  # its thread stays with the parent
 
 
 def run(work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) -> T:

@@ -136,6 +136,6 @@ class RemoteLM:
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
             answer = StreamedAnswer(emit)
             self._connection.events(prompt.path, body, answer.add, cancelled)
-            return answer.generation(prompt)
+            return answer.generation(prompt, cancelled.is_set())
 
         return Stream(job)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from ragbias.adapters.remote.connection import event_of
+from ragbias.adapters.remote.events import event_lines, event_of
 from ragbias.errors import RunError, ServerError
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
 
@@ -176,7 +176,7 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], latencies: Latenci
             latencies.pieces += int(counts.get("completion_tokens") or 0)
             latencies.whole.append(time.perf_counter() - begin)
             return
-        async for line in response.aiter_lines():
+        async for line in event_lines(response):
             if (event := event_of(line)) is None:
                 continue
             if "error" in event:
