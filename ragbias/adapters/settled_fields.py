@@ -8,6 +8,7 @@ from ragbias.adapters.remote import RemoteLM
 from ragbias.lm import DebiasedLM
 
 FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
+AT_SERVER = {"strip_numbering": "--strip-numbering", "document_cache": "--cache or --cache-memory"}
 
 
 class ModelWithFields(Protocol):
@@ -33,7 +34,14 @@ def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exceptio
     for name, of_lm in FIELDS.items():
         settled = getattr(lm, of_lm)
         if name in given and getattr(llm, name) != settled:
-            raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+            raise error(f"{name} is settled by {_remedy(name, lm)}")
         setattr(llm, name, settled)
     if "debias" not in given:
         llm.debias = lm.method
+
+
+def _remedy(name: str, lm: DebiasedLM | RemoteLM) -> str:
+    if isinstance(lm, DebiasedLM):
+        return "the lm given; pass it to ragbias.DebiasedLM"
+    option = AT_SERVER.get(name)
+    return "the server; leave it out" + (f", and start `ragbias serve` with {option}" if option else "")

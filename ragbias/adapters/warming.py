@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from ragbias.adapters.remote import RemoteLM
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
@@ -15,7 +16,7 @@ TOGETHER = 16  # documents put into one prompt to see how it shows them; what pa
 
 
 def warm(
-    lm: DebiasedLM,
+    lm: DebiasedLM | RemoteLM,
     documents: Sequence[T],
     text: Callable[[T], str],
     prompt: Callable[[Sequence[T]], str],
@@ -32,10 +33,14 @@ def warm(
         how many had to be computed.
 
     Raises:
-        ArgumentError: the model has no cache, or there are fewer than two documents.
+        ArgumentError: the model has no cache, or is at a server; or there are fewer than two documents.
         DocumentNotFoundError: the prompt does not hold a document's text.
         SpanError: the prompt cannot be split at its documents.
     """
+    if isinstance(lm, RemoteLM):
+        raise ArgumentError(
+            "a model at a server keeps documents there; warm a folder with a local model, and serve it with --cache"
+        )
     if len(documents) < 2:
         raise ArgumentError(f"{len(documents)} documents to warm; give two or more, to show what parts them")
     computed = 0

@@ -88,6 +88,7 @@ class RemoteLM:
 
     backend = "auto"
     strip_numbering = False
+    cache = None  # the server has its own
 
     def __init__(
         self,
