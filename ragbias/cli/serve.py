@@ -44,7 +44,7 @@ def serve(
     ] = None,
     cache_memory: Annotated[
         str | None,
-        typer.Option(help="Keep documents in so much memory, e.g. 4GB. Default: 2GB with --cache, else none."),
+        typer.Option(help="Memory for kept documents, e.g. 4GB. Default: 2GB with --cache, else none."),
     ] = None,
     separator: Annotated[str, typer.Option(help="Parts the documents of prompts that do not name theirs.")] = "",
     on_missing: Annotated[str, typer.Option(help="A method misses its documents: warn, raise or ignore.")] = "warn",
