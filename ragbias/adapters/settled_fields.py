@@ -8,7 +8,6 @@ from ragbias.adapters.remote import RemoteLM
 from ragbias.lm import DebiasedLM
 
 FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
-AT_SERVER = {"strip_numbering": "--strip-numbering", "document_cache": "--cache or --cache-memory"}
 
 
 class ModelWithFields(Protocol):
@@ -43,5 +42,6 @@ def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exceptio
 def _remedy(name: str, lm: DebiasedLM | RemoteLM) -> str:
     if isinstance(lm, DebiasedLM):
         return "the lm given; pass it to ragbias.DebiasedLM"
-    option = AT_SERVER.get(name)
-    return "the server; leave it out" + (f", and start `ragbias serve` with {option}" if option else "")
+    return "the server; leave it out" + (
+        ", and start `ragbias serve` with --strip-numbering" if name == "strip_numbering" else ""
+    )

@@ -39,7 +39,8 @@ def warm(
     """
     if isinstance(lm, RemoteLM):
         raise ArgumentError(
-            "a model at a server keeps documents there; warm a folder with a local model, and serve it with --cache"
+            f"the model is at {lm.base_url}, which keeps documents itself; warm a folder with a local model, and "
+            "serve it there with --cache"
         )
     if len(documents) < 2:
         raise ArgumentError(f"{len(documents)} documents to warm; give two or more, to show what parts them")

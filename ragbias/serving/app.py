@@ -124,6 +124,7 @@ def create_app(
 
 
 async def _answered(engine: Engine, body: Request, request: HttpRequest, counters: Metrics) -> Response:
+    begin = time.perf_counter()
     told: dict[str, Any] = request.state.told
     told |= {"model": body.model, "stream": bool(body.stream)}
     told["documents_sent"] = None if body.documents is None else len(body.documents)
@@ -137,7 +138,7 @@ async def _answered(engine: Engine, body: Request, request: HttpRequest, counter
     if answering is None:
         return _gone(told)
     told |= _facts(answering.report, None, None)
-    return EventStream(answering, told, counters, body.model)
+    return EventStream(answering, told, counters, body.model, begin)
 
 
 def _gone(told: dict[str, Any]) -> Response:
@@ -177,11 +178,15 @@ async def _disconnected(request: HttpRequest) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, ``data: [DONE]`` last; an error on the way is an event too."""
+    """Server-sent events, ``data: [DONE]`` last; an error on the way is an event too.
 
-    def __init__(self, answering: Answering, told: dict[str, Any], counters: Metrics, model: str) -> None:
+    Args:
+        begin: when the request had been read, for the time to the first token.
+    """
+
+    def __init__(self, answering: Answering, told: dict[str, Any], counters: Metrics, model: str, begin: float) -> None:
         self._answering, self._told, self._counters, self._model = answering, told, counters, model
-        self._begin = time.perf_counter()
+        self._begin = begin
         self._complete = False
         head = {**answers.headers(answering.report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(self._events(), media_type="text/event-stream", headers=head)
@@ -222,7 +227,11 @@ class EventStream(StreamingResponse):
 
 
 def _has_text(chunk: Json) -> bool:
-    return any(each.get("text") or any((each.get("delta") or {}).values()) for each in chunk["choices"])
+    """Whether a chunk brings text or calls; a stream's first one only names the role."""
+    deltas = (each.get("delta") or {} for each in chunk["choices"])
+    return any(each.get("text") for each in chunk["choices"]) or any(
+        each.get("content") or each.get("tool_calls") for each in deltas
+    )
 
 
 def _field(error: ApiError) -> str | None:

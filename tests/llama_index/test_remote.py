@@ -10,9 +10,9 @@ from llama_index.core import PromptTemplate, get_response_synthesizer
 from llama_index.core.llms import ChatMessage
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import FunctionTool
-from llama_index.llms.ragbias import RagBiasLLM
+from llama_index.llms.ragbias import RagBiasLLM, warm
 
-from ragbias import DebiasedLM
+from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, PromptTooLongError, ServerError
 from support.live_server import serving
 from support.scripted import TOOL_TEMPLATE, saying
@@ -110,3 +110,7 @@ def test_errors_name_what_is_wrong(address, remote, small_lm):
         RagBiasLLM(base_url=address, model_name="other")
     with pytest.raises(ArgumentError, match="give one of them"):
         RagBiasLLM(base_url=address, model_name="small", lm=small_lm)
+    with pytest.raises(ArgumentError, match="base_url and document_cache"):
+        RagBiasLLM(base_url=address, model_name="small", document_cache=DocumentCache())
+    with pytest.raises(ArgumentError, match="keeps documents itself"):
+        warm(remote, [TextNode(text="One gate."), TextNode(text="One wall.")])

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.adapters.remote.remote_lm import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
 from ragbias.serving.loading import document_cache, load_served
-from serving.conftest import DOCUMENTS, QUESTION
 from support.live_server import serving
 
 

@@ -16,6 +16,8 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
+from ragbias.errors import RunError
+from ragbias.serving.loading import load_served
 from ragbias.serving.logs import JsonLines
 from support.live_server import listening_app, local_app, serving
 
@@ -85,6 +87,18 @@ def test_the_metrics_count_what_was_answered(tiny):
     assert 'ragbias_time_to_first_token_seconds_count{model="tiny"} 1.0' in lines
     counted = next(line for line in lines if line.startswith("ragbias_prompt_tokens_total"))
     assert float(counted.split()[1]) > 2 * answered["usage"]["prompt_tokens"]
+
+
+def test_the_time_to_the_first_token_holds_the_forward_pass(tiny, caplog):
+    caplog.set_level(logging.INFO, "ragbias.serving")
+    handle = tiny.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    try:
+        with serving({"tiny": tiny}) as address:
+            httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+    finally:
+        handle.remove()
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert 0.05 <= told["seconds_to_first"] <= told["seconds"]
 
 
 def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
@@ -172,3 +186,8 @@ def test_the_command_refuses_in_one_line(cli, logs_as_before):
     ):
         code, _, errors = cli("serve", *arguments)
         assert code == 2 and words in " ".join(errors.split())
+
+
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
+    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded"):
+        load_served(str(tmp_path))

@@ -32,7 +32,7 @@ from langchain_ragbias.reports import begun, parent_run, reports
 from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.json_answers import BEGINNING
-from ragbias.adapters.remote import RemoteFormat, RemoteLM
+from ragbias.adapters.remote import BESIDE_MODEL, RemoteFormat, RemoteLM
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
@@ -102,9 +102,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if self.base_url is None:
             return None
         if given := [
-            name for name in ("lm", "model") if getattr(self, name) is not None and name in self.model_fields_set
+            name for name in BESIDE_MODEL if getattr(self, name) is not None and name in self.model_fields_set
         ]:
-            raise ValueError(f"base_url and {given[0]}: the model is at the server, or here; give one of them")
+            raise ValueError(f"base_url and {given[0]}: the server has its own; give one of them")
         name = self.model_id if "model_id" in self.model_fields_set else None
         key = self.api_key.get_secret_value() if self.api_key else os.environ.get(API_KEY, "")
         return RemoteLM(self.base_url, name, self.debias, key, self.timeout, self.max_retries)

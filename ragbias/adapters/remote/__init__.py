@@ -1,5 +1,5 @@
 """A model behind a server of ``ragbias serve``, in the place of one that is loaded here."""
 
-from ragbias.adapters.remote.remote_lm import RemoteFormat, RemoteGeneration, RemoteLM
+from ragbias.adapters.remote.remote_lm import BESIDE_MODEL, RemoteFormat, RemoteGeneration, RemoteLM
 
-__all__ = ["RemoteFormat", "RemoteGeneration", "RemoteLM"]
+__all__ = ["BESIDE_MODEL", "RemoteFormat", "RemoteGeneration", "RemoteLM"]

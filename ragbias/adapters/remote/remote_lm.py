@@ -24,6 +24,7 @@ from ragbias.methods.parse import written
 Json = dict[str, Any]
 SAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
 HERE = ("batch_size", "keep_special", "tools")  # settings of a local model that a server decides itself
+BESIDE_MODEL = ("lm", "model", "document_cache")  # fields of an integration that a server leaves no room for
 MARKED = "<|im_start|>{role}\n{content}<|im_end|>\n"  # what parts messages where their documents are looked for
 
 
