@@ -1,4 +1,4 @@
-"""Names for states: equal where the same model computes the same tokens behind the same prefix, else different."""
+"""Names for states: equal where the same model computes the same tokens after the same prefix, else different."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,34 +16,29 @@ VERSION = 1  # of how states are computed and named; another version's entries a
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
 PORTION = 1 << 26  # bytes that leave an accelerator at one time
 
-
-class _Fingerprints:
-    """Fingerprints of models, made anew when their parameters have been replaced or changed in place."""
-
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[PreTrainedModel, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
-
-    def __call__(self, model: PreTrainedModel) -> str:
-        seen = tuple((id(tensor), tensor._version) for tensor in model.parameters())
-        known = self._known.get(model)
-        if known is None or known[0] != seen:
-            known = self._known[model] = (seen, _computed(model))
-        return known[1]
+_FINGERPRINTS: WeakKeyDictionary[PreTrainedModel, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
 
 
-fingerprint = _Fingerprints()
-"""SHA-256 over a model's configuration and all its weights; read once, and again after a change in place.
+def fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 over a model's configuration and all its weights; read once, and again after a change in place.
 
-A change through ``parameter.data`` is not noticed: make a new model object, or clear the cache.
-"""
+    A change through ``parameter.data`` is not noticed: make a new model object, or clear the cache.
+    """
+    versions = [(id(tensor), tensor._version) for tensor in model.parameters()]
+    known = _FINGERPRINTS.get(model)
+    if known is None or known[0] != versions:
+        known = _FINGERPRINTS[model] = (versions, _hashed(model))
+    return known[1]
 
 
-def _computed(model: PreTrainedModel) -> str:
+def _hashed(model: PreTrainedModel) -> str:
     config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
+    named = [*model.named_parameters(), *model.named_buffers()]
+    if any(tensor.is_meta for _, tensor in named):  # accelerate has its weights elsewhere, and a name has to do
+        config["weights"] = [model.config._name_or_path, getattr(model.config, "_commit_hash", None)]
     total = hashlib.sha256(
         f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
     )
-    named = [*model.named_parameters(), *model.named_buffers()]
     with ThreadPoolExecutor() as pool:  # hashing lets other threads run
         for (name, tensor), digest in zip(named, pool.map(lambda each: _digest(each[1]), named), strict=True):
             total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {digest}".encode())
@@ -52,7 +46,7 @@ def _computed(model: PreTrainedModel) -> str:
 
 
 def _digest(tensor: Tensor) -> str:
-    if tensor.is_meta:  # its weights are elsewhere, as accelerate has them; name and revision are in the configuration
+    if tensor.is_meta:
         return "elsewhere"
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     found = hashlib.sha256()
@@ -61,13 +55,12 @@ def _digest(tensor: Tensor) -> str:
     return found.hexdigest()
 
 
-def computed_by(model: PreTrainedModel, backend: str) -> str:
-    """The name of all that computes states: equal for equal bits. Devices and backends round differently."""
+def identity_of(model: PreTrainedModel, backend: str) -> str:
+    """The name of what computes states: equal for equal bits. Devices and backends round differently."""
     about = [fingerprint(model), str(model.dtype), model.device.type, backend]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def key_of(computed: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
-    """The name of the states of ``tokens`` behind a prefix: what computed them, and a digest of both, in hexadecimal
-    digits."""
-    return f"{computed}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"
+def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
+    """The name of the states of ``tokens`` after a prefix: the model's identity, and a digest of both."""
+    return f"{identity}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"
