@@ -150,7 +150,7 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     while httpx.get(f"{address}/ready").status_code != 200:
         time.sleep(0.1)
     answers: list[httpx.Response] = []
-    body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 3.0, "ragbias": {"method": "none"}}
+    body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 100.0, "ragbias": {"method": "none"}}
     asking = threading.Thread(target=lambda: answers.append(httpx.post(f"{address}{CHAT}", json=body, timeout=60)))
     asking.start()
     while 'ragbias_running_requests{model="mine"} 1.0' not in httpx.get(f"{address}/metrics").text:
