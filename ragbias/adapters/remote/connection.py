@@ -210,6 +210,8 @@ def _error_of(body: Any, status: int, base_url: str) -> RagBiasError:
         return kind(message)
     if status == 400 and error:
         return ArgumentError(f"{error.get('param') or 'request'}: {message}")
+    if status == 401:
+        message += "; give api_key=, or set RAGBIAS_API_KEY"
     return ServerError(f"{base_url} refuses with status {status}: {message}")
 
 
