@@ -90,9 +90,10 @@ def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
     """What gives the weights that accelerate keeps in memory or on disk until their module is called."""
     found: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
-        hook = getattr(module, "_hf_hook", None)
-        kept = getattr(hook, "weights_map", None)
-        for name, tensor in module.named_parameters() if kept is not None else ():
+        kept: Mapping[str, Tensor] | None = getattr(getattr(module, "_hf_hook", None), "weights_map", None)
+        if kept is None:
+            continue
+        for name, tensor in module.named_parameters():
             if tensor.is_meta and name in kept:
                 found[f"{path}.{name}".lstrip(".")] = partial(kept.__getitem__, name)
     return found
