@@ -26,7 +26,7 @@ from ragbias.generation.decoding import decoded, safe_length, stop_strings, trim
 from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.report import Generation, Score
 from ragbias.generation.request import Origin, Request, check_lists, in_parts, stock_text
-from ragbias.generation.reuse import DocumentStates, tell_of_disuse
+from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.settling import check_length, settled
 from ragbias.generation.streaming import Stream
@@ -278,7 +278,7 @@ class DebiasedLM:
 
     def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
         if self.cache is not None and (origin.wanted.acts_on != "nothing" or origin.wanted == self.method):
-            tell_of_disuse(self.cache, origin.wanted)
+            warn_if_unused(self.cache, origin.wanted)
         return settled(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     @torch.no_grad()
@@ -322,11 +322,11 @@ class DebiasedLM:
         Raises:
             ArgumentError: this object has no cache.
             EmptyDocumentError: a document has no text, or no tokens.
-            PromptTooLongError: a document behind the prefix leaves no room in the model's window.
+            PromptTooLongError: a document after the prefix leaves no room in the model's window.
         """
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
-        tell_of_disuse(self.cache, self.method)
+        warn_if_unused(self.cache, self.method)
         tokens = tokenise(Prompt(prefix, documents, ""), self.tokenizer)
         states, computed = DocumentStates(self.model, self.backend, self.cache), 0
         for done, document in enumerate(tokens.documents, start=1):

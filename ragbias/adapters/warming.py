@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from tqdm.auto import tqdm
+
 from ragbias.adapters.remote import RemoteLM
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.generation.request import in_parts
@@ -49,6 +51,18 @@ def warm(
             raise SpanError(f"the prompt cannot be split at its documents: {reason}")
         computed += lm.warm(parts.prefix, parts.documents, progress=_after(begin, progress))
     return computed
+
+
+def warm_with_bar(
+    lm: DebiasedLM | RemoteLM,
+    documents: Sequence[T],
+    text: Callable[[T], str],
+    prompt: Callable[[Sequence[T]], str],
+    shown: bool,
+) -> int:
+    """As ``warm``, with a progress bar if ``shown``."""
+    with tqdm(total=len(documents), desc="documents", disable=not shown) as bar:
+        return warm(lm, documents, text, prompt, lambda done: bar.update(done - bar.n))
 
 
 def _after(begin: int, progress: Callable[[int], None]) -> Callable[[int], None]:

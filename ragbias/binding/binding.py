@@ -97,8 +97,8 @@ class Binding:
         finally:
             hooks.sweep(self.decoder)
 
-    def admit(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Take a cache for prompts that entered here, which hold their documents already.
+    def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
+        """Go on from a cache that holds the beginnings of prompts, with all their documents.
 
         Args:
             cache: keys as this method's layers leave them: without positions where the method wants none.

@@ -1,4 +1,4 @@
-"""``DocumentCache``: what a model makes of a document, kept from request to request."""
+"""``DocumentCache``: keys and values of documents, kept from request to request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class CacheStats:
 
 
 class DocumentCache:
-    """Keys and values of documents behind their prefix, for methods that make them reusable.
+    """Keys and values of documents after their prefix, for methods that make them reusable.
 
     One cache may serve several threads and, through its folder, processes. It holds no text: entries are named by
     digests of model, prefix and document, so that models which share it never meet each other's.
@@ -90,18 +90,18 @@ class DocumentCache:
         self._warned: set[str] = set()
         self._models: set[str] = set()
 
-    def meet(self, computed: str) -> None:
-        """Take note of a model that uses this cache, see ``identity.computed_by``; warns of other models."""
+    def register(self, model: str) -> None:
+        """Take note of a model that uses this cache, by its identity, see ``identity.identity_of``; warns of others."""
         with self._lock:
-            if computed in self._models:
+            if model in self._models:
                 return
-            self._models.add(computed)
+            self._models.add(model)
             shared = len(self._models) > 1
         if shared:
             self._warn_once("models", f"several models share {self!r}; each has documents of its own, in one budget")
             return
         owners = {path.name.partition("-")[0] for path, _, _ in self._disk.files()} if self._disk else set()
-        if owners and computed not in owners:
+        if owners and model not in owners:
             self._warn_once(
                 "models",
                 f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "

@@ -156,6 +156,7 @@ def read_entry(path: Path) -> States:
         FileNotFoundError: there is none.
         BrokenEntryError, NewerEntryError: as of ``FolderStore.get``.
     """
+    before = _version(path)
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
@@ -166,6 +167,8 @@ def read_entry(path: Path) -> States:
     except FileNotFoundError:
         raise
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        if _version(path) != before:  # another process removed it between the two times that safetensors opens it
+            return read_entry(path)
         raise BrokenEntryError(f"{path} cannot be read: {error}") from error
     key = path.name.removesuffix(SUFFIX)
     if metadata.get("key") != key or metadata.get("sha256") != _checksum(key, tensors):
@@ -174,6 +177,11 @@ def read_entry(path: Path) -> States:
     return States(
         tuple(tensors[f"keys{layer}"] for layer in layers), tuple(tensors[f"values{layer}"] for layer in layers)
     )
+
+
+def _version(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns
 
 
 def _parts(states: States) -> list[tuple[str, tuple[Tensor, ...]]]:

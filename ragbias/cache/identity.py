@@ -1,10 +1,9 @@
-"""Names for states: equal where the same model computes the same tokens behind the same prefix, else different."""
+"""Names for states: equal where the same model computes the same tokens after the same prefix, else different."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from transformers import PreTrainedModel
 
 VERSION = 2  # of how states are computed and named; another version's entries are never met
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
+ELSEWHERE = "elsewhere"
 PORTION = 1 << 26  # bytes that leave an accelerator at one time
 
 
@@ -59,14 +59,16 @@ is one of the code that runs, such as a hook: make a new model object, or clear 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
     """Equal as long as it is the same memory and was not changed; what ``module.to`` moves is in other memory."""
     if tensor.is_meta:  # anew at each call, as accelerate has them
-        return ("elsewhere",)
+        return (True,)
     version = 0 if tensor.is_inference() else tensor._version
     memory = StorageWeakRef(tensor.untyped_storage())  # as long as it is referred to, no other one gets its address
-    return memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
+    return False, memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 
 def _fingerprint(model: PreTrainedModel, named: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:
     config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
+    if ELSEWHERE in digests.values():  # nobody knows where, and a name has to do
+        config["weights"] = [model.config._name_or_path, getattr(model.config, "_commit_hash", None)]
     total = hashlib.sha256(
         f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
     )
@@ -100,8 +102,8 @@ def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
 
 
 def _digest(tensor: Tensor) -> str:
-    if tensor.is_meta:  # nobody knows its weights, so nothing is shared with other processes
-        return uuid.uuid4().hex
+    if tensor.is_meta:
+        return ELSEWHERE
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     found = hashlib.sha256()
     for begin in range(0, len(data), PORTION):
@@ -109,7 +111,7 @@ def _digest(tensor: Tensor) -> str:
     return found.hexdigest()
 
 
-def computed_by(model: PreTrainedModel, backend: str) -> str:
+def identity_of(model: PreTrainedModel, backend: str) -> str:
     """The name of all that computes states: equal for equal bits.
 
     Devices, backends, versions of torch and numbers of threads round differently.
@@ -125,7 +127,6 @@ def computed_by(model: PreTrainedModel, backend: str) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 
 
-def key_of(computed: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
-    """The name of the states of ``tokens`` behind a prefix: what computed them, and a digest of both, in hexadecimal
-    digits."""
-    return f"{computed}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"
+def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
+    """The name of the states of ``tokens`` after a prefix: the model's identity, and a digest of both."""
+    return f"{identity}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 cache = typer.Typer(help="What a model makes of documents, computed once and kept in a folder.")
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the cache.")]
-Disk = Annotated[str, typer.Option(help="The most that is kept there, e.g. 20GB.")]
-DISK = "20GB"
+Disk = Annotated[str | None, typer.Option(help="The most that is kept there. Default: 20GB.")]
 REUSABLE = "ape"  # of the methods with reusable documents any will do: what is kept is the same
 
 
@@ -25,7 +24,7 @@ def warm(
     folder: Folder,
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
-    disk: Disk = DISK,
+    disk: Disk = None,
     json_path: JsonPath = None,
 ) -> None:
     """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
@@ -49,13 +48,13 @@ def warm(
             lm, chunks, str, lambda some: stock_prompt(lm, some, "?"), lambda done: bar.update(task, completed=done)
         )
     console.print(f"{computed} of {len(chunks)} chunks were computed; the others were there.")
-    _tell(kept, json_path)
+    _print_stats(kept, json_path)
 
 
 @cache.command()
 def stats(folder: Folder, json_path: JsonPath = None) -> None:
     """How much is kept."""
-    _tell(_opened(folder), json_path)
+    _print_stats(_opened(folder), json_path)
 
 
 @cache.command()
@@ -90,7 +89,7 @@ def _opened(folder: Path) -> DocumentCache:
     return DocumentCache(memory=None, folder=folder)
 
 
-def _tell(kept: DocumentCache, json_path: Path | None) -> None:
+def _print_stats(kept: DocumentCache, json_path: Path | None) -> None:
     from ragbias.cache.sizes import size_text
 
     found = kept.stats()

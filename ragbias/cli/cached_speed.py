@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
-from ragbias.cli.numeric import numbers
+from ragbias.cli.numeric import numbers, ranged
 from ragbias.cli.terminal import console, progress, write_json
 from ragbias.evaluation.cost.cached_speed import CachedSettings, run
 from ragbias.evaluation.cost.speed_measurement import SpeedSettings
@@ -56,11 +56,6 @@ def _table(result: Mapping[str, Any]) -> Table:
     )
     table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "kept", wrap=True)
     for state, cost in result["states"].items():
-        cells = (_ranged(cost["faster"]), _ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
+        cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
         table.add_row(KINDS[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))
     return table
-
-
-def _ranged(spread: Sequence[float]) -> str:
-    median, low, high = spread
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"

@@ -13,7 +13,7 @@ from ragbias.cli.terminal import JsonPath, console, progress, write_json
 from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
-    from ragbias.evaluation.load.load_test import Case
+    from ragbias.evaluation.load.load_test import LoadCase
 
 CLIENTS = Bounds(1, 10_000)
 REQUESTS = Bounds(1, 1_000_000)
@@ -40,20 +40,23 @@ def load(
     json_path: JsonPath = None,
 ) -> None:
     """Measure servers and methods in one run: requests per second, percentiles of the first token and of the whole."""
-    from ragbias.adapters.remote.connection import only_model
+    from ragbias.adapters.remote.connection import Connection
     from ragbias.evaluation.load.load_test import Target, load_test, settings_of
     from ragbias.evaluation.report.plain_table import plain_table
     from ragbias.methods.parse import parse_methods, written
 
     cases = _cases(questions, documents, distinct, seed)
-    own = url.rstrip("/").removesuffix("/v1")
-    name = model or only_model(own, api_key)
+    server = Connection(url, api_key, timeout=60, max_retries=2)
+    name = model or str(server.model(None)["id"])
     targets = [
-        Target(label, own, name, written(each), api_key, stream) for label, each in parse_methods(methods, name).items()
+        Target(label, server.base_url, name, written(each), api_key, stream)
+        for label, each in parse_methods(methods, name).items()
     ]
     if against is not None:
-        other = against.rstrip("/").removesuffix("/v1")
-        targets.append(Target("against", other, against_model or only_model(other, api_key), None, api_key, stream))
+        other = Connection(against, api_key, timeout=60, max_retries=2)
+        targets.append(
+            Target("against", other.base_url, against_model or str(other.model(None)["id"]), None, api_key, stream)
+        )
     counts = numbers(clients) or []
     with progress() as bar:
         task = bar.add_task("", total=len(targets) * len(counts) * rounds * requests)
@@ -79,14 +82,14 @@ def load(
     write_json({"settings": {**settings, "documents": documents, "requests": requests}, "results": found}, json_path)
 
 
-def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[Case]:
+def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
     """Questions of a file, or about passages of the embedded model's world."""
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.evaluation.load.load_test import Case
+    from ragbias.evaluation.load.load_test import LoadCase
     from ragbias.models.tiny.world import held_out_corpus
 
     if questions is not None:
-        return [Case(each.question, tuple(each.documents)) for each in read_questions(questions)]
+        return [LoadCase(each.question, tuple(each.documents)) for each in read_questions(questions)]
     texts = [passage.text for passage in held_out_corpus(documents * distinct, seed)]
     groups = [texts[begin : begin + documents] for begin in range(0, len(texts), documents)]
-    return [Case(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]
+    return [LoadCase(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]

@@ -8,8 +8,8 @@ import typer
 
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
-from ragbias.cli.serve import COUNTS, PORTS
-from ragbias.evaluation.extras import required
+from ragbias.cli.serve import COUNTS, MEGABYTES, PORTS, SECONDS
+from ragbias.evaluation.extras import required_all
 
 
 def proxy(
@@ -29,16 +29,15 @@ def proxy(
     strip_numbering: Annotated[bool, typer.Option("--strip-numbering", help="Take documents' numbers out.")] = False,
     on_missing: Annotated[str, typer.Option(help="No documents are found: warn, raise or ignore.")] = "warn",
     max_documents: Annotated[int, whole(COUNTS, "Documents of one request.")] = 1_000,
-    max_body_mb: Annotated[int, whole(Bounds(1, 2_000), "Megabytes of one request.")] = 4,
+    max_body_mb: Annotated[int, whole(MEGABYTES, "Megabytes of one request.")] = 4,
     timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte of the upstream server.")] = 600,
-    grace_seconds: Annotated[int, whole(Bounds(0, 86_400), "For what runs when the proxy ends.")] = 30,
+    grace_seconds: Annotated[int, whole(SECONDS, "For what runs when the proxy ends.")] = 30,
 ) -> None:
     """Arrange the documents of requests in front of any OpenAI-compatible server.
 
     For methods that only arrange text. Needs no model; what is not a completion is passed on as it is.
     """
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
-        required(module, "serve")
+    required_all("serve")
     from ragbias.serving.logs import log, to_stderr
     from ragbias.serving.metrics import Metrics
     from ragbias.serving.proxy import Upstream, create_proxy
@@ -56,6 +55,6 @@ def proxy(
     )
     app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
     to_stderr()
-    at = listening(host, port)
-    log("listening", host=host, port=at.getsockname()[1], upstream=upstream)
-    run(app, at, settings)
+    listener = listening(host, port)
+    log("listening", host=host, port=listener.getsockname()[1], upstream=upstream)
+    run(app, listener, settings)

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
-from ragbias.evaluation.extras import required
+from ragbias.evaluation.extras import required, required_all
+
+if TYPE_CHECKING:
+    from ragbias.lm import DebiasedLM
 
 ENGINES = ("local", "ray")
 PORTS = Bounds(0, 65_535)
 COUNTS = Bounds(1, 1_000_000)
 TOKENS = Bounds(1, 10_000_000)
+MEGABYTES = Bounds(1, 2_000)
+SECONDS = Bounds(0, 86_400)
+REPLICAS = Bounds(1, 10_000)
 
 
 def serve(
-    model: Annotated[str | None, typer.Argument(help=f"{MODELS}")] = None,
+    model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="The same as the argument.")] = None,
     method: Annotated[str, typer.Option(help="Of requests that name none, see `ragbias methods`.")] = "pine",
     served_name: Annotated[str | None, typer.Option(help="What clients call the model. Default: its name.")] = None,
@@ -56,12 +62,12 @@ def serve(
     max_new_tokens: Annotated[
         int | None, whole(TOKENS, "That a request may ask for. Default: the model's window.")
     ] = None,
-    max_body_mb: Annotated[int, whole(Bounds(1, 2_000), "Megabytes of one request.")] = 4,
-    grace_seconds: Annotated[int, whole(Bounds(0, 86_400), "For what runs when the server ends.")] = 30,
+    max_body_mb: Annotated[int, whole(MEGABYTES, "Megabytes of one request.")] = 4,
+    grace_seconds: Annotated[int, whole(SECONDS, "For what runs when the server ends.")] = 30,
     engine: Annotated[str, typer.Option(help="local: one process; ray: replicas on Ray Serve.")] = "local",
-    replicas: Annotated[int, whole(Bounds(1, 10_000), "Of the model, on Ray Serve.")] = 1,
+    replicas: Annotated[int, whole(REPLICAS, "Of the model, on Ray Serve.")] = 1,
     max_replicas: Annotated[
-        int | None, whole(Bounds(1, 10_000), "Let Ray Serve add replicas up to so many. Default: none.")
+        int | None, whole(REPLICAS, "Let Ray Serve add replicas up to so many. Default: none.")
     ] = None,
     replica_cpus: Annotated[int, whole(COUNTS, "Cores of each replica.")] = 1,
     replica_gpus: Annotated[int, whole(Bounds(0, 1_000), "GPUs of each replica.")] = 0,
@@ -70,9 +76,7 @@ def serve(
 
     Paths: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
-    required("fastapi", "serve")
-    required("uvicorn", "serve")
-    required("prometheus_client", "serve")
+    required_all("serve")
     from ragbias import methods
     from ragbias.serving.loading import document_cache, load_served
     from ragbias.serving.logs import to_stderr
@@ -106,7 +110,7 @@ def serve(
         required("ray.serve", "serve-ray")
         from ragbias.serving import ray_serve
 
-        told = ray_serve.ReplicatedModel(
+        replicated = ray_serve.ReplicatedModel(
             model=name,
             name=served_name,
             method=method,
@@ -121,7 +125,10 @@ def serve(
             num_cpus=replica_cpus,
             num_gpus=replica_gpus,
         )
-        ray_serve.run(ray_serve.Cluster(models=[told], settings=asdict(settings)), host, port)
+        ray_serve.run(ray_serve.Cluster(models=[replicated], settings=asdict(settings)), host, port)
         return
-    own = (name, method, dtype, device, strip_numbering, kept)
-    run(lambda: {served_name or name: load_served(*own)}, settings, host, port)
+
+    def load() -> dict[str, DebiasedLM]:
+        return {served_name or name: load_served(name, method, dtype, device, strip_numbering, kept)}
+
+    run(load, settings, host, port)

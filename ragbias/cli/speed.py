@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ragbias.cli.numeric import numbers, whole, wholes
+from ragbias.cli.numeric import numbers, ranged, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 from ragbias.evaluation import bounds
@@ -144,7 +144,7 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
         prompt.add_row(
             label,
             f"{cost['prefill_seconds'][0]:.3f}",
-            _ranged(cost["prefill_ratio"]),
+            ranged(cost["prefill_ratio"]),
             _limit(cost["prefill_limit"]),
             f"{cost['first_token_seconds'][0]:.3f}",
             f"{cost['first_token_ratio'][0]:.2f}",
@@ -152,7 +152,7 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
         after.add_row(
             label,
             f"{1000 * cost['decode_seconds'][0]:.2f}",
-            _ranged(cost["decode_ratio"]),
+            ranged(cost["decode_ratio"]),
             _limit(cost["decode_limit"]),
             f"{cost['peak_bytes'] / MIB:.1f}",
             f"{cost['peak_ratio']:.2f}",
@@ -166,11 +166,6 @@ def _table(title: str | None, *columns: str) -> Table:
         first = column == "method"
         table.add_column(column, justify="left" if first else "right", overflow="fold", no_wrap=not first)
     return table
-
-
-def _ranged(spread: Sequence[float]) -> str:
-    median, low, high = spread
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def _limit(ratio: float | None) -> str:

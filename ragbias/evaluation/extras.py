@@ -48,6 +48,16 @@ def required(module: str, extra: str) -> ModuleType:
         raise MissingExtraError(_remedy(module, error, extra)) from error
 
 
+def required_all(extra: str) -> None:
+    """Refuse to go on without one of an extra's packages.
+
+    Raises:
+        MissingExtraError: as of ``required``.
+    """
+    for module in EXTRAS[extra]:
+        required(module, extra)
+
+
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
     """What to tell of a module that was not found; None where no extra brings it.
 

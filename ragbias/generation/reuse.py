@@ -1,8 +1,8 @@
-"""Prompts whose documents were computed before: their keys and values are put in place, and only the rest runs.
+"""Prompts whose documents were computed before: their keys and values fill the cache, and only the rest runs.
 
 Of a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Each is
-computed by itself behind its prefix, in a pass of its own, so that it has the same bits in whatever prompt, order,
-company and batch it comes, and whether it was kept or is computed anew.
+computed by itself after its prefix, in a pass of its own, so that it has the same bits in whatever prompt, order and
+batch it comes, and whether it was kept or is computed anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ragbias import attention
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.binding import Binding, attach, backend_of
 from ragbias.cache import DocumentCache
-from ragbias.cache.identity import computed_by, key_of
+from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.states import States
 from ragbias.checks import check_not_cancelled
 from ragbias.generation.memory import memory_told
@@ -38,16 +38,16 @@ NOT_FOR_THIS_PROMPT = (
 )
 
 
-def tell_of_disuse(cache: DocumentCache, method: Method) -> None:
+def warn_if_unused(cache: DocumentCache, method: Method) -> None:
     """Warn, once for a method without reusable documents, that its requests run as if there were no cache."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
-        reason = f"what it makes of a document depends on the others or on its position; take one of {reusable}"
+        reason = f"the states of a document depend on the others or on its position; take one of {reusable}"
         cache.not_used(method.name, reason)
 
 
 class Alone(AttentionMethod):
-    """The plain model, whose keys are kept without positions: what a prefix, and a document behind it, run with."""
+    """The plain model, whose keys are kept without positions: what a prefix, and a document after it, run with."""
 
     name = "alone"
 
@@ -86,12 +86,12 @@ class DocumentStates:
         self._model, self._cache, self._cancelled = model, cache, cancelled
         self._backend = backend_of(model, backend)
         if cache is not None:
-            self._computed_by = computed_by(model, self._backend)
-            cache.meet(self._computed_by)
-        self._prefixes: dict[tuple[int, ...], States] = {}  # that were met; documents are computed behind them
+            self._identity = identity_of(model, self._backend)
+            cache.register(self._identity)
+        self._prefixes: dict[tuple[int, ...], States] = {}  # by their tokens; documents are computed after them
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
-        """The states of ``tokens`` behind a prefix, and whether they were kept."""
+        """The states of ``tokens`` after a prefix, and whether they were kept."""
         states, kept = self._found(prefix, tokens)
         if not prefix:
             self._prefixes[tuple(tokens)] = states
@@ -100,7 +100,7 @@ class DocumentStates:
     def _found(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         if self._cache is None:
             return self._computed(prefix, tokens), False
-        key = key_of(self._computed_by, prefix, tokens)
+        key = key_of(self._identity, prefix, tokens)
         kept = self._cache.get(key)
         if kept is not None:
             return kept, True
@@ -110,7 +110,7 @@ class DocumentStates:
 
     def keep(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
         """Compute states unless they are kept already; returns whether they had to be."""
-        if self._cache is not None and key_of(self._computed_by, prefix, tokens) in self._cache:
+        if self._cache is not None and key_of(self._identity, prefix, tokens) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
 
@@ -122,7 +122,7 @@ class DocumentStates:
         check_not_cancelled(self._cancelled)
         before, begin = [self._of_prefix(prefix)] if prefix else [], len(prefix)
         binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
-        cache = laid_out(self._model, before)
+        cache = cache_of(self._model, before)
         run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
         layers: list[DynamicLayer] = cache.layers  # type: ignore[assignment]  # as all of them here are
         keys, values = ([getattr(layer, part)[0, :, begin:] for layer in layers] for part in ("keys", "values"))
@@ -211,16 +211,16 @@ def resumed(
         parts = [states.of((), ordered.prefix)] if ordered.prefix else []
         parts += [states.of(ordered.prefix, document) for document in ordered.documents]
         reused.append(sum(part.tokens for part, kept in parts if kept))
-        cache = laid_out(model, [part for part, _ in parts])
+        cache = cache_of(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
             alone = Binding(model, rule, [], private=True, backend=backend)
             run(alone, cache, SequenceLayout(0, len(prompt.ids), *documents), prompt.suffix[:-1])
         caches.append(cache)
         layouts.append(SequenceLayout(width - len(prompt.ids), len(prompt.ids), *documents))
-    together = caches[0] if len(prompts) == 1 else padded_together(caches)
+    together = caches[0] if len(prompts) == 1 else left_padded(caches)
     binding = Binding(model, rule, [], private=True, backend=backend)
-    binding.admit(together, layouts)
+    binding.resume(together, layouts)
     return binding, together, reused
 
 
@@ -228,13 +228,13 @@ def resumed(
 def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
     """Let tokens enter after those in the cache."""
     if cache.get_seq_length():
-        binding.admit(cache, [layout])
+        binding.resume(cache, [layout])
     with binding.attached():
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def laid_out(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
+def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
     """A cache that holds the parts one after the other, each layer where the model's is."""
     cache = DynamicCache()
     if parts:
@@ -258,7 +258,7 @@ def _device_of(module: Module) -> torch.device:
     return next(module.parameters()).device
 
 
-def padded_together(caches: Sequence[DynamicCache]) -> DynamicCache:
+def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
     """One cache for a batch, zeros on the left of the shorter ones."""
     width = max(cache.get_seq_length() for cache in caches)
     together = DynamicCache()

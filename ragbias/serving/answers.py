@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -14,8 +13,7 @@ from ragbias.adapters.openai_logprobs import openai_logprobs
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.report import Generation, Usage
-
-Json = dict[str, Any]
+from ragbias.serving.schemas import Json
 
 
 def headers(report: Json) -> dict[str, str]:

@@ -10,14 +10,13 @@ from typing import Any
 from ragbias.adapters.untokenised import arranged, untokenised
 from ragbias.boundaries import Boundaries, locate
 from ragbias.methods import Method
-from ragbias.serving.documents import NO_PLACE, SEPARATOR, in_block, in_prompt, printed
+from ragbias.serving.documents import check_count, check_found, in_block, in_front, in_prompt, no_message_for, printed
 from ragbias.serving.errors import refused
-from ragbias.serving.schemas import ArrangedFields, Document
+from ragbias.serving.schemas import ArrangedFields, Document, Json
 from ragbias.serving.settings import ServerSettings
 
-Json = dict[str, Any]
 END = "<|im_end|>"  # stands after a message while it is looked at: what follows it is no document
-SPEAKERS = ("system", "developer", "user", "tool")  # whose messages may hold documents
+ROLES = ("system", "developer", "user", "tool")  # whose messages may hold documents
 
 
 @dataclass(frozen=True)
@@ -43,12 +42,12 @@ def arrange_chat(body: Json, fields: ArrangedFields, method: Method, settings: S
     Documents that no message holds are put in front of the last message of the user, as a local model's.
 
     Raises:
-        ApiError: ``messages`` are none, or there is no place for the documents.
+        ApiError: ``messages`` are none, or there is no message for the documents.
     """
-    talk = body.get("messages")
-    if not isinstance(talk, list) or not talk or not all(isinstance(turn, dict) for turn in talk):
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(message, dict) for message in messages):
         raise refused("messages", "messages: expected a list of messages")
-    return _arranged(list(_texts(body, talk)), body, fields, method, settings, "messages")
+    return _arranged(list(_texts(body, messages)), body, fields, method, settings, "messages")
 
 
 def arrange_prompt(body: Json, fields: ArrangedFields, method: Method, settings: ServerSettings) -> Arranged:
@@ -59,20 +58,20 @@ def arrange_prompt(body: Json, fields: ArrangedFields, method: Method, settings:
     return _arranged([_Text(prompt, lambda text: {**body, "prompt": text})], body, fields, method, settings, "prompt")
 
 
-def _texts(body: Json, talk: Sequence[Json]) -> Iterator[_Text]:
+def _texts(body: Json, messages: Sequence[Json]) -> Iterator[_Text]:
     """The texts that may hold documents, parts of messages too, in their order."""
-    last = max((at for at, turn in enumerate(talk) if turn.get("role") == "user"), default=-1)
+    last = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=-1)
 
     def of_message(at: int, content: Any) -> Json:
         content = content.removesuffix(END) if isinstance(content, str) else content
-        return {**body, "messages": [*talk[:at], {**talk[at], "content": content}, *talk[at + 1 :]]}
+        return {**body, "messages": [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]}
 
     def of_part(at: int, parts: list[Any], inner: int, text: str) -> Json:
         return of_message(at, [*parts[:inner], {**parts[inner], "text": text.removesuffix(END)}, *parts[inner + 1 :]])
 
-    for at, turn in enumerate(talk):
-        content = turn.get("content")
-        if turn.get("role") not in SPEAKERS:
+    for at, message in enumerate(messages):
+        content = message.get("content")
+        if message.get("role") not in ROLES:
             continue
         if isinstance(content, str):
             yield _Text(content + END, partial(of_message, at), at == last)
@@ -83,23 +82,17 @@ def _texts(body: Json, talk: Sequence[Json]) -> Iterator[_Text]:
 
 
 def _arranged(
-    texts: Sequence[_Text], body: Json, fields: ArrangedFields, method: Method, settings: ServerSettings, where: str
+    texts: Sequence[_Text], body: Json, fields: ArrangedFields, method: Method, settings: ServerSettings, param: str
 ) -> Arranged:
     documents = fields.documents
-    if documents is not None and len(documents) > settings.max_documents:
-        raise refused(
-            "documents", f"documents: {len(documents)}; at most {settings.max_documents}", "too_many_documents"
-        )
+    check_count(documents, settings.max_documents)
     holder, found = _found(texts, documents, settings)
     if documents and holder is None:
-        holder, found = _put(texts, documents, where)
+        holder, found = _put_in_front(texts, documents, param)
     if holder is None:
         holder = texts[-1] if texts else _Text("", lambda text: body)
     request = arranged(untokenised(holder.text, found, method, settings.strip_numbering))
-    missing = fields.options.on_missing or settings.on_missing
-    if missing == "raise" and request.report.method_ran != method.name:
-        why = f"{method.name} needs documents, and cannot run here: {request.report.reason}"
-        raise refused("documents", why, "missing_documents")
+    check_found(request, fields.options.on_missing or settings.on_missing)
     changed = request.origin.text != holder.text or bool(documents)
     return Arranged(holder.replaced(request.origin.text) if changed else body, request.report.as_dict())
 
@@ -123,11 +116,10 @@ def _found(
     return None, nothing
 
 
-def _put(texts: Sequence[_Text], documents: Sequence[Document], where: str) -> tuple[_Text, Boundaries]:
+def _put_in_front(texts: Sequence[_Text], documents: Sequence[Document], param: str) -> tuple[_Text, Boundaries]:
     holder = next((each for each in texts if each.is_last_of_user), None)
     if holder is None:
-        place = "message of the user" if where == "messages" else "message"
-        raise refused("documents", NO_PLACE.format(where=where, place=place), "invalid_documents")
+        raise no_message_for(param)
     shown = [printed(each) for each in documents]
-    text = "".join(each + SEPARATOR for each in shown) + holder.text
+    text = in_front(shown, holder.text)
     return _Text(text, holder.replaced), in_block(text, shown)

@@ -10,36 +10,34 @@ from ragbias.adapters.json_answers import BEGINNING, json_request
 from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, template_call, tool_choice, why_not_shown
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+from ragbias.serving.documents import Messages
 from ragbias.serving.errors import refused
 from ragbias.serving.schemas import ChatRequest, Message, ToolCall
-
-Turn = dict[str, Any]
-"""A message as chat templates read it."""
 
 RESERVED = ("tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation")
 
 
-def turns(messages: Sequence[Message]) -> list[Turn]:
+def template_messages(messages: Sequence[Message]) -> Messages:
     """The messages of a request as chat templates read them.
 
     Raises:
         ApiError: the arguments of a call of a tool are no JSON object.
     """
-    return [_turn(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _turn(message: Message, param: str) -> Turn:
-    turn: Turn = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
+def _template_message(message: Message, param: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
     if message.tool_calls:
-        turn["tool_calls"] = [
+        found["tool_calls"] = [
             template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
             for index, call in enumerate(message.tool_calls)
         ]
     if message.role == "tool":
-        turn["tool_call_id"] = message.tool_call_id or ""
+        found["tool_call_id"] = message.tool_call_id or ""
         if message.name:
-            turn["name"] = message.name
-    return turn
+            found["name"] = message.name
+    return found
 
 
 def _arguments(call: ToolCall, param: str) -> dict[str, Any]:
@@ -87,17 +85,17 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
     return AnswerFormat(tools, beginning)
 
 
-def asking_for_json(talk: list[Turn], body: ChatRequest) -> list[Turn]:
+def asking_for_json(messages: Messages, body: ChatRequest) -> Messages:
     """The conversation with the request for JSON at its end, where ``response_format`` asks for some."""
     if not body.response_format or body.response_format.get("type") == "text":
-        return talk
+        return messages
     try:
         request = json_request(body.response_format)
     except ArgumentError as error:
         raise refused("response_format", str(error)) from error
-    if talk[-1]["role"] == "user":
-        return [*talk[:-1], {**talk[-1], "content": f"{talk[-1]['content']}\n\n{request}"}]
-    return [*talk, {"role": "user", "content": request}]
+    if messages[-1]["role"] == "user":
+        return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{request}"}]
+    return [*messages, {"role": "user", "content": request}]
 
 
 def variables(body: ChatRequest) -> dict[str, Any]:
@@ -114,14 +112,14 @@ def variables(body: ChatRequest) -> dict[str, Any]:
     return given
 
 
-def templated(lm: DebiasedLM, talk: Sequence[Turn], tools: Sequence[Any], given: dict[str, Any]) -> str:
+def templated(lm: DebiasedLM, messages: Sequence[dict[str, Any]], tools: Sequence[Any], given: dict[str, Any]) -> str:
     """The flat prompt.
 
     Raises:
         ApiError: there is no template, or it refuses the conversation.
     """
     try:
-        return lm.chat_text(talk, tools, **given)
+        return lm.chat_text(messages, tools, **given)
     except ArgumentError as error:
         raise refused("messages", str(error), "no_chat_template") from error
     except (Exception, RecursionError) as error:  # a template is a program of its author's and may fail in any way

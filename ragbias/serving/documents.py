@@ -7,17 +7,17 @@ from typing import Any
 
 from ragbias.boundaries import KnownText
 from ragbias.boundaries.locate import Boundaries, locate
-from ragbias.serving.errors import refused
-from ragbias.serving.schemas import ChatRequest, Document, Request
+from ragbias.generation.request import Request, reason_to_run_plain
+from ragbias.serving.errors import ApiError, refused
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Document
 
 SEPARATOR = "\n\n"
 """Stands after each document that is put in front of the last message of the user."""
 
-NO_PLACE = "the documents are not in the {where} as they are, and there is no {place} to put them in front of"
-Talk = list[dict[str, Any]]
+Messages = list[dict[str, Any]]
 
 
-def given_documents(body: Request, most: int) -> list[Document] | None:
+def given_documents(body: ChatRequest | CompletionRequest, most: int) -> list[Document] | None:
     """The documents of a body, of either field; ``None`` if it names none.
 
     Raises:
@@ -29,9 +29,25 @@ def given_documents(body: Request, most: int) -> list[Document] | None:
         if found is not None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
         param, found = "chat_template_kwargs.documents", options.documents
-    if found is not None and len(found) > most:
-        raise refused(param, f"{param}: {len(found)} documents; this server takes at most {most}", "too_many_documents")
+    check_count(found, most, param)
     return found
+
+
+def check_count(documents: Sequence[Document] | None, most: int, param: str = "documents") -> None:
+    """Raise a 400 for more documents than the server takes."""
+    if documents is not None and len(documents) > most:
+        reason = f"{param}: {len(documents)} documents; this server takes at most {most}"
+        raise refused(param, reason, "too_many_documents")
+
+
+def check_found(request: Request, on_missing: str) -> None:
+    """Raise a 400 where a method has to run without the documents it needs, and ``on_missing`` is ``"raise"``."""
+    wanted, origin = request.origin.wanted, request.origin
+    if on_missing != "raise" or not wanted.needs_documents:
+        return
+    if origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents):
+        why = f"{wanted.name} needs documents, and cannot run here: {request.report.reason}"
+        raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
 
 
 def known_text(document: Document) -> KnownText:
@@ -53,8 +69,8 @@ def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
     return found if found.source == "documents" and found.n_found == len(texts) else None
 
 
-def placed(
-    talk: Talk, documents: Sequence[Document], render: Callable[[Talk, dict[str, Any]], str]
+def prompt_with(
+    documents: Sequence[Document], messages: Messages, render: Callable[[Messages, dict[str, Any]], str]
 ) -> tuple[str, Boundaries]:
     """The prompt with its documents, and where they are.
 
@@ -67,18 +83,18 @@ def placed(
     Raises:
         ApiError: there is no message of the user, or the template changes the documents.
     """
-    text = render(talk, {})
+    text = render(messages, {})
     if (found := in_prompt(text, documents)) is not None:
         return text, found
-    shown = render(talk, {"documents": [_for_template(each) for each in documents]})
+    shown = render(messages, {"documents": [_for_template(each) for each in documents]})
     if shown != text and (found := in_prompt(shown, documents)) is not None:
         return shown, found
-    last = max((index for index, turn in enumerate(talk) if turn["role"] == "user"), default=None)
+    last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if last is None:
-        raise refused("documents", NO_PLACE.format(where="messages", place="message of the user"), "invalid_documents")
+        raise no_message_for("messages")
     texts = [printed(each) for each in documents]
-    block = "".join(text + SEPARATOR for text in texts)
-    text = render([*talk[:last], {**talk[last], "content": block + talk[last]["content"]}, *talk[last + 1 :]], {})
+    content = in_front(texts, messages[last]["content"])
+    text = render([*messages[:last], {**messages[last], "content": content}, *messages[last + 1 :]], {})
     found = in_block(text, texts)
     if found.n_found < len(texts):
         why = "the model's chat template changes the documents, so they cannot be told apart"
@@ -101,6 +117,25 @@ def in_block(text: str, texts: Sequence[str]) -> Boundaries:
         spans.append((begin, begin + len(each)))
         begin += len(each) + len(SEPARATOR)
     return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
+
+
+def in_front(texts: Sequence[str], content: str) -> str:
+    """A message with documents in front of its content."""
+    return "".join(text + SEPARATOR for text in texts) + content
+
+
+def no_message_for(param: str) -> ApiError:
+    """A 400 for documents that are not in the prompt, and for which no message of the user is there.
+
+    Args:
+        param: the field of the body that holds the prompt.
+    """
+    message = "message of the user" if param == "messages" else "message"
+    return refused(
+        "documents",
+        f"the documents are not in the {param} as they are, and there is no {message} to put them in front of",
+        "invalid_documents",
+    )
 
 
 def _for_template(document: Document) -> dict[str, Any]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Protocol
 
-from ragbias.serving.schemas import Request, TokenizeRequest
-
-Json = dict[str, Any]
+from ragbias.serving.schemas import Json, Request, TokenizeRequest
 
 
 class Answering(Protocol):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ragbias.errors import (
@@ -70,6 +70,12 @@ class ApiError(Exception):
 def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
     """A 400 about a field of the body."""
     return ApiError(400, message, param, code)
+
+
+def unknown_model(name: str, known: Iterable[str]) -> ApiError:
+    """A 404 for a model that is not served."""
+    here = ", ".join(map(repr, known))
+    return ApiError(404, f"there is no model {name!r}; here: {here}", "model", "model_not_found")
 
 
 def internal(request_id: str) -> ApiError:

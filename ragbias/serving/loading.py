@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -37,5 +36,6 @@ def load_served(
     """
     if device is None and torch.cuda.is_available():
         device = "cuda"
-    given: dict[str, Any] = {"method": method, "dtype": dtype, "device": device, "strip_numbering": strip_numbering}
-    return DebiasedLM.from_pretrained(name, **given, cache=cache)
+    return DebiasedLM.from_pretrained(
+        name, method, dtype=dtype, device=device, strip_numbering=strip_numbering, cache=cache
+    )

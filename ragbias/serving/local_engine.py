@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,16 +15,15 @@ from ragbias.boundaries import locate
 from ragbias.errors import RagBiasError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request as Prepared
-from ragbias.generation.request import reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving import conversation
-from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer, Json
-from ragbias.serving.documents import NO_PLACE, given_documents, in_prompt, placed
-from ragbias.serving.errors import METHOD, ApiError, of_library, refused
+from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from ragbias.serving.documents import Messages, check_found, given_documents, in_prompt, no_message_for, prompt_with
+from ragbias.serving.errors import METHOD, ApiError, of_library, refused, unknown_model
 from ragbias.serving.metrics import Metrics
 from ragbias.serving.scheduler import Scheduler
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Request, TokenizeRequest, check_supported
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest, check_supported
 from ragbias.serving.settings import ServerSettings
 
 PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # under the same name
@@ -66,18 +65,18 @@ class ServedModel:
         form = AnswerFormat()
         answer: Answer
         if isinstance(body, ChatRequest):
-            talk = conversation.asking_for_json(conversation.turns(body.messages), body)
+            messages = conversation.asking_for_json(conversation.template_messages(body.messages), body)
             form = conversation.answer_format(self.lm, body)
-            request = self._chat(body, talk, form, method, cancelled)
+            request = self._chat(body, messages, form, method, cancelled)
             answer = ChatAnswer(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
         else:
             request = self._completion(body, method, cancelled)
             answer = CompletionAnswer(self.name)
-        self._check_found(body, request)
+        check_found(request, body.options.on_missing or self._settings.on_missing)
         return request, answer, {**arguments, **form.settings}
 
-    def noted(self, generation: Generation) -> Generation:
-        """Counts an answer."""
+    def counted(self, generation: Generation) -> Generation:
+        """The answer itself, once the metrics have counted it."""
         counts, report = generation.usage.as_dict(), generation.report
         self._metrics.answers.labels(self.name, report.method_ran).inc()
         if report.method_ran != report.method_requested:
@@ -93,7 +92,7 @@ class ServedModel:
     def _chat(
         self,
         body: ChatRequest,
-        talk: list[conversation.Turn],
+        messages: Messages,
         form: AnswerFormat,
         method: Method,
         cancelled: threading.Event,
@@ -101,13 +100,13 @@ class ServedModel:
         given = conversation.variables(body)
         documents = given_documents(body, self._settings.max_documents)
 
-        def render(talk: list[conversation.Turn], more: dict[str, Any]) -> str:
-            return conversation.templated(self.lm, talk, form.tools, {**given, **more}) + form.beginning
+        def render(messages: Messages, more: dict[str, Any]) -> str:
+            return conversation.templated(self.lm, messages, form.tools, {**given, **more}) + form.beginning
 
         if documents:
-            text, found = placed(talk, documents, render)
+            text, found = prompt_with(documents, messages, render)
             return self.lm.prepare(text, None, found, method, cancelled)
-        return self._found(render(talk, {}), documents, method, cancelled)
+        return self._found(render(messages, {}), documents, method, cancelled)
 
     def _completion(self, body: CompletionRequest, method: Method, cancelled: threading.Event) -> Prepared:
         documents = given_documents(body, self._settings.max_documents)
@@ -115,7 +114,7 @@ class ServedModel:
             return self._found(body.prompt, documents, method, cancelled)
         found = in_prompt(body.prompt, documents)
         if found is None:
-            raise refused("documents", NO_PLACE.format(where="prompt", place="message"), "invalid_documents")
+            raise no_message_for("prompt")
         return self.lm.prepare(body.prompt, None, found, method, cancelled)
 
     def _found(self, text: str, documents: list[Any] | None, method: Method, cancelled: threading.Event) -> Prepared:
@@ -135,19 +134,10 @@ class ServedModel:
         found = {**given, "max_new_tokens": most, "logprobs": logprobs}
         return {key: value for key, value in found.items() if value is not None and value is not False}
 
-    def _check_found(self, body: Request, request: Prepared) -> None:
-        wanted = request.origin.wanted
-        missing = body.options.on_missing or self._settings.on_missing
-        if missing != "raise" or not wanted.needs_documents:
-            return
-        if request.origin.reason or reason_to_run_plain(request.origin.tokens, wanted.fewest_documents):
-            why = f"{wanted.name} needs documents, and cannot run here: {request.report.reason}"
-            raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
-
 
 @dataclass
 class LocalAnswering:
-    """A prepared stream; holds its place in the queue until it is closed."""
+    """A prepared stream; counts as waiting until it is closed."""
 
     served: ServedModel
     request: Prepared
@@ -164,10 +154,10 @@ class LocalAnswering:
         async with aclosing(self.served.scheduler.pieces(self.request, self.arguments)) as pieces:
             if (begin := self.answer.first()) is not None:
                 yield begin
-            with translated(self.answer):
+            with errors_translated(self.answer):
                 async for piece in pieces:
                     if isinstance(piece, Generation):
-                        for chunk in self.answer.last(self.served.noted(piece), self.served.lm.tokenizer):
+                        for chunk in self.answer.last(self.served.counted(piece), self.served.lm.tokenizer):
                             yield chunk
                         if self.include_usage:
                             yield self.answer.usage_chunk(piece.usage)
@@ -178,18 +168,14 @@ class LocalAnswering:
         await self.held.aclose()
 
 
-class translated:  # noqa: N801 - reads as a statement
+@contextmanager
+def errors_translated(about: Answer | Request) -> Iterator[None]:
     """Within it, errors of the library are those of the API."""
-
-    def __init__(self, about: Answer | Request) -> None:
-        self._prompt = "prompt" if isinstance(about, (CompletionAnswer, CompletionRequest)) else "messages"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, RagBiasError):
-            raise of_library(error, self._prompt) from error
+    prompt = "prompt" if isinstance(about, (CompletionAnswer, CompletionRequest)) else "messages"
+    try:
+        yield
+    except RagBiasError as error:
+        raise of_library(error, prompt) from error
 
 
 class LocalEngine:
@@ -206,7 +192,7 @@ class LocalEngine:
         self._served: dict[str, ServedModel] = {}
 
     def load(self) -> None:
-        """Load the models; takes as long as that takes. Whatever loading raises."""
+        """Load the models; its errors are those of the function given."""
         self._served = {name: ServedModel(name, lm, self._settings, self._metrics) for name, lm in self._load().items()}
 
     @property
@@ -219,19 +205,19 @@ class LocalEngine:
     async def answer(self, body: Request) -> Json:
         served = self._model(body.model)
         async with served.scheduler.admitted():
-            with translated(body):
+            with errors_translated(body):
                 request, answer, arguments = await served.scheduler.prepared(lambda event: served.ready(body, event))
                 generation = await served.scheduler.answer(request, arguments)
-            return answer.whole(served.noted(generation), served.lm.tokenizer)
+            return answer.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: Request) -> LocalAnswering:
         served = self._model(body.model)
         async with AsyncExitStack() as held:
             await held.enter_async_context(served.scheduler.admitted())
-            with translated(body):
+            with errors_translated(body):
                 request, answer, arguments = await served.scheduler.prepared(lambda event: served.ready(body, event))
-            counted = bool(body.stream_options and body.stream_options.include_usage)
-            return LocalAnswering(served, request, answer, arguments, counted, held.pop_all())
+            include_usage = bool(body.stream_options and body.stream_options.include_usage)
+            return LocalAnswering(served, request, answer, arguments, include_usage, held.pop_all())
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         served = self._model(body.model)
@@ -242,6 +228,5 @@ class LocalEngine:
         if not self._served:
             raise ApiError(503, "the model is being loaded", None, "not_ready", retry_after=5)
         if name not in self._served:
-            known = ", ".join(map(repr, self._served))
-            raise ApiError(404, f"there is no model {name!r}; here: {known}", "model", "model_not_found")
+            raise unknown_model(name, self._served)
         return self._served[name]

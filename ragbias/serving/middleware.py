@@ -31,7 +31,7 @@ _ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
 class Guard:
     """Refuses requests without the key and bodies that are too large, and notes all of them.
 
-    What a route adds to ``scope["state"]["told"]`` stands in the line of the log; it holds no text of a prompt.
+    What a route adds to ``scope["state"]["log_fields"]`` stands in the line of the log; it holds no text of a prompt.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
@@ -44,30 +44,30 @@ class Guard:
             return
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        told: dict[str, Any] = {"request_id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
-        scope.setdefault("state", {})["told"] = told
+        fields: dict[str, Any] = {"request_id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
+        scope.setdefault("state", {})["log_fields"] = fields
         begin, status = time.perf_counter(), GONE
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["x-request-id"] = told["request_id"]
+                MutableHeaders(scope=message)["x-request-id"] = fields["request_id"]
             await send(message)
 
         try:
             self._check_key(scope["path"], headers)
             await self._app(scope, await self._with_body(headers, receive), noted)
         except ApiError as error:
-            told["code"] = error.code
+            fields["code"] = error.code
             await JSONResponse(error.as_dict(), error.status, error.headers())(scope, receive, noted)
         except Exception as error:
-            log("failed", logging.ERROR, error, request_id=told["request_id"])
+            log("failed", logging.ERROR, error, request_id=fields["request_id"])
             if status != GONE:  # the response has begun
                 raise
-            await JSONResponse(internal(told["request_id"]).as_dict(), 500)(scope, receive, noted)
+            await JSONResponse(internal(fields["request_id"]).as_dict(), 500)(scope, receive, noted)
         finally:
-            self._note(scope, told.pop("status", status), time.perf_counter() - begin, told)
+            self._note(scope, fields.pop("status", status), time.perf_counter() - begin, fields)
 
     def _check_key(self, path: str, headers: Headers) -> None:
         if not self._key or path in OPEN:
@@ -109,7 +109,7 @@ class Guard:
 
         return replay
 
-    def _note(self, scope: Scope, status: int, seconds: float, told: dict[str, Any]) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
         route = scope.get("route")
         path = getattr(route, "path", "other")  # of the route, so that clients make up no labels
         self._metrics.requests.labels(path, str(status)).inc()
@@ -118,7 +118,7 @@ class Guard:
             self._metrics.disconnects.inc()
         if path not in QUIET:
             level = logging.ERROR if status >= 500 else logging.INFO
-            log("request", level, method=scope["method"], path=path, status=status, seconds=round(seconds, 4), **told)
+            log("request", level, method=scope["method"], path=path, status=status, seconds=round(seconds, 4), **fields)
 
 
 def _check_characters(body: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -13,21 +13,20 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 
-from ragbias import __version__, methods
+from ragbias import methods
+from ragbias.adapters.remote.connection import server_address
 from ragbias.adapters.remote.event_lines import event_lines
 from ragbias.adapters.untokenised import check_arranges_text
-from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.errors import RagBiasError
 from ragbias.methods import Method
-from ragbias.serving import answers, metrics
-from ragbias.serving.app import ERRORS, add_error_handlers, unless_gone
+from ragbias.serving import answers
 from ragbias.serving.arranging import Arranged, arrange_chat, arrange_prompt
+from ragbias.serving.base_app import base_app, unless_gone
 from ragbias.serving.errors import ApiError, of_library, of_validation, refused
 from ragbias.serving.metrics import Metrics
-from ragbias.serving.middleware import GONE, Guard
-from ragbias.serving.schemas import ArrangedFields
+from ragbias.serving.schemas import ArrangedFields, Json
 from ragbias.serving.settings import ServerSettings
 
-Json = dict[str, Any]
 NOT_PASSED_ON = {  # headers that belong to one connection, or are made anew
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "server", "te", "trailer",
     "transfer-encoding", "upgrade", "accept-encoding",
@@ -46,9 +45,7 @@ class Upstream:
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise ArgumentError(f"upstream {url!r}; expected an address, e.g. http://127.0.0.1:11434")
-        self.url = url.rstrip("/").removesuffix("/v1")
+        self.url = server_address("upstream", url)
         self._key, self._keeps = key, keep_clients_key
         self.client = httpx.AsyncClient(base_url=self.url, timeout=timeout)
 
@@ -103,31 +100,14 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
         yield
         await upstream.client.aclose()
 
-    app = FastAPI(title="ragbias proxy", version=__version__, responses=ERRORS, lifespan=lifespan)
-    app.state.draining = False
-    app.add_middleware(Guard, settings=settings, metrics=counters)
-    add_error_handlers(app)
-
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        """The process is alive."""
-        return {"status": "ok"}
-
-    @app.get("/ready")
-    async def ready() -> dict[str, str]:
-        """The upstream server answers."""
+    async def why_not_ready() -> str:
         try:
             await upstream.client.get("/v1/models")
-        except httpx.HTTPError as error:
-            raise ApiError(503, "the upstream server does not answer", None, "not_ready") from error
-        if app.state.draining:
-            raise ApiError(503, "the server is ending", None, "not_ready")
-        return {"status": "ready"}
+        except httpx.HTTPError:
+            return "the upstream server does not answer"
+        return ""
 
-    @app.get("/metrics")
-    async def exposition() -> Response:
-        """For Prometheus."""
-        return Response(counters.exposition(), media_type=metrics.CONTENT_TYPE)
+    app = base_app("ragbias proxy", settings, counters, why_not_ready, lifespan)
 
     @app.post("/v1/chat/completions")
     @app.post("/v1/completions")
@@ -135,8 +115,11 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
         """Arrange the documents, and pass the request on."""
         found = arrange(await request.body(), request.url.path, default, settings)
         report = found.report
-        noted = {"method_ran": report["method_ran"], "documents": report["n_found"], "source": report["source"]}
-        request.state.told |= noted
+        request.state.log_fields |= {
+            "method_ran": report["method_ran"],
+            "documents": report["n_found"],
+            "source": report["source"],
+        }
         counters.answers.labels("upstream", report["method_ran"]).inc()
         return await _passed_on(request, upstream, json.dumps(found.body).encode(), report)
 
@@ -175,21 +158,14 @@ def arrange(raw: bytes, path: str, default: Method, settings: ServerSettings) ->
 
 async def _passed_on(request: HttpRequest, upstream: Upstream, body: bytes, report: Json | None) -> Response:
     response = await unless_gone(request, upstream.send(request, body))
-    if response is None:
-        request.state.told["status"] = GONE
-        return Response(status_code=GONE)
     headers = {name: value for name, value in response.headers.items() if name not in NOT_PASSED_ON}
     if report is not None:
         headers |= answers.headers(report)
     if "text/event-stream" in response.headers.get("content-type", ""):
-        return _Stream(response, headers, report, request.state.told)
-    async with AsyncExitStack() as held:
-        held.push_async_callback(response.aclose)
+        return _Stream(response, headers, report, request.state.log_fields)
+    async with aclosing(response):
         with upstream_errors():
             content = await unless_gone(request, response.aread())
-    if content is None:
-        request.state.told["status"] = GONE
-        return Response(status_code=GONE)
     return _whole(content, response.status_code, headers, report)
 
 
@@ -209,10 +185,10 @@ class _Stream(StreamingResponse):
     """The upstream server's events; the one with the reason to finish has the report."""
 
     def __init__(
-        self, response: httpx.Response, headers: Mapping[str, str], report: Json | None, noted: dict[str, Any]
+        self, response: httpx.Response, headers: Mapping[str, str], report: Json | None, log_fields: dict[str, Any]
     ) -> None:
         self._upstream = response
-        super().__init__(self._events(report, noted), response.status_code, dict(headers))
+        super().__init__(self._events(report, log_fields), response.status_code, dict(headers))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -220,13 +196,13 @@ class _Stream(StreamingResponse):
         finally:
             await self._upstream.aclose()
 
-    async def _events(self, report: Json | None, noted: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _events(self, report: Json | None, log_fields: dict[str, Any]) -> AsyncIterator[bytes]:
         try:
             with upstream_errors():
                 async for line in event_lines(self._upstream):
                     yield (_with_report(line, report) if report is not None else line) + b"\n"
         except ApiError as error:
-            noted["code"] = error.code
+            log_fields["code"] = error.code
             yield f"\ndata: {json.dumps(error.as_dict())}\n\n".encode()
 
 

@@ -8,8 +8,6 @@ extra ``serve-ray`` pins it.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import os
 import signal
 import threading
@@ -23,22 +21,15 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from ragbias.serving.app import create_app
-from ragbias.serving.engine import Answering, Json
-from ragbias.serving.errors import ApiError
+from ragbias.serving.cluster_engine import ClusterEngine, parsed
 from ragbias.serving.loading import document_cache, load_served
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.logs import log, to_stderr
 from ragbias.serving.metrics import Metrics
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Request, TokenizeRequest
+from ragbias.serving.schemas import Json
 from ragbias.serving.settings import ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-TRIES = 5  # of a request whose replica dies
-SECONDS_BETWEEN = 0.5
-DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
-KINDS: dict[str, type[Request] | type[TokenizeRequest]] = {
-    each.__name__: each for each in (ChatRequest, CompletionRequest, TokenizeRequest)
-}
 
 
 class ReplicatedModel(BaseModel):
@@ -101,13 +92,13 @@ class Cluster(BaseModel):
 class Replica:
     """A model in a process of its own."""
 
-    def __init__(self, told: ReplicatedModel, settings: ServerSettings) -> None:
+    def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         to_stderr()
 
         def load() -> dict[str, Any]:
-            cache = document_cache(told.cache, told.cache_memory)
-            own = (told.model, told.method, told.dtype, told.device, told.strip_numbering, cache)
-            return {told.served_name: load_served(*own)}
+            cache = document_cache(model.cache, model.cache_memory)
+            lm = load_served(model.model, model.method, model.dtype, model.device, model.strip_numbering, cache)
+            return {model.served_name: lm}
 
         self._engine = LocalEngine(load, settings, Metrics())
         self._engine.load()
@@ -119,11 +110,11 @@ class Replica:
 
     async def answer(self, kind: str, body: Json) -> Json:
         """The body of the response."""
-        return await self._engine.answer(_body(kind, body))
+        return await self._engine.answer(parsed(kind, body))
 
     async def stream(self, kind: str, body: Json) -> AsyncIterator[Json]:
         """The report, and then the chunks."""
-        answering = await self._engine.stream(_body(kind, body))
+        answering = await self._engine.stream(parsed(kind, body))
         try:
             yield answering.report
             async for chunk in answering.chunks():
@@ -133,7 +124,7 @@ class Replica:
 
     async def tokens(self, kind: str, body: Json) -> Json:
         """The tokens of a text."""
-        return await self._engine.tokens(_body(kind, body))
+        return await self._engine.tokens(parsed(kind, body))
 
 
 @serve.deployment(health_check_period_s=2)
@@ -148,132 +139,6 @@ class Gateway:
 
     def __serve_build_asgi_app__(self) -> Any:
         return create_app(self._engine, self._settings, Metrics())
-
-
-class ClusterEngine:
-    """Hands requests to the replicas of their model.
-
-    A request whose replica dies before it has answered anything goes to another one.
-
-    Args:
-        handles: by the name of the model.
-        affine: whether requests with the same documents go to the same replica, by the name of the model.
-    """
-
-    def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
-        self._handles, self._affine = handles, affine
-
-    @property
-    def is_ready(self) -> bool:
-        return True  # Ray sends no requests before
-
-    async def models(self) -> list[Json]:
-        return list(await asyncio.gather(*(_tried(handle.card.remote) for handle in self._handles.values())))
-
-    async def answer(self, body: Request) -> Json:
-        handle = self._handle(body)
-        found: Json = await _tried(lambda: handle.answer.remote(type(body).__name__, _plain(body)))
-        return found
-
-    async def stream(self, body: Request) -> Answering:
-        handle = self._handle(body).options(stream=True)
-        for left in range(TRIES - 1, -1, -1):
-            response: Any = handle.stream.remote(type(body).__name__, _plain(body))
-            try:
-                return _ClusterAnswering(response, await _told(anext(response)))
-            except asyncio.CancelledError:
-                response.cancel()
-                raise
-            except DEAD as error:
-                await _wait(left, error)
-        raise AssertionError("unreachable")
-
-    async def tokens(self, body: TokenizeRequest) -> Json:
-        handle = self._named(body.model)
-        found: Json = await _tried(lambda: handle.tokens.remote(type(body).__name__, _plain(body)))
-        return found
-
-    def _named(self, name: str) -> DeploymentHandle[Any]:
-        if name not in self._handles:
-            known = ", ".join(map(repr, self._handles))
-            raise ApiError(404, f"there is no model {name!r}; here: {known}", "model", "model_not_found")
-        return self._handles[name]
-
-    def _handle(self, body: Request) -> DeploymentHandle[Any]:
-        handle = self._named(body.model)
-        key = affinity(body) if self._affine[body.model] else ""
-        return handle.options(session_id=key) if key else handle
-
-
-class _ClusterAnswering:
-    """A stream of a replica."""
-
-    def __init__(self, response: Any, report: Json) -> None:
-        self._response, self.report = response, report
-
-    async def chunks(self) -> AsyncIterator[Json]:
-        try:
-            while True:
-                try:
-                    chunk = await _told(anext(self._response))
-                except StopAsyncIteration:
-                    return
-                yield chunk
-        except DEAD as error:
-            raise ApiError(503, "the replica died in the midst of the answer", None, "replica_died", 1) from error
-
-    async def close(self) -> None:
-        self._response.cancel()
-
-
-def affinity(body: Request) -> str:
-    """What is equal for requests with the same documents in any order; empty for those that name none."""
-    given = body.documents
-    if given is None and isinstance(body, ChatRequest) and body.chat_template_kwargs is not None:
-        given = body.chat_template_kwargs.documents
-    if not given:
-        return ""
-    hashes = sorted(hashlib.sha256(each.text.encode()).hexdigest() for each in given)
-    return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
-
-
-async def _tried(ask: Any) -> Any:
-    """The answer of a replica; of another one where the first one dies."""
-    for left in range(TRIES - 1, -1, -1):
-        response = ask()
-        try:
-            return await _told(response)
-        except asyncio.CancelledError:
-            response.cancel()
-            raise
-        except DEAD as error:
-            await _wait(left, error)
-    raise AssertionError("unreachable")
-
-
-async def _told(response: Any) -> Any:
-    """What comes, with an error of the replica as it was raised there."""
-    try:
-        return await response
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ApiError):
-            raise error.cause from None
-        raise
-
-
-async def _wait(left: int, error: Exception) -> None:
-    log("replica died", tries_left=left, kind=type(error).__name__)
-    if not left:
-        raise ApiError(503, "the replicas of this model die", None, "replica_died", retry_after=5) from error
-    await asyncio.sleep(SECONDS_BETWEEN)
-
-
-def _plain(body: BaseModel) -> Json:
-    return body.model_dump(mode="json", exclude_none=True)
-
-
-def _body(kind: str, body: Json) -> Any:
-    return KINDS[kind].model_validate(body)
 
 
 def build(args: Cluster) -> serve.Application:

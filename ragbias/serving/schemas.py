@@ -6,14 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
 
+from ragbias.adapters.missing_documents import OnMissing
 from ragbias.checks import shown
 from ragbias.serving.errors import refused
 
+Json = dict[str, Any]
 TEXT_KEYS = ("text", "content", "snippet")  # of a document's data, the first that is there
 Text = Annotated[str, Field(strict=True)]
-Whole = Annotated[int, Field(strict=True)]
+Integer = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Switch = Annotated[bool, Field(strict=True)]
+Boolean = Annotated[bool, Field(strict=True)]
 Objects = list[dict[str, JsonValue]]
 
 
@@ -83,10 +85,10 @@ class RagBiasOptions(_Fields):
     method: Text | None = Field(
         default=None, description="Instead of the server's: `pine`, `none`, `attention-sorting(rounds=2)`."
     )
-    on_missing: Literal["warn", "raise", "ignore"] | None = Field(
+    on_missing: OnMissing | None = Field(
         default=None, description="`raise` refuses a request whose method needs documents and finds none."
     )
-    raw: Switch = Field(
+    raw: Boolean = Field(
         default=False, description="The content is what the model wrote; calls of tools stand in it unread."
     )
 
@@ -94,8 +96,8 @@ class RagBiasOptions(_Fields):
 class StreamOptions(_Fields):
     """Options of a streamed answer."""
 
-    include_usage: Switch | None = None
-    include_obfuscation: Switch | None = None
+    include_usage: Boolean | None = None
+    include_obfuscation: Boolean | None = None
 
 
 class TemplateOptions(BaseModel):
@@ -108,25 +110,35 @@ class TemplateOptions(BaseModel):
     __pydantic_extra__: dict[str, JsonValue] = Field(init=False)
 
 
-class _Request(_Fields):
+class ArrangedFields(_Fields):
+    """The fields of a body that are ours; a proxy reads no others."""
+
+    documents: list[AnyDocument] | None = None
+    ragbias: RagBiasOptions | None = None
+
+    @property
+    def options(self) -> RagBiasOptions:
+        """The options of ``ragbias``."""
+        return self.ragbias or RagBiasOptions()
+
+
+class _Request(ArrangedFields):
     """What chat and completion have in common."""
 
     model: Text
-    documents: list[AnyDocument] | None = None
-    ragbias: RagBiasOptions | None = None
-    stream: Switch | None = None
+    stream: Boolean | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     temperature: Annotated[Number, Field(ge=0)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Whole, Field(ge=1)] | None = None
+    top_k: Annotated[Integer, Field(ge=1)] | None = None
     repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
-    seed: Annotated[Whole, Field(ge=-(2**63), le=2**64 - 1)] | None = None
+    seed: Annotated[Integer, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: Text | list[Text] | None = None
     user: Text | None = None
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
-    n: Whole | None = None
+    n: Integer | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     logit_bias: dict[str, JsonValue] | None = None
@@ -140,11 +152,6 @@ class _Request(_Fields):
         if not (isinstance(words, list) and all(isinstance(each, str) and each for each in words)):
             raise ValueError("expected a string that is not empty, or a list of them")
         return words
-
-    @property
-    def options(self) -> RagBiasOptions:
-        """The options of ``ragbias``."""
-        return self.ragbias or RagBiasOptions()
 
 
 class TextPart(_Fields):
@@ -167,7 +174,7 @@ class ToolCall(_Fields):
     id: Text
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: Whole | None = None
+    index: Integer | None = None
 
 
 class Message(_Fields):
@@ -207,16 +214,16 @@ class ChatRequest(_Request):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    logprobs: Switch | None = None
-    top_logprobs: Whole | None = None
+    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
+    logprobs: Boolean | None = None
+    top_logprobs: Integer | None = None
     tools: Objects | None = None
     tool_choice: JsonValue = None
-    parallel_tool_calls: Switch | None = None
+    parallel_tool_calls: Boolean | None = None
     response_format: dict[str, JsonValue] | None = None
     chat_template_kwargs: TemplateOptions | None = None
     metadata: JsonValue = None
-    store: Switch | None = None
+    store: Boolean | None = None
     service_tier: Text | None = None
     reasoning_effort: Text | None = None
     modalities: list[Text] | None = None
@@ -226,9 +233,9 @@ class CompletionRequest(_Request):
     """The body of ``POST /v1/completions``."""
 
     prompt: Text
-    logprobs: Whole | None = None
-    echo: Switch | None = None
-    best_of: Whole | None = None
+    logprobs: Integer | None = None
+    echo: Boolean | None = None
+    best_of: Integer | None = None
     suffix: Text | None = None
 
 
@@ -240,22 +247,10 @@ class TokenizeRequest(_Fields):
 
     model: Text
     prompt: Text
-    add_special_tokens: Switch = False
+    add_special_tokens: Boolean = False
 
 
-class ArrangedFields(_Fields):
-    """The fields of a body that are read in front of another server."""
-
-    documents: list[AnyDocument] | None = None
-    ragbias: RagBiasOptions | None = None
-
-    @property
-    def options(self) -> RagBiasOptions:
-        """The options of ``ragbias``."""
-        return self.ragbias or RagBiasOptions()
-
-
-# what is taken because clients send it, and means something here only as one of these values
+# fields that clients send, and the values of them that change nothing; others are refused
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "best_of": (1,),

@@ -87,23 +87,23 @@ def serve(load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings
         ArgumentError: nothing can listen there.
         BaseException: whatever ``load`` raised.
     """
-    at, counters = listening(host, port), Metrics()
+    listener, counters = listening(host, port), Metrics()
     engine = LocalEngine(load, settings, counters)
     loading = Loading(engine)
-    log("listening", host=host, port=at.getsockname()[1])
-    run(create_app(engine, settings, counters, loading.lifespan), at, settings, lambda: loading.failure)
+    log("listening", host=host, port=listener.getsockname()[1])
+    run(create_app(engine, settings, counters, loading.lifespan), listener, settings, lambda: loading.failure)
 
 
 def run(
     app: FastAPI,
-    at: socket.socket,
+    listener: socket.socket,
     settings: ServerSettings,
     failure: Callable[[], BaseException | None] = lambda: None,
 ) -> None:
     """Serve until the process is told to end, and finish what runs.
 
     Args:
-        at: listens already.
+        listener: listens already.
         failure: gives an error that ends the server.
 
     Raises:
@@ -115,7 +115,7 @@ def run(
     for each in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again when it has ended
         with suppress(ValueError):  # not in the main thread
             signal.signal(each, lambda *_: None)
-    _Server(config, app, failure).run([at])
+    _Server(config, app, failure).run([listener])
     if (error := failure()) is not None:
         raise error
     log("ended")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import get_args
 
+from ragbias.adapters.missing_documents import OnMissing
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.errors import ArgumentError
 
@@ -26,7 +28,7 @@ class ServerSettings:
         max_waiting: requests that are not being computed yet; 429.
         max_batch: non-streamed requests that run as one padded batch.
         max_batch_tokens: of a padded batch, padding and new tokens included.
-        batch_wait_ms: for how long a request waits for company, in milliseconds.
+        batch_wait_ms: for how long a request waits for others to run with, in milliseconds.
         max_streams: streamed requests that run at the same time, beside a batch.
         strict: a batch is one request, so that its bits depend on nothing else that runs.
         grace_seconds: for what runs when the server is told to end.
@@ -57,7 +59,7 @@ class ServerSettings:
         for each in fields(self):
             if (bounds := BOUNDS.get(each.name)) is not None and getattr(self, each.name) is not None:
                 check_whole_between(each.name, getattr(self, each.name), bounds, ArgumentError)
-        if self.on_missing not in ("warn", "raise", "ignore"):
+        if self.on_missing not in get_args(OnMissing):
             raise ArgumentError(f"on_missing={self.on_missing!r}; expected 'warn', 'raise' or 'ignore'")
 
     @property

@@ -7,6 +7,7 @@ import torch
 
 from ragbias.cache import DocumentCache, DocumentCacheWarning
 from ragbias.cache.folder import FORMAT, FolderStore, write_entry
+from ragbias.cache.sizes import size_of, size_text
 from ragbias.cache.states import States
 from ragbias.errors import ArgumentError
 
@@ -54,6 +55,17 @@ def test_a_truncated_file_and_one_under_another_name_are_no_entries(tmp_path):
     assert equal(cache.get("model-a"), states())
 
 
+def test_a_file_that_another_process_removes_while_it_is_read_is_not_broken(tmp_path, monkeypatch, recwarn):
+    def removed(path, framework):
+        path.unlink()
+        return torch.UntypedStorage.from_file(str(path), False, 8)  # as safetensors does after it has read the header
+
+    cache = DocumentCache(memory=None, folder=tmp_path)
+    cache.put("model-a", states())
+    monkeypatch.setattr("ragbias.cache.folder.safe_open", removed)
+    assert cache.get("model-a") is None and cache.stats().broken == 0 and not recwarn.list
+
+
 def test_a_newer_format_is_left_as_it_is(tmp_path, monkeypatch):
     with monkeypatch.context() as later:
         later.setattr("ragbias.cache.folder.FORMAT", FORMAT + 1)
@@ -67,7 +79,8 @@ def test_a_newer_format_is_left_as_it_is(tmp_path, monkeypatch):
 
 
 def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):
-    size = (lambda store: (store.put("m-x", states()), next(store.files())[2])[1])(FolderStore(tmp_path / "one", 10**6))
+    write_entry(tmp_path / "m-x.safetensors", "m-x", states())
+    size = (tmp_path / "m-x.safetensors").stat().st_size
     store = FolderStore(tmp_path / "many", 3 * size)
     for at, key in enumerate(("m-a", "m-b", "m-c")):
         store.put(key, states(at))
@@ -107,6 +120,11 @@ def test_what_was_read_stays_as_it_was_when_its_file_changes(tmp_path):
     assert equal(found, states()) and equal(cache.get("model-a"), states())
 
 
+def put_all(cache, keys):
+    for key in keys:
+        cache.put(key, states(1))
+
+
 @pytest.fixture
 def small_disk():
     """No file may grow beyond 1 kB, which ends writing as a full disk does."""
@@ -120,7 +138,7 @@ def small_disk():
 def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
     cache = DocumentCache(folder=tmp_path)
     with pytest.warns(DocumentCacheWarning, match="not kept in .*; requests go on without it") as told:
-        [cache.put(key, states(1)) for key in ("m-a", "m-b")]
+        put_all(cache, ["m-a", "m-b"])
     assert len(told) == 1 and list(tmp_path.iterdir()) == []
     assert equal(cache.get("m-b"), states(1))  # from memory
 
@@ -148,7 +166,5 @@ def test_wrong_budgets_and_folders_are_named(given, expected):
 
 
 def test_amounts_may_be_written_as_people_write_them():
-    from ragbias.cache.sizes import size_of, size_text
-
     assert [size_of("memory", given) for given in ("4GB", "1.5 MiB", "200k", 7)] == [4 * 10**9, 1572864, 200_000, 7]
     assert [size_text(size) for size in (7, 1500, 2_340_000)] == ["7 bytes", "1.5 kB", "2.34 MB"]

@@ -5,7 +5,7 @@ import torch
 from generation.test_reuse import logits, tokens
 
 from ragbias import DocumentCache
-from ragbias.cache.identity import computed_by
+from ragbias.cache.identity import fingerprint, identity_of
 from support.random_models import random_model
 
 
@@ -39,11 +39,11 @@ def test_whatever_changes_what_a_model_computes_is_noticed(change):
 
 def test_autocast_and_the_number_of_threads_round_differently_and_have_their_own_entries(monkeypatch):
     model = random_model("llama")
-    plain = computed_by(model, "torch")
+    plain = identity_of(model, "torch")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert computed_by(model, "torch") != plain
+        assert identity_of(model, "torch") != plain
     monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
-    assert computed_by(model, "torch") != plain
+    assert identity_of(model, "torch") != plain
 
 
 @pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
@@ -64,3 +64,11 @@ def test_offloaded_weights_are_read_where_they_are(tmp_path):
     assert cache.stats().memory_hits == 5
     assert torch.equal(logits(other, prompt, "pcw", cache), logits(other, prompt, "pcw"))
     assert cache.stats().memory_hits == 5 and not torch.equal(logits(other, prompt, "pcw"), expected)
+
+
+def test_weights_decide_and_where_they_are_elsewhere_the_name_does():
+    one, same, other = random_model("llama"), random_model("llama"), random_model("llama", seed=1)
+    same.config._name_or_path = "a copy"
+    assert fingerprint(one) == fingerprint(same) != fingerprint(other)
+    one, same, other = (model.to("meta") for model in (one, random_model("llama"), same))
+    assert fingerprint(one) == fingerprint(same) != fingerprint(other)

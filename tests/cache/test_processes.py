@@ -15,16 +15,12 @@ SIZE = cache_hammer.states(0).nbytes
 BUDGET = 6 * SIZE  # half of the entries
 
 
-def started(what, folder, seed, count):
-    command = [sys.executable, cache_hammer.__file__, what, str(folder), str(BUDGET), str(seed), str(count)]
+def hammer(folder, kills, *uses):
+    """Use the folder from processes of their own; each is given how often, and ``kills`` processes are killed."""
+    command = [sys.executable, cache_hammer.__file__, *map(str, (folder, BUDGET, kills, *uses))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def ended_well(processes):
-    for each in processes:
-        _, errors = each.communicate(timeout=120)
-        assert each.returncode == 0, errors
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
 
 
 def all_right(folder, budget=BUDGET):
@@ -41,8 +37,9 @@ def all_right(folder, budget=BUDGET):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks its processes")
 def test_processes_on_one_folder_read_right_bits_and_keep_its_budget(tmp_path):
-    ended_well([started("use", tmp_path, seed, 120) for seed in range(2)])
+    hammer(tmp_path, 0, 120, 120)
     found = all_right(tmp_path)
     assert 0 < found.disk_bytes <= BUDGET * (1 + 2 * UNCOUNTED) + 2 * 1.1 * SIZE
 
@@ -50,7 +47,7 @@ def test_processes_on_one_folder_read_right_bits_and_keep_its_budget(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills what it forks")
 def test_fifty_kills_at_random_times_beside_another_process_leave_only_whole_entries(tmp_path):
-    ended_well([started("kill", tmp_path, 0, 50), started("use", tmp_path, 1, 200)])
+    hammer(tmp_path, 50, 200)
     assert all_right(tmp_path).disk_entries > 0
 
 
@@ -73,7 +70,7 @@ def disk_of_one_megabyte(tmp_path):
 def test_a_disk_of_one_megabyte_that_runs_full_breaks_nothing(disk_of_one_megabyte):
     cache = DocumentCache(None, disk_of_one_megabyte, "1GB")
     with pytest.warns(DocumentCacheWarning, match="requests go on without it") as told:
-        [cache.put(f"m-{number}", cache_hammer.states(number)) for number in range(30)]
+        cache_hammer.fill(cache, 30)
     assert len(told) == 1
     found = all_right(disk_of_one_megabyte)
     assert 10 < found.disk_entries < 30

@@ -1,4 +1,4 @@
-"""Documents that were computed before: the same bits in every order and company, kept or not, and as in one pass."""
+"""Documents that were computed before: the same bits in every order and batch, kept or not, and as in one pass."""
 
 import random
 import threading
@@ -70,7 +70,7 @@ def test_with_and_without_a_cache_in_memory_or_a_folder_the_bits_are_the_same(me
 
 
 MODEL = random_model("llama")
-COMPANY = DocumentCache()
+SHARED_CACHE = DocumentCache()
 
 
 @settings(max_examples=15, deadline=None)
@@ -79,9 +79,9 @@ COMPANY = DocumentCache()
     st.sampled_from(REUSABLE),
     st.integers(1, 5),
 )
-def test_any_subset_of_a_corpus_in_any_order_and_company_gives_the_bits_of_no_cache(chosen, method, suffix):
+def test_any_subset_of_a_corpus_in_any_order_gives_the_bits_of_no_cache(chosen, method, suffix):
     corpus = tokens(lengths=range(2, 14), suffix=suffix).reordered(chosen)
-    assert torch.equal(logits(MODEL, corpus, method, COMPANY), logits(MODEL, corpus, method))
+    assert torch.equal(logits(MODEL, corpus, method, SHARED_CACHE), logits(MODEL, corpus, method))
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +104,12 @@ def prompts():
 @pytest.mark.parametrize("method", [*REUSABLE, "pced"])
 def test_answers_are_the_same_alone_batched_and_streamed(lms, method):
     without, cached = lms
-    arguments = {"method": method, "max_new_tokens": 6, "logprobs": True}
+    arguments = {"method": method, "max_new_tokens": 4, "logprobs": True}
     for prompt in prompts():
         expected, found, again = (lm.generate(prompt, **arguments) for lm in (without, cached, cached))
         assert expected.token_ids == found.token_ids == again.token_ids
         assert expected.logprobs == found.logprobs == again.logprobs
-        streamed = cached.stream(prompt, method=method, max_new_tokens=6)
+        streamed = cached.stream(prompt, method=method, max_new_tokens=4)
         assert "".join(streamed) == expected.text
     together = [lm.batch(prompts(), batch_size=4, **arguments) for lm in (without, cached)]
     for expected, found in zip(*together, strict=True):
@@ -118,8 +118,8 @@ def test_answers_are_the_same_alone_batched_and_streamed(lms, method):
 
 def test_a_batch_answers_as_each_prompt_alone(lms):
     for lm in lms:
-        alone = [lm.generate(prompt, method="ape", max_new_tokens=8).token_ids for prompt in prompts()]
-        assert [each.token_ids for each in lm.batch(prompts(), method="ape", max_new_tokens=8)] == alone
+        alone = [lm.generate(prompt, method="ape", max_new_tokens=4).token_ids for prompt in prompts()]
+        assert [each.token_ids for each in lm.batch(prompts(), method="ape", max_new_tokens=4)] == alone
 
 
 def test_report_and_usage_count_what_was_kept(byte_tokenizer):

@@ -58,13 +58,13 @@ FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
     ),
     "unknown option": (body(ragbias={"metod": "pine"}), 400, "ragbias.metod"),
     "on_missing": (body(ragbias={"on_missing": "shout"}), 400, "ragbias.on_missing"),
-    "too many documents": (body(documents=["x"] * 10_000), 400, "documents"),
+    "too many documents": (body(documents=["x"] * 51), 400, "documents"),
     "an empty document": (body(documents=["a", " "]), 400, "documents[1].text"),
     "a document without text": (body(documents=["a", {"title": "t"}]), 400, "documents[1].text"),
     "data without text": (body(documents=[{"id": "1", "data": {"colour": "red"}}]), 400, "documents[0]"),
     "a number as document": (body(documents=[5]), 400, "documents[0]"),
     "documents twice": (body(documents=["a"], chat_template_kwargs={"documents": ["a"]}), 400, "documents"),
-    "no place for documents": (
+    "no message for documents": (
         body(messages=[{"role": "system", "content": "Hi."}], documents=DOCUMENTS),
         400,
         "documents",

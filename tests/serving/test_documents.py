@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.serving.documents import SEPARATOR, placed
+from ragbias.serving.documents import SEPARATOR, prompt_with
 from ragbias.serving.schemas import Document
 
 
@@ -23,7 +23,7 @@ def render(talk, more):
 )
 def test_each_document_is_found_where_it_was_put(texts):
     talk = [{"role": "user", "content": "What is the mascot of Heron Mill?"}]
-    text, found = placed(talk, [Document(text=each) for each in texts], render)
+    text, found = prompt_with([Document(text=each) for each in texts], talk, render)
     assert found.n_found == len(texts) and found.source == "documents"
     assert [text[begin:end].strip("\n") for begin, end in found.texts or found.spans] == texts
     begin, end = found.spans[0][0], found.spans[-1][1]

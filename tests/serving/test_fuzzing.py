@@ -17,10 +17,10 @@ from schemathesis.specs.openapi.checks import (
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 MODES = {"POST": list(schemathesis.GenerationMode), "GET": [schemathesis.GenerationMode.POSITIVE]}
 OPERATIONS = [
-    ("POST", "/v1/chat/completions"),
-    ("POST", "/v1/completions"),
-    ("POST", "/tokenize"),
-    ("GET", "/v1/models/{name}"),
+    pytest.param("POST", "/v1/chat/completions", 40, marks=pytest.mark.slow),
+    pytest.param("POST", "/v1/completions", 40, marks=pytest.mark.slow),
+    ("POST", "/tokenize", 2),
+    ("GET", "/v1/models/{name}", 2),
 ]
 
 
@@ -43,14 +43,7 @@ def fuzz(address: str, method: str, path: str, examples: int, mode: schemathesis
         run()
 
 
-@pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_a_few_of_each(address, method, path):
+@pytest.mark.parametrize(("method", "path", "examples"), OPERATIONS)
+def test_requests_of_the_schema_and_against_it(address, method, path, examples):
     for mode in MODES[method]:
-        fuzz(address, method, path, 2, mode)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "path"), OPERATIONS[:2])
-def test_many_of_the_answering_paths(address, method, path):
-    for mode in MODES[method]:
-        fuzz(address, method, path, 40, mode)
+        fuzz(address, method, path, examples, mode)

@@ -9,7 +9,7 @@ import openai
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.adapters.remote.remote_lm import RemoteLM
+from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
 from ragbias.serving.loading import document_cache, load_served

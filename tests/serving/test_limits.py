@@ -17,7 +17,7 @@ import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.serving.logs import JsonLines
-from support.live_server import listening_app, local_app, serving
+from support.live_server import listening_app, local_app, logs_restored, serving
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4, "documents": DOCUMENTS}
@@ -120,7 +120,7 @@ def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
     assert secret not in json.dumps([record.__dict__ for record in caplog.records], default=repr)
 
 
-def test_a_mistake_is_told_by_its_place_and_not_by_its_text(tiny, caplog, monkeypatch):
+def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
     app, engine, _ = local_app({"tiny": tiny})
 
     async def fails(body: object) -> None:
@@ -161,19 +161,7 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "ended"
 
 
-@pytest.fixture
-def logs_as_before():
-    """Commands write the log to standard error, for all of their process."""
-    loggers = [logging.getLogger(name) for name in ("ragbias.serving", "uvicorn.error", "py.warnings")]
-    before = [(each.handlers, each.propagate, each.level) for each in loggers]
-    yield
-    logging.captureWarnings(False)
-    for each, (handlers, propagate, level) in zip(loggers, before, strict=True):
-        each.handlers, each.propagate = handlers, propagate
-        each.setLevel(level)
-
-
-def test_the_command_refuses_in_one_line(cli, logs_as_before):
+def test_the_command_refuses_in_one_line(cli):
     for arguments, words in (
         ([], "name one model"),
         (["tiny", "--model", "tiny"], "name one model"),
@@ -182,5 +170,6 @@ def test_the_command_refuses_in_one_line(cli, logs_as_before):
         (["tiny", "--on-missing", "shout"], "on_missing='shout'"),
         (["tiny", "--engine", "spark"], "--engine spark"),
     ):
-        code, _, errors = cli("serve", *arguments)
+        with logs_restored():
+            code, _, errors = cli("serve", *arguments)
         assert code == 2 and words in " ".join(errors.split())

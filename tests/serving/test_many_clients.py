@@ -14,6 +14,7 @@ from ragbias import DebiasedLM
 from ragbias.generation.report import Generation
 from support.live_server import listening_app, local_app, serving
 
+CASES = 20
 METHODS = ["none", "pine", "ape", "canonical-order"]
 SUBJECTS = ["Heron Mill", "Ember Abbey", "Falcon project", "Copper Hall"]
 
@@ -22,19 +23,26 @@ def case(number: int) -> tuple[str, list[dict[str, str]], list[str]]:
     """A method, a conversation and its documents."""
     documents = DOCUMENTS[number % 3 :] + DOCUMENTS[: number % 3] + [f"Note {number % 5}."]
     question = f"What is the mascot of {SUBJECTS[number % len(SUBJECTS)]}?"
-    talk = [{"role": "system", "content": "\n\n".join(documents)}, {"role": "user", "content": question}]
-    return METHODS[number % len(METHODS)], talk, documents
+    messages = [{"role": "system", "content": "\n\n".join(documents)}, {"role": "user", "content": question}]
+    return METHODS[number % len(METHODS)], messages, documents
 
 
-def alone(lm: DebiasedLM, number: int) -> Generation:
-    method, talk, documents = case(number)
-    return lm.generate(lm.chat_text(talk), documents=documents, method=method, max_new_tokens=6, logprobs=True)
+@pytest.fixture(scope="module")
+def own(tiny: DebiasedLM) -> list[Generation]:
+    """The answer to each case alone."""
+
+    def alone(number: int) -> Generation:
+        method, messages, documents = case(number)
+        prompt = tiny.chat_text(messages)
+        return tiny.generate(prompt, documents=documents, method=method, max_new_tokens=6, logprobs=True)
+
+    return [alone(number) for number in range(CASES)]
 
 
 async def ask(client: openai.AsyncOpenAI, number: int, streamed: bool) -> tuple[str, list[float] | None]:
-    method, talk, documents = case(number)
+    method, messages, documents = case(number % CASES)
     body = {"documents": documents, "ragbias": {"method": method}}
-    given = {"model": "tiny", "messages": talk, "max_tokens": 6, "extra_body": body}
+    given = {"model": "tiny", "messages": messages, "max_tokens": 6, "extra_body": body}
     if streamed:
         pieces = [each async for each in await client.chat.completions.create(stream=True, **given)]
         return "".join(each.choices[0].delta.content or "" for each in pieces), None
@@ -57,11 +65,10 @@ async def asked(address: str, numbers: Sequence[int], clients: int) -> list[tupl
         return await asyncio.gather(*map(one, numbers))
 
 
-async def test_everybody_gets_their_own_answer(tiny):
-    own = [alone(tiny, number) for number in range(20)]
+async def test_everybody_gets_their_own_answer(tiny, own):
     app, _, counters = local_app({"tiny": tiny})
     with listening_app(app) as address:
-        told = await asked(address, range(20), clients=10)
+        told = await asked(address, range(CASES), clients=10)
     assert [text for text, _ in told] == [each.text for each in own]
     count, total = (
         counters.registry.get_sample_value(f"ragbias_batch_requests_{each}", {"model": "tiny"})
@@ -70,18 +77,16 @@ async def test_everybody_gets_their_own_answer(tiny):
     assert total == 16 and count < 14  # padded batches
 
 
-async def test_strict_gives_the_same_bits_as_alone(tiny):
-    own = [alone(tiny, number) for number in range(8)]
+async def test_strict_gives_the_same_bits_as_alone(tiny, own):
     with serving({"tiny": tiny}, strict=True) as address:
         told = await asked(address, range(8), clients=8)
-    for (text, logprobs), expected in zip(told, own, strict=True):
+    for (text, logprobs), expected in zip(told, own[:8], strict=True):
         assert text == expected.text
         assert logprobs is None or logprobs == expected.logprobs[: len(logprobs)]
 
 
 @pytest.mark.slow
-async def test_fifty_clients_and_many_requests(tiny):
-    own = [alone(tiny, number).text for number in range(60)]  # the cases come again
+async def test_fifty_clients_and_many_requests(tiny, own):
     with serving({"tiny": tiny}, max_waiting=500) as address:
         told = await asked(address, range(100), clients=50)
-    assert [text for text, _ in told] == [own[number % 60] for number in range(100)]
+    assert [text for text, _ in told] == [own[number % CASES].text for number in range(100)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Iterator
 
 import httpx
@@ -13,14 +12,15 @@ from ray.exceptions import RayActorError
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import ArgumentError
-from ragbias.serving import ray_serve
+from ragbias.serving import cluster_engine, ray_serve
 from ragbias.serving.app import create_app
+from ragbias.serving.cluster_engine import ClusterEngine, affinity
 from ragbias.serving.errors import ApiError
 from ragbias.serving.metrics import Metrics
-from ragbias.serving.ray_serve import Cluster, ClusterEngine, ReplicatedModel, affinity, build
+from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build
 from ragbias.serving.schemas import ChatRequest
 from ragbias.serving.settings import ServerSettings
-from support.live_server import listening_app
+from support.live_server import events, listening_app, logs_restored
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "documents": DOCUMENTS}
@@ -29,11 +29,12 @@ BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "m
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The application over a replica in this process, which Ray's local mode puts there."""
-    told = ReplicatedModel(model="tiny", name="mine")
-    handle = serve.run(ray_serve.Replica.bind(told, ServerSettings()), _local_testing_mode=True)
-    engine = ClusterEngine({"mine": handle}, {"mine": False})
-    with listening_app(create_app(engine, ServerSettings(), Metrics())) as found:
-        yield found
+    model = ReplicatedModel(model="tiny", name="mine")
+    with logs_restored():
+        handle = serve.run(ray_serve.Replica.bind(model, ServerSettings()), _local_testing_mode=True)
+        engine = ClusterEngine({"mine": handle}, {"mine": False})
+        with listening_app(create_app(engine, ServerSettings(), Metrics())) as found:
+            yield found
 
 
 def test_a_replica_answers_what_the_model_answers(address, tiny):
@@ -49,8 +50,7 @@ def test_a_replica_answers_what_the_model_answers(address, tiny):
 def test_streams_come_through(address):
     whole = httpx.post(f"{address}{CHAT}", json=BODY).json()["choices"][0]["message"]["content"]
     told = httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
-    events = [json.loads(line[6:]) for line in told.text.split("\n\n") if line.startswith("data: {")]
-    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events) == whole
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events(told)) == whole
     assert told.headers["x-ragbias-documents"] == "3" and told.text.endswith("data: [DONE]\n\n")
 
 
@@ -119,7 +119,7 @@ class Dying:
 
 
 async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
-    monkeypatch.setattr(ray_serve, "SECONDS_BETWEEN", 0)
+    monkeypatch.setattr(cluster_engine, "SECONDS_BETWEEN", 0)
     for deaths in (0, 1, 4):
         handle = Dying(deaths)
         assert await ClusterEngine({"mine": handle}, {"mine": True}).answer(request()) == {"told": "yes"}
@@ -134,7 +134,7 @@ async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
 
 async def test_a_stream_that_has_begun_ends_with_an_error(monkeypatch):
     answering = await ClusterEngine({"mine": Dying(1, after=1)}, {"mine": True}).stream(request(stream=True))
-    with pytest.raises(ApiError, match="in the midst"):
+    with pytest.raises(ApiError, match="after the answer had begun"):
         async for _ in answering.chunks():
             pass
     await answering.close()

@@ -11,7 +11,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias import DebiasedLM
 from ragbias.boundaries import KnownText
-from support.live_server import serving
+from support.live_server import events, serving
 from support.scripted import TOOL_TEMPLATE, saying
 
 CHAT = "/v1/chat/completions"
@@ -72,8 +72,7 @@ def test_calls_of_tools_come_in_their_fields(tool_address):
 
 
 def test_calls_of_tools_come_in_streams_too(tool_address):
-    lines = post(tool_address, tools=[SEARCH], max_tokens=200, stream=True).text.split("\n\n")
-    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    chunks = events(post(tool_address, tools=[SEARCH], max_tokens=200, stream=True))
     calls = [call for each in chunks for call in each["choices"][0]["delta"].get("tool_calls", ())]
     assert [each["function"]["name"] for each in calls] == ["search"] and calls[0]["index"] == 0
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"

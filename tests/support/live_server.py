@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import uvicorn
 from fastapi import FastAPI
 
 from ragbias import DebiasedLM
+from ragbias.adapters.remote.connection import event_of
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.metrics import Metrics
@@ -24,18 +27,37 @@ SECONDS = 30.0  # to start
 @contextmanager
 def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
     """The address of an application, without a path, as long as the block lasts."""
-    at = listening("127.0.0.1", port)
+    listener = listening("127.0.0.1", port)
     server = uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=5))
-    thread = threading.Thread(target=server.run, args=([at],), daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     deadline = time.monotonic() + SECONDS
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{at.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(SECONDS)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a streamed answer."""
+    return [event for line in response.text.split("\n\n") if (event := event_of(line)) is not None]
+
+
+@contextmanager
+def logs_restored() -> Iterator[None]:
+    """What writes the log to standard error, for all of a process, does so within the block only."""
+    loggers = [logging.getLogger(name) for name in ("ragbias.serving", "uvicorn.error", "py.warnings")]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for each, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            each.handlers, each.propagate = handlers, propagate
+            each.setLevel(level)
 
 
 def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:

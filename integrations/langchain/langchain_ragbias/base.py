@@ -285,8 +285,8 @@ class RagBiasModel(BaseModel):
         reports.note(self._owner, report)
         about = {"finish_reason": generation.finish_reason, "ragbias": report}
         if isinstance(generation, RemoteGeneration):
-            if generation.told_logprobs is not None:
-                about["logprobs"] = generation.told_logprobs
+            if generation.chat_logprobs is not None:
+                about["logprobs"] = generation.chat_logprobs
         elif generation.logprobs is not None:
             about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
         return about

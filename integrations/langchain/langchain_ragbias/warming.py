@@ -10,12 +10,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
-from tqdm.auto import tqdm
 
 from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from ragbias.adapters.warming import warm as compute
+from ragbias.adapters.warming import warm_with_bar
 from ragbias.errors import ArgumentError, WrongTypeError
 
 CONTEXT = "context"  # the variable that LangChain's chains put documents into
@@ -46,14 +45,9 @@ def warm(
         raise WrongTypeError(f"llm={type(llm).__name__}; expected ChatRagBias or RagBiasPipeline")
     listed = [each if isinstance(each, Document) else Document(each) for each in _listed(documents)]
     make = _input_of(prompt)
-    with tqdm(total=len(listed), desc="documents", disable=not progress) as bar:
-        return compute(
-            llm.lm,
-            listed,
-            lambda document: document.page_content,
-            lambda some: _flat(llm, make(list(some))),
-            lambda done: bar.update(done - bar.n),
-        )
+    return warm_with_bar(
+        llm.lm, listed, lambda document: document.page_content, lambda some: _flat(llm, make(list(some))), progress
+    )
 
 
 def _listed(documents: VectorStore | Iterable[Document | str]) -> Sequence[Document | str]:

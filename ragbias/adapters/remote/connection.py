@@ -27,10 +27,10 @@ from ragbias.errors import (
     ServerError,
 )
 
-AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
+TRIED_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
 LONGEST_WAIT = 60.0  # seconds before another try
 AT_ONCE = 64  # requests of one call, fewer than a server lets wait by default
-LOOKS = 0.05  # seconds between two looks at whether somebody still waits
+SECONDS_BETWEEN_LOOKS = 0.05  # at whether somebody still waits
 ERRORS: dict[str, type[RagBiasError]] = {  # by the server's code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -51,9 +51,7 @@ class Connection:
     """
 
     def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
-        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
-            raise ArgumentError(f"base_url={base_url!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
-        self.base_url = base_url.rstrip("/").removesuffix("/v1")
+        self.base_url = server_address("base_url", base_url)
         self._retries = max_retries
         headers = {b"authorization": f"Bearer {api_key}".encode()} if api_key else {}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
@@ -70,6 +68,22 @@ class Connection:
     def get(self, path: str) -> dict[str, Any]:
         """The JSON at a path."""
         return run(self._whole("GET", path, None))
+
+    def model(self, name: str | None) -> dict[str, Any]:
+        """What the server says of a model; ``None``: of its only one.
+
+        Raises:
+            ServerError: it has no such model; or none or several, where it has to be the only one.
+        """
+        listed = self.get("/v1/models").get("data")
+        cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
+        known = ", ".join(str(card.get("id")) for card in cards)
+        if name is None and len(cards) != 1:
+            raise ServerError(f"{self.base_url} has {len(cards)} models ({known}); name one")
+        for card in cards:
+            if name in (None, card.get("id")):
+                return card
+        raise ServerError(f"{self.base_url} has no model {name!r}; there: {known or 'none'}")
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer to a body."""
@@ -107,15 +121,14 @@ class Connection:
         async def follow() -> None:
             async with self._response("POST", path, body) as response:
                 async for line in event_lines(response):
-                    if not line.startswith(b"data: ") or line == b"data: [DONE]":
+                    if (event := event_of(line)) is None:
                         continue
-                    event = json.loads(line[6:])
                     if "error" in event:
-                        raise _told(event, response.status_code, self.base_url)
+                        raise _error_of(event, response.status_code, self.base_url)
                     see(event)
 
         with suppress(CancelledError):
-            run(self._told(follow()), cancelled)
+            run(self._translated(follow()), cancelled)
 
     async def _whole(self, verb: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         async def read() -> dict[str, Any]:
@@ -124,10 +137,10 @@ class Connection:
                 found: dict[str, Any] = response.json()
                 return found
 
-        return await self._told(read())
+        return await self._translated(read())
 
-    async def _told(self, work: Coroutine[Any, Any, T]) -> T:
-        """What goes wrong on the way, as an error of the library."""
+    async def _translated(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of ``work``; what goes wrong on the way is an error of the library."""
         try:
             return await work
         except httpx.HTTPError as error:
@@ -156,30 +169,34 @@ class Connection:
                     yield response
                     return
                 await response.aread()
-                if response.status_code not in AGAIN or not tries_left:
-                    raise _told(_json(response), response.status_code, self.base_url)
+                if response.status_code not in TRIED_AGAIN or not tries_left:
+                    raise _error_of(_json(response), response.status_code, self.base_url)
             finally:
                 await response.aclose()
             await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
 
 
-def only_model(url: str, api_key: str = "") -> str:
-    """The name of the only model at a server.
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON in a line of server-sent events; ``None`` where it holds none, as ``data: [DONE]``."""
+    found: dict[str, Any] | None = json.loads(line[6:]) if line.startswith(b"data: {") else None
+    return found
+
+
+def server_address(name: str, given: str) -> str:
+    """The address of a server, without the path of its API.
 
     Raises:
-        ServerError: it has none, or several, or does not answer.
+        ArgumentError: ``given`` is no address.
     """
-    listed = Connection(url, api_key, timeout=60, max_retries=2).get("/v1/models").get("data")
-    names = [str(each["id"]) for each in listed or () if isinstance(each, dict) and "id" in each]
-    if len(names) != 1:
-        raise ServerError(f"{url} has {len(names)} models ({', '.join(names)}); name one")
-    return names[0]
+    if not isinstance(given, str) or not given.startswith(("http://", "https://")):
+        raise ArgumentError(f"{name}={given!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
+    return given.rstrip("/").removesuffix("/v1")
 
 
-def _wait(attempt: int, told: str | None) -> float:
+def _wait(attempt: int, retry_after: str | None) -> float:
     """Seconds before another try: what the server says, else twice as long each time, and not all at once."""
-    if told is not None and told.isdigit():
-        return min(float(told), LONGEST_WAIT)
+    if retry_after is not None and retry_after.isdigit():
+        return min(float(retry_after), LONGEST_WAIT)
     return float(min(0.5 * 2**attempt, 8.0) * random.uniform(0.75, 1.0))
 
 
@@ -190,8 +207,8 @@ def _json(response: httpx.Response) -> Any:
         return {}
 
 
-def _told(body: Any, status: int, base_url: str) -> RagBiasError:
-    """The error that a server told."""
+def _error_of(body: Any, status: int, base_url: str) -> RagBiasError:
+    """The error in the body of a response, as one of the library."""
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     message = str(error.get("message") or f"status {status} without a reason")
@@ -225,7 +242,7 @@ def run(work: Coroutine[Any, Any, T], cancelled: threading.Event | None = None) 
     """
     future = asyncio.run_coroutine_threadsafe(work, _loop())
     try:
-        while not wait([future], None if cancelled is None else LOOKS).done:
+        while not wait([future], None if cancelled is None else SECONDS_BETWEEN_LOOKS).done:
             if cancelled is not None and cancelled.is_set():
                 raise CancelledError("the request was cancelled before its answer was there")
         return future.result()

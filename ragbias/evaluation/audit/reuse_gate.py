@@ -25,7 +25,6 @@ from ragbias.generation.teacher_forcing import teacher_forced
 from ragbias.methods import Method, NoMethod
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probability
-PASSES = 3  # over each question's prompt
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ragbias.adapters.remote.connection import Connection, only_model
+from ragbias.adapters.remote.connection import Connection
 from ragbias.adapters.untokenised import arranged, of_origin, untokenised
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
@@ -46,7 +46,7 @@ class UpstreamLM:
 
     def __init__(self, url: str, model: str | None, key: str = "") -> None:
         self._connection = Connection(url, key, SECONDS, TRIES)
-        self.name = model or only_model(self._connection.base_url, key)
+        self.name = model or str(self._connection.model(None)["id"])
 
     def request(self, question: Question) -> Request:
         """A question with its documents.

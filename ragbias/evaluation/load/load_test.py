@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from ragbias.adapters.remote.connection import event_of
 from ragbias.adapters.remote.event_lines import event_lines
 from ragbias.errors import RunError, ServerError
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
@@ -21,7 +22,7 @@ PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
-class Case:
+class LoadCase:
     """A question with its documents."""
 
     question: str
@@ -54,7 +55,7 @@ class Target:
     key: str = field(default="", repr=False)
     streamed: bool = True
 
-    def body(self, case: Case, max_new_tokens: int) -> dict[str, Any]:
+    def body(self, case: LoadCase, max_new_tokens: int) -> dict[str, Any]:
         """The request for a case."""
         own: dict[str, Any] = {}
         if self.method is not None:
@@ -64,8 +65,8 @@ class Target:
 
 
 @dataclass
-class Waits:
-    """What was measured of one target with one number of clients.
+class Latencies:
+    """How long the clients of one target waited, with one number of clients.
 
     Attributes:
         seconds: of each of its rounds.
@@ -101,7 +102,7 @@ def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
 
 def load_test(
     targets: Sequence[Target],
-    cases: Sequence[Case],
+    cases: Sequence[LoadCase],
     clients: Sequence[int],
     requests: int,
     rounds: int,
@@ -123,14 +124,14 @@ def load_test(
     async def run() -> list[dict[str, Any]]:
         found = []
         for count in clients:
-            waits = {target.label: Waits() for target in targets}
+            latencies = {target.label: Latencies() for target in targets}
             for target in targets:
-                await _round(target, cases, count, count, max_new_tokens, Waits())
+                await _round(target, cases, count, count, max_new_tokens, Latencies())
             for _, target in itertools.product(range(rounds), targets):
-                await _round(target, cases, count, requests, max_new_tokens, waits[target.label])
+                await _round(target, cases, count, requests, max_new_tokens, latencies[target.label])
                 progress(f"{target.label}, {count} clients", requests)
             for target in targets:
-                own = waits[target.label]
+                own = latencies[target.label]
                 if not own.whole:
                     raise RunError(f"{target.label} at {target.url} answers nothing: {', '.join(own.errors)}")
                 found.append({"target": target.label, "clients": count, **own.figures()})
@@ -139,7 +140,9 @@ def load_test(
     return asyncio.run(run())
 
 
-async def _round(target: Target, cases: Sequence[Case], clients: int, requests: int, most: int, waits: Waits) -> None:
+async def _round(
+    target: Target, cases: Sequence[LoadCase], clients: int, requests: int, most: int, latencies: Latencies
+) -> None:
     numbers = iter(range(requests))
     headers = {"authorization": f"Bearer {target.key}"} if target.key else {}
     limits = httpx.Limits(max_connections=clients)
@@ -147,23 +150,23 @@ async def _round(target: Target, cases: Sequence[Case], clients: int, requests: 
 
         async def client() -> None:
             for number in numbers:
-                await _counted(http, target.body(cases[number % len(cases)], most), waits)
+                await _counted(http, target.body(cases[number % len(cases)], most), latencies)
 
         begin = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
-        waits.seconds.append(time.perf_counter() - begin)
+        latencies.seconds.append(time.perf_counter() - begin)
 
 
-async def _counted(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> None:
+async def _counted(http: httpx.AsyncClient, body: dict[str, Any], latencies: Latencies) -> None:
     """One answer, or what went wrong: the load goes on."""
     try:
-        await _ask(http, body, waits)
+        await _ask(http, body, latencies)
     except (httpx.HTTPError, ServerError, ValueError) as error:
         name = str(error) if isinstance(error, ServerError) else type(error).__name__
-        waits.errors[name] = waits.errors.get(name, 0) + 1
+        latencies.errors[name] = latencies.errors.get(name, 0) + 1
 
 
-async def _ask(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> None:
+async def _ask(http: httpx.AsyncClient, body: dict[str, Any], latencies: Latencies) -> None:
     begin = time.perf_counter()
     first: float | None = None
     async with http.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -171,21 +174,20 @@ async def _ask(http: httpx.AsyncClient, body: dict[str, Any], waits: Waits) -> N
             raise ServerError(f"status {response.status_code}")
         if not body["stream"]:
             counts = json.loads(await response.aread()).get("usage") or {}
-            waits.pieces += int(counts.get("completion_tokens") or 0)
-            waits.whole.append(time.perf_counter() - begin)
+            latencies.pieces += int(counts.get("completion_tokens") or 0)
+            latencies.whole.append(time.perf_counter() - begin)
             return
         async for line in event_lines(response):
-            if not line.startswith(b"data: {"):
+            if (event := event_of(line)) is None:
                 continue
-            event = json.loads(line[6:])
             if "error" in event:
-                raise ServerError("an error in the midst of a stream")
+                raise ServerError("an error after the stream had begun")
             if any((choice.get("delta") or {}).get("content") for choice in event.get("choices", ())):
                 first = first or time.perf_counter() - begin
-                waits.pieces += 1
+                latencies.pieces += 1
     total = time.perf_counter() - begin
-    waits.whole.append(total)
-    waits.first.append(total if first is None else first)  # an answer without text
+    latencies.whole.append(total)
+    latencies.first.append(total if first is None else first)  # an answer without text
 
 
 def settings_of(targets: Sequence[Target]) -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
 """What reuse of documents changes in a pipeline's answers, and what the gate makes of it."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from audit_questions import question_lines, write
+from audit_questions import question_lines
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import RunError
@@ -82,14 +81,3 @@ def test_judges_are_warned():
 def test_too_few_questions_are_named(cases):
     with pytest.raises(RunError, match="pcw ran on 4 questions; .* takes 5"):
         measure(cases[:4], ParallelContextWindows())
-
-
-def test_the_command_shows_it_everywhere(tmp_path, cli):
-    questions = write(tmp_path / "q.jsonl", LINES)
-    asked = ("audit", "--questions", questions, "--orders", 2, "--methods", "segmented", "--cache")
-    code, said, _ = cli(*asked, "--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
-    found = json.loads((tmp_path / "a.json").read_text())["reuse"]
-    assert code == 0 and list(found["methods"]) == ["ape"]
-    assert found["methods"]["ape"]["against"] == "none" and found["methods"]["ape"]["verdict"] in found["text"] + "for"
-    assert "May documents be computed once?" in said and "do not see each other" in " ".join(said.split())
-    assert "May documents be computed once?" in (tmp_path / "a.html").read_text()

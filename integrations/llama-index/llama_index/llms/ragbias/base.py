@@ -377,7 +377,9 @@ class RagBiasLLM(FunctionCallingLLM):
         form = tool_calls.answer_format(self.lm, tools, required)
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
         text = self._chat_prompt(messages, tools)
-        prepared = self._prepare(text + form.beginning if form.beginning else text, call, system)
+        if form.beginning:  # of a model behind a server it is empty, and the text has to stay the conversation it is
+            text += form.beginning
+        prepared = self._prepare(text, call, system)
         return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from llama_index.llms.ragbias.base import RagBiasLLM
-from tqdm.auto import tqdm
 
-from ragbias.adapters.warming import warm as compute
+from ragbias.adapters.warming import warm_with_bar
 from ragbias.errors import ArgumentError, WrongTypeError
 
 
@@ -41,14 +40,8 @@ def warm(
     if not isinstance(llm, RagBiasLLM):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected RagBiasLLM")
     nodes = _listed(documents)
-    with tqdm(total=len(nodes), desc="documents", disable=not progress) as bar:
-        return compute(
-            llm.lm,
-            nodes,
-            _text,
-            lambda some: _flat(llm, template or DEFAULT_TEXT_QA_PROMPT_SEL, some),
-            lambda done: bar.update(done - bar.n),
-        )
+    filled = template or DEFAULT_TEXT_QA_PROMPT_SEL
+    return warm_with_bar(llm.lm, nodes, _text, lambda some: _flat(llm, filled, some), progress)
 
 
 class WarmDocuments(TransformComponent):
