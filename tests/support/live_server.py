@@ -43,7 +43,7 @@ def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     """The events of a streamed answer."""
-    return [event for line in response.text.split("\n\n") if (event := event_of(line)) is not None]
+    return [event for line in response.content.split(b"\n\n") if (event := event_of(line)) is not None]
 
 
 @contextmanager
