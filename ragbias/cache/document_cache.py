@@ -201,4 +201,4 @@ def _path(folder: str | Path) -> Path:
     try:
         return Path(folder).expanduser()
     except RuntimeError as error:  # no such user
-        raise ArgumentError(f"folder={shown(folder)}: {error}") from error
+        raise ArgumentError(f"folder={shown(str(folder))}: {error}") from error

@@ -100,7 +100,7 @@ def answer(
     prompts = [request.tokens for request in requests]
     width = max(len(prompt.ids) for prompt in prompts)
     ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
-    config, eos = generation_config(model, tokenizer, max_new_tokens, stop_token_ids or ())
+    config, eos = generation_config(model, tokenizer, max_new_tokens, () if stop_token_ids is None else stop_token_ids)
     unknown = config.update(**generate_kwargs)
     stops = stop_strings(stop)
     decode = partial(decoded, tokenizer, keep_special=keep_special or ())
