@@ -9,21 +9,23 @@ if TYPE_CHECKING:
 
     from ragbias.binding import debias
     from ragbias.boundaries import documents
+    from ragbias.cache import DocumentCache
     from ragbias.generation.ranking import rank
     from ragbias.lm import DebiasedLM
     from ragbias.prompt import Prompt
 
-__all__ = ["DebiasedLM", "Prompt", "debias", "documents", "rank"]
+__all__ = ["DebiasedLM", "DocumentCache", "Prompt", "debias", "documents", "rank"]
 __version__ = "0.1.0"
 
 _MODULES = {
     "DebiasedLM": "ragbias.lm",
+    "DocumentCache": "ragbias.cache",
     "Prompt": "ragbias.prompt",
     "debias": "ragbias.binding",
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",
 }
-_SUBMODULES = ("attention", "binding", "boundaries", "generation", "lm", "methods", "prompt")
+_SUBMODULES = ("attention", "binding", "boundaries", "cache", "generation", "lm", "methods", "prompt")
 
 
 def __getattr__(name: str) -> Any:

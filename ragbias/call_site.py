@@ -1,8 +1,9 @@
-"""The line of the user's that a warning is about, below the frames of frameworks."""
+"""The line of the user's that a warning is about, below the frames of frameworks; and warnings once for each line."""
 
 from __future__ import annotations
 
 import sys
+import warnings
 from contextvars import Context, ContextVar
 
 FRAMEWORKS = frozenset(  # top-level packages between the user's code and this library
@@ -34,3 +35,25 @@ def call_site() -> tuple[int, Site | None]:
             return 2, _of_worker.get()
         frame, level = frame.f_back, level + 1
     return level, (frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the user's line."""
+    _, site = call_site()
+    if site is None:
+        warnings.warn(message, category, stacklevel=2)
+    else:
+        warnings.warn_explicit(message, category, *site)
+
+
+class WarnedLines:
+    """Warns once for each line of the user's and each kind of warning."""
+
+    def __init__(self) -> None:
+        self._warned: set[tuple[Site | None, str]] = set()
+
+    def warn(self, message: str, category: type[Warning], kind: str = "") -> None:
+        _, site = call_site()
+        if (site, kind) not in self._warned:
+            self._warned.add((site, kind))
+            warn(message, category)

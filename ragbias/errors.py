@@ -89,5 +89,9 @@ class RunError(RagBiasError):
     """A run's settings contradict each other, or its folder holds another run."""
 
 
+class ServerError(RagBiasError):
+    """A server that a model is behind does not answer, refuses, or is of another kind."""
+
+
 class MissingExtraError(RagBiasError, ImportError):
     """A package of an optional extra is not installed; names the command that installs it. Also an ``ImportError``."""

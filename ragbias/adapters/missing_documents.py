@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
 from ragbias.boundaries import current_documents
-from ragbias.call_site import Site, call_site
+from ragbias.call_site import WarnedLines, warn
 from ragbias.errors import DocumentNotFoundError, NoDocumentsError
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, reason_to_run_plain
@@ -38,7 +37,7 @@ class MissingDocuments:
 
     complete: frozenset[str]
     remedy: str
-    _warned: set[tuple[Site | None, str]] = field(default_factory=set, init=False, repr=False)
+    _lines: WarnedLines = field(default_factory=WarnedLines, init=False, repr=False)
     _content: bool = field(default=False, init=False, repr=False)  # some were found, or the user knows that none were
 
     def check(
@@ -88,25 +87,18 @@ class MissingDocuments:
         if on_missing == "raise":
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         if report.n_expected or report.n_found or suspected:
-            self._warn_once(report.source, message)
+            self._lines.warn(message, MissingDocumentsWarning, report.source)
         elif not self._content:
             never = partial(self._warn_of_none, report, segmenter is not None)
             (at_end or _at_once)(never)
 
     def _warn_of_untreated(self, report: Report, n_untreated: int) -> None:
-        self._warn_once(
-            "untreated",
+        message = (
             f"{report.method_requested} treats the {report.n_found} documents of the latest retrieval, and left "
             f"{n_untreated} of other retrievals of this run as plain text, so their order still counts. "
-            f"{ONE_MESSAGE}; on_missing='ignore' silences this.",
+            f"{ONE_MESSAGE}; on_missing='ignore' silences this."
         )
-
-    def _warn_once(self, kind: str, message: str) -> None:
-        """Warn at the user's line, unless that line was warned of this kind before."""
-        _, site = call_site()
-        if (site, kind) not in self._warned:
-            self._warned.add((site, kind))
-            _warn(message, site)
+        self._lines.warn(message, MissingDocumentsWarning, "untreated")
 
     def _warn_of_none(self, report: Report, segmented: bool) -> None:
         if self._content:
@@ -116,7 +108,7 @@ class MissingDocuments:
             f"{report.method_requested} needs the retrieved documents, and this model has never found any documents in "
             f"a prompt, so it runs plain ({report.reason}). {self._remedy(report, False, segmented)}"
         )
-        _warn(message, call_site()[1])
+        warn(message, MissingDocumentsWarning)
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):
@@ -128,13 +120,6 @@ class MissingDocuments:
         else:
             remedy = self.remedy
         return f"{remedy}; on_missing='ignore' silences this."
-
-
-def _warn(message: str, site: Site | None) -> None:
-    if site is None:
-        warnings.warn(message, MissingDocumentsWarning, stacklevel=2)
-    else:
-        warnings.warn_explicit(message, MissingDocumentsWarning, *site)
 
 
 def _at_once(judge: Callable[[], None]) -> None:

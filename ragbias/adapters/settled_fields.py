@@ -4,32 +4,44 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ragbias.adapters.remote import RemoteLM
 from ragbias.lm import DebiasedLM
+
+FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
 
 
 class ModelWithFields(Protocol):
-    """A pydantic model with the fields ``debias``, ``strip_numbering`` and ``backend``."""
+    """A pydantic model with the field ``debias`` and those of ``FIELDS``."""
 
     debias: Any
     strip_numbering: bool
     backend: str
+    document_cache: Any
 
     @property
     def model_fields_set(self) -> set[str]:
         """Names of the fields that were given."""
 
 
-def settle(llm: ModelWithFields, lm: DebiasedLM, error: type[Exception]) -> None:
+def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exception]) -> None:
     """Take over what a given ``lm`` was made with; a ``debias`` of the integration's own stays.
 
     Raises:
         error: a field that only the lm can settle was given and says otherwise.
     """
     given = llm.model_fields_set
-    for name in ("strip_numbering", "backend"):
-        settled = getattr(lm, name)
+    for name, of_lm in FIELDS.items():
+        settled = getattr(lm, of_lm)
         if name in given and getattr(llm, name) != settled:
-            raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+            raise error(f"{name} is settled by {_remedy(name, lm)}")
         setattr(llm, name, settled)
     if "debias" not in given:
         llm.debias = lm.method
+
+
+def _remedy(name: str, lm: DebiasedLM | RemoteLM) -> str:
+    if isinstance(lm, DebiasedLM):
+        return "the lm given; pass it to ragbias.DebiasedLM"
+    return "the server; leave it out" + (
+        ", and start `ragbias serve` with --strip-numbering" if name == "strip_numbering" else ""
+    )

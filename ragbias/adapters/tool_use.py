@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
@@ -21,6 +21,17 @@ _PROBE: Tool = {
         "parameters": {"type": "object", "properties": {"query": {"type": "string", "description": "What for."}}},
     },
 }
+
+
+class ChatModel(Protocol):
+    """A model with a chat template: a ``DebiasedLM``, or one behind a server."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Has ``chat_template``."""
+
+    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
+        """The flat prompt."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +75,12 @@ def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
     return ToolChoice(required=True, name=str(name))
 
 
-def knows_tools(lm: DebiasedLM) -> bool:
+def knows_tools(lm: ChatModel) -> bool:
     """Whether the tokenizer's chat template shows tools to the model."""
     return not why_not_shown(lm, [_PROBE])
 
 
-def why_not_shown(lm: DebiasedLM, tools: Sequence[Tool]) -> str:
+def why_not_shown(lm: ChatModel, tools: Sequence[Tool]) -> str:
     """Why the tokenizer's chat template cannot show these tools to the model; empty if it can."""
     if not lm.tokenizer.chat_template:
         return "there is none"

@@ -106,7 +106,7 @@ class Rotary(Encoding):
         total = sum(end - begin for begin, end in segments)
         moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
-        for first, count, length in _equal_runs(segments):  # each turned in one go
+        for first, count, length in equal_runs(segments):  # each turned in one go
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
             target = moved[..., at : at + size, :].unflatten(-2, (count, length))
@@ -169,7 +169,7 @@ def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
     target[..., size:] = x[..., size:]
 
 
-def _equal_runs(segments: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+def equal_runs(segments: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
     """Runs of adjacent segments of one length, without empty ones: index of the first, number, length."""
     first = 0
     while first < len(segments):

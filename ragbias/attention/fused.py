@@ -6,7 +6,8 @@ of scores. Same results as the reference in ``primitive.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -162,8 +163,13 @@ def _attend(
         bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
     values = listed(value, spans)
 
+    @lru_cache(maxsize=1)  # the same for all heads
+    def mask_of(begin: int) -> Tensor:
+        seen = None if bounds is None else (bounds[0][begin : begin + BLOCK], bounds[1][begin : begin + BLOCK])
+        return _mask(query[:, begin : begin + BLOCK], spans, last, seen, biases)
+
     def attended(heads: slice, query: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
-        return _attend_moved(query, moved, values[heads], scoring.scale, spans, last, biases, causal, bounds)
+        return _attend_moved(query, moved, values[heads], scoring.scale, spans, biases, causal, bounds, mask_of)
 
     if starts is None:
         return attended(slice(None), query, listed(key, spans))
@@ -186,18 +192,19 @@ def _attend_moved(
     value: Tensor,
     scale: float,
     spans: Segments,
-    last: int,
     bias: Sequence[float] | None,
     causal: bool,
     bounds: Bounds | None,
+    mask_of: Callable[[int], Tensor],
 ) -> tuple[Tensor, Tensor]:
     """Attention to keys at their positions.
 
     Args:
         query: ``[H, Q, d]``.
         moved: ``[H or G, K, d]``; value ``[G, K, d]``.
-        spans: of the segments; bias: of each. ``bounds`` are those of segment ``last``.
+        spans: of the segments; bias: of each. ``bounds`` are those of the one that is listed last.
         causal: a query sees the keys up to its own index.
+        mask_of: what is added to the scores of the ``BLOCK`` queries from an index on, where there are bounds or bias.
     """
     heads, queries, dim = query.shape
     # a key head and its query heads are a batch entry, which spares copies of keys and values for each query head
@@ -219,8 +226,7 @@ def _attend_moved(
         keys, blind = everything, None
         if seen is not None and len(spans) == 1:
             keys, blind = _keys_seen(seen, moved.shape[2])
-        mask = _mask(query[:, block], spans, last, seen, bias)[:, keys]
-        output, lse = run(block, keys, attn_mask=mask[None, None])
+        output, lse = run(block, keys, attn_mask=mask_of(begin)[None, None, :, keys])
         if blind is not None and blind.any():  # the kernel takes for granted that each query sees a key
             output, lse = output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
         parts.append((output, lse))

@@ -64,12 +64,16 @@ def for_heads(x: Tensor, heads: int) -> Tensor:
 
 def joined(segments: Segments) -> list[tuple[int, int]]:
     """The segments, adjacent ones as one."""
+    if not segments:
+        return []
     spans: list[tuple[int, int]] = []
-    for begin, end in segments:
-        if spans and spans[-1][1] == begin:
-            begin = spans.pop()[0]
-        spans.append((begin, end))
-    return spans
+    first, reached = segments[0]
+    for begin, end in segments[1:]:
+        if begin != reached:
+            spans.append((first, reached))
+            first = begin
+        reached = end
+    return [*spans, (first, reached)]
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:

@@ -6,6 +6,7 @@ Shapes as in ``primitive.py``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -58,10 +59,10 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
     if len(spans) < 2:
         return mass
-    scratch = Scratch()
-    for first, end in _calls(spans, most_scores(key.device) // query.shape[0]):
+    scratch, of_document = Scratch(), one_hot(_segment_of_key(spans, key.device)).float()
+    for first, end in _calls(spans, most_scores(key.device) * len(key) // len(query)):
         if end - first > 1:
-            mass[:, first:end] = _mass_together(query, key, spans, first, end, scoring, scratch)
+            mass[:, first:end] = _mass_together(query, key, spans, first, end, of_document, scoring, scratch)
         else:
             others = [j for j in range(len(spans)) if j != first]
             own, seen = query[:, slice(*spans[first])], [spans[j] for j in others]
@@ -70,7 +71,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Documents ``first`` to ``end``, so many that no more than ``most`` scores of a head exist, one at least."""
+    """Documents ``first`` to ``end``, so many that no more than ``most`` scores of one head exist, one at least."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
@@ -83,16 +84,34 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _mass_together(
-    query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
+    query: Tensor,
+    key: Tensor,
+    spans: Segments,
+    first: int,
+    end: int,
+    of_document: Tensor,
+    scoring: Scoring,
+    scratch: Scratch,
 ) -> Tensor:
-    """``document_mass`` of documents ``first`` to ``end``, in fewer, larger steps, with scores that do not count."""
-    of_key = _segment_of_key(spans, key.device)
-    of_query = of_key[(of_key >= first) & (of_key < end)]
-    queries = listed(query, spans[first:end]).float()
-    scores = _scores(queries, [key[:, slice(*span)].float() for span in joined(spans)], scoring, scratch)
-    scores.masked_fill_(of_query[:, None] == of_key, -torch.inf)
-    by_sequence = torch.softmax(scores, -1, out=scores) @ one_hot(of_key, len(spans)).float()
-    return one_hot(of_query - first, end - first).float().T @ by_sequence
+    """``document_mass`` of documents ``first`` to ``end``, in fewer, larger steps, with scores that do not count.
+
+    Args:
+        of_document: float32 ``[K, n]``, 1 where a key is of a document.
+    """
+    queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
+    edges = [0, *accumulate(end - begin for begin, end in spans)]
+    own = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]
+    group = len(queries) // len(keys)
+    together = portion(len(keys), most_scores(key.device) // (group * queries.shape[1] * keys.shape[1]))  # key heads
+    masses = []
+    for heads, block in zip(keys.split(together), queries.split(group * together), strict=True):
+        weights = _scores(block, [heads], scoring, scratch)
+        for index, (begin, stop) in enumerate(own, start=first):
+            weights[:, begin:stop, edges[index] : edges[index + 1]] = -torch.inf
+        weights = torch.softmax(weights, -1, out=weights)
+        by_key = torch.stack([weights[:, begin:stop].sum(1) for begin, stop in own], dim=1)
+        masses.append(by_key @ of_document)
+    return torch.cat(masses)
 
 
 def _segment_mass(

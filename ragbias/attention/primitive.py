@@ -9,12 +9,14 @@ in which they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ragbias.attention import fused
 from ragbias.attention.backends import chosen, with_fallback
+from ragbias.attention.encoding import equal_runs
 from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, concatenated, listed, within
 
 FEW = 16  # up to so many queries of a key head, scores are faster as keys times queries
@@ -157,16 +159,18 @@ def segment_scores(
         relative = (positions[:, None] - starts).permute(2, 0, 1)  # [n, H or 1, Q]
     encoded = scoring.encoding(query, positions if starts is None else relative) * scoring.scale
     queries = encoded.expand(len(segments), *query.shape)
-    pieces = []
-    for index, (begin, end) in enumerate(segments):
-        scores = _products(queries[index], key[:, begin:end])
-        _add_distances(scores, relative[index], scoring)
-        if bias is not None:
-            scores += bias[index]
-        pieces.append(scores)
+    scores = _segment_products(queries, key, segments)
+    edges = [0, *accumulate(end - begin for begin, end in segments)]
+    if bias is not None or scoring.softcap is not None or not scoring.position_in_keys:
+        for index in range(len(segments)):
+            piece = scores[..., edges[index] : edges[index + 1]]
+            _add_distances(piece, relative[index], scoring)
+            if bias is not None:
+                piece += bias[index]
     if bounds is not None:
-        pieces[-1].masked_fill_(~within(bounds, pieces[-1].shape[-1]), -torch.inf)
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+        last = scores[..., edges[-2] :]
+        last.masked_fill_(~within(bounds, last.shape[-1]), -torch.inf)
+    return scores
 
 
 def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
@@ -196,6 +200,26 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
         float32 ``[H, Q, K]``.
     """
     return capped(_products(query * scoring.scale, key), scoring.softcap)
+
+
+def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
+    """Products of each segment's keys with queries of its own, ``[n, H, Q, d]``: float32 ``[H, Q, K]``."""
+    count, heads, each, dim = queries.shape
+    folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
+    if folded.shape[2] > FEW:
+        pieces = [_products(own, key[:, begin:end]) for own, (begin, end) in zip(queries, segments, strict=True)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=-1)
+    turned = folded.transpose(-1, -2)
+    products = [key.new_empty(len(key), 0, folded.shape[2])]  # where all segments are empty
+    for first, run, length in equal_runs(segments):
+        spans = segments[first : first + run]
+        if run > len(key):  # the fewer calls
+            together = key[:, spans[0][0] : spans[-1][1]].unflatten(1, (run, length))
+            by_head = [own @ turned[first : first + run, head] for head, own in enumerate(together)]
+            products.append(torch.stack(by_head).flatten(1, 2))
+        else:
+            products += [key[:, begin:end] @ turned[first + index] for index, (begin, end) in enumerate(spans)]
+    return torch.cat(products, dim=1).transpose(-1, -2).float().reshape(heads, each, -1)
 
 
 def _products(query: Tensor, key: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from ragbias.binding.layout import Session, Spans, missing_documents, open_sessi
 from ragbias.errors import BindingError, MethodError, UnsupportedModelError
 from ragbias.methods import get
 from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.call import AttentionCall
+from ragbias.methods.call import AttentionCall, SequenceLayout
 from ragbias.prompt import Span
 
 TRIED = 128  # queries and keys of the call that finds out whether a backend runs
@@ -59,6 +59,7 @@ class Binding:
         backend: str = "auto",
     ) -> None:
         check_backend(backend)
+        self.model = model
         self.method = method
         self.backend = backend
         self.architecture = architecture_of(model)
@@ -95,6 +96,15 @@ class Binding:
                 yield
         finally:
             hooks.sweep(self.decoder)
+
+    def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
+        """Go on from a cache that holds the beginnings of prompts, with all their documents.
+
+        Args:
+            cache: keys as this method's layers leave them: without positions where the method wants none.
+            layouts: by sequence, of the whole prompts; their documents in the order in which the cache has them.
+        """
+        self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     # one forward pass of the decoder
 

@@ -196,7 +196,7 @@ class Comparison:
             yield kl(self._plain[index].to(own.device), own[0]), -float(own.gather(1, answer[:, None]).mean())
 
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
-        logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend)
+        logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)
         return logits.log_softmax(-1)
 
 

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import traceback
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -18,13 +19,17 @@ from typer.main import get_command
 from ragbias.cli.ask import ask
 from ragbias.cli.audit import audit
 from ragbias.cli.bench import bench
+from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.experiment import experiment
 from ragbias.cli.failures import chain, out_of_memory, reason
 from ragbias.cli.inspect import inspect
+from ragbias.cli.load import load
 from ragbias.cli.methods import list_methods
+from ragbias.cli.proxy import proxy
 from ragbias.cli.report import report
+from ragbias.cli.serve import serve
 from ragbias.cli.speed import speed
 
 REFUSED = 2  # exit code of whatever the user can mend
@@ -32,14 +37,17 @@ INTERRUPTED = 130  # exit code, as shells have it
 UNREAD = 1  # standard output is a pipe whose reader is gone; as click has it
 TRACEBACK = "--traceback"
 
+_in_full = warnings.formatwarning
+
 app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, inspect, bench, report, speed, calibrate):
+for command in (demo, ask, audit, inspect, bench, report, speed, calibrate, serve, proxy, load):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(experiment, name="experiment")
+app.add_typer(cache, name="cache")
 
 
 def _show_versions(wanted: bool) -> None:
@@ -68,8 +76,18 @@ def options(
     """Options of every command; ``main`` reads ``--traceback`` itself, as it must know it when parsing fails."""
 
 
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ragbias without the place in the code, which tells a user of a command nothing."""
+    if category.__module__.partition(".")[0] == "ragbias":
+        return f"ragbias: warning: {message}\n"
+    return _in_full(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the command line and exit: code 2 and one line for what the user can mend, a traceback for a bug."""
+    warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((each for each in arguments if not each.startswith("-")), None)
     try:

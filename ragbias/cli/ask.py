@@ -27,9 +27,13 @@ def ask(
         whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10 (3 of smollm2), or as many as the window holds."),
     ] = None,
     max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "The most tokens of the answer.")] = 128,
+    cache: Annotated[
+        Path | None, typer.Option(help="The folder of `ragbias cache warm`, for a method with reusable documents.")
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Answer a question from your own text files: FAISS, MiniLM and a model with a method."""
+    from ragbias.cache import DocumentCache
     from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo import own_files
     from ragbias.evaluation.model_loading import load_model
@@ -47,7 +51,7 @@ def ask(
         )
     times = [time.perf_counter()]
     with status(f"Loading the model {name}, embedding the documents"):
-        lm = load_model(name, method)
+        lm = load_model(name, method, cache=None if cache is None else DocumentCache(folder=cache))
         times.append(time.perf_counter())
         passages = own_files.nearest(question, chunks, k or (FEW if name == "smollm2" else MANY))
         if k is None:
@@ -66,6 +70,8 @@ def ask(
     report = generation.report
     about = f"\n{name}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
+    if cache is not None:
+        console.print(f"{report.cached_tokens} of {generation.usage.prompt_tokens} tokens were kept.", style="dim")
     load, find, answer = (after - before for before, after in pairwise(times))
     console.print(
         f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer.", style="dim"

@@ -40,6 +40,7 @@ def demo(
 def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """The embedded model's questions about its own world, with every method."""
     from ragbias.evaluation.demo import demo_run
+    from ragbias.evaluation.demo.kept_documents import first_token_line
     from ragbias.evaluation.tasks.by_position import widest_margin
 
     settings = demo_run.DemoSettings(model=model, questions=questions, seed=seed)
@@ -59,6 +60,9 @@ def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
     )
+    with status("Asking with documents that were computed before"):
+        line = first_token_line(prepared.lm, prepared.task(max(settings.documents))[0])
+    console.print(line, highlight=False)
     demo_run.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, demo_run.telling_question(prepared))
@@ -68,6 +72,7 @@ def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
+    from ragbias.evaluation.demo.kept_documents import first_token_line
 
     with status(f"Loading the model {model}, embedding the notes"):
         prepared = notes_run.NotesDemo(notes_run.NotesSettings(model=model, questions=questions, seed=seed))
@@ -80,6 +85,9 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
         f"Plain model, best position minus worst: {_interval(plain['gap'])}. This bias was found, not taught."
     )
+    with status("Asking with documents that were computed before"):
+        line = first_token_line(prepared.lm, prepared.task)
+    console.print(line, highlight=False)
     notes_run.save(outcome, out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}; {outcome['settings']['seconds']:.0f} s")
     write_json(outcome, json_path)

@@ -1,8 +1,9 @@
-"""Options that are whole numbers: the least and the greatest one stand in the help and in the errors."""
+"""Options that are whole numbers, whose bounds stand in the help and in the errors; and ranges as they are shown."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,3 +58,9 @@ def wholes(bounds: Bounds, help: str) -> Any:
 def numbers(text: str | None) -> list[int] | None:
     """The numbers of an option made by ``wholes``."""
     return None if text is None else [int(part) for part in text.split(",")]
+
+
+def ranged(spread: Sequence[float]) -> str:
+    """A median with the lowest and the highest value."""
+    median, low, high = spread
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from ragbias.cli.numeric import numbers, whole, wholes
+from ragbias.cli.numeric import numbers, ranged, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 from ragbias.evaluation import bounds
@@ -23,15 +23,25 @@ MIB = 2**20
 
 def speed(
     methods: Annotated[
-        str, typer.Option(help="See `ragbias methods`; without parameters a method acts in every layer.")
-    ] = "pine,channel-scaling",
+        str | None,
+        typer.Option(
+            help="See `ragbias methods`; without parameters a method acts in every layer. Default: "
+            "pine,channel-scaling; ape of --cached."
+        ),
+    ] = None,
     shape: Annotated[
         str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
     ] = None,
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Or a config.json, for random weights.")] = None,
     layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
-    documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
-    tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,
+    documents: Annotated[
+        str | None,
+        wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100. Default: 20; 5,20,100 of --cached."),
+    ] = None,
+    tokens: Annotated[
+        str | None,
+        wholes(bounds.TOKENS, "Tokens of each document. Default: 100; several, 100,512, of --cached."),
+    ] = None,
     total_tokens: Annotated[
         int | None, whole(bounds.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
     ] = None,
@@ -39,6 +49,14 @@ def speed(
         bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
     ] = False,
     batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
+    cached: Annotated[
+        bool,
+        typer.Option("--cached", help="What it saves that documents are kept: cold, warm in memory, warm on disk."),
+    ] = False,
+    prefixes: Annotated[
+        str | None,
+        wholes(bounds.PREFIX, "With --cached: tokens that all requests share before the documents. Default: 20,0."),
+    ] = None,
     rounds: Annotated[int, whole(bounds.ROUNDS, "After one that warms up.")] = 5,
     steps: Annotated[int, whole(bounds.STEPS, "Decoded tokens in each round.")] = 8,
     dtype: Annotated[
@@ -56,26 +74,41 @@ def speed(
     from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
 
     quiet_libraries()
-    counts = tuple(numbers(documents) or ())
+    lengths = numbers(tokens) or []
+    common: dict[str, Any] = {
+        "shape": shape,
+        "model": model,
+        "layers": layers,
+        "rounds": rounds,
+        "steps": steps,
+        "dtype": dtype,
+        "device": device,
+        "backend": backend,
+    }
+    if cached:
+        if ragged or batch > 1 or total_tokens is not None or plot is not None:
+            raise ArgumentError(
+                "--cached times one prompt of equal documents; leave out --ragged, --batch, --total-tokens, --plot"
+            )
+        from ragbias.cli.cached_speed import cached_speed
+
+        cached_speed(methods, documents, lengths, prefixes, common, json_path)
+        return
+    if len(lengths) > 1 or prefixes is not None:
+        raise ArgumentError("several --tokens, and --prefixes, go with --cached")
+    counts = tuple(numbers(documents) or (20,))
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
         from ragbias.evaluation.cost.scaling_plot import scaling  # here, so that a missing matplotlib is told at once
     settings = SpeedSettings(
-        methods=methods,
-        shape=shape,
-        model=model,
-        layers=layers,
+        methods=methods or "pine,channel-scaling",
         documents=counts,
-        tokens=tokens,
+        tokens=lengths[0] if lengths else None,
         total_tokens=total_tokens,
         ragged=ragged,
         batch=batch,
-        rounds=rounds,
-        steps=steps,
-        dtype=dtype,
-        device=device,
-        backend=backend,
+        **common,
     )
     with progress() as bar:
         outcome = run(settings, bar)
@@ -111,7 +144,7 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
         prompt.add_row(
             label,
             f"{cost['prefill_seconds'][0]:.3f}",
-            _ranged(cost["prefill_ratio"]),
+            ranged(cost["prefill_ratio"]),
             _limit(cost["prefill_limit"]),
             f"{cost['first_token_seconds'][0]:.3f}",
             f"{cost['first_token_ratio'][0]:.2f}",
@@ -119,7 +152,7 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
         after.add_row(
             label,
             f"{1000 * cost['decode_seconds'][0]:.2f}",
-            _ranged(cost["decode_ratio"]),
+            ranged(cost["decode_ratio"]),
             _limit(cost["decode_limit"]),
             f"{cost['peak_bytes'] / MIB:.1f}",
             f"{cost['peak_ratio']:.2f}",
@@ -133,11 +166,6 @@ def _table(title: str | None, *columns: str) -> Table:
         first = column == "method"
         table.add_column(column, justify="left" if first else "right", overflow="fold", no_wrap=not first)
     return table
-
-
-def _ranged(spread: Sequence[float]) -> str:
-    median, low, high = spread
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def _limit(ratio: float | None) -> str:

@@ -26,6 +26,8 @@ EXTRAS = {
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
+    "serve": ("fastapi", "openai", "prometheus_client", "uvicorn"),
+    "serve-ray": ("ray",),
     "triton": ("triton",),
 }
 
@@ -44,6 +46,16 @@ def required(module: str, extra: str) -> ModuleType:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(_remedy(module, error, extra)) from error
+
+
+def required_all(extra: str) -> None:
+    """Refuse to go on without one of an extra's packages.
+
+    Raises:
+        MissingExtraError: as of ``required``.
+    """
+    for module in EXTRAS[extra]:
+        required(module, extra)
 
 
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
+from ragbias.cache import DocumentCache
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
@@ -13,16 +16,23 @@ from ragbias.models.gguf import is_gguf
 from ragbias.models.named import EXPECTED, NAMES
 
 
-def load_model(name: str, method: str = "none", dtype: str = "auto") -> DebiasedLM:
+def load_model(name: str, method: str = "none", dtype: str = "auto", cache: DocumentCache | None = None) -> DebiasedLM:
     """A model with its tokenizer.
 
     Raises:
         RunError: it cannot be loaded: it is not there, or a file of it is damaged; names the model.
         UnknownMethodError, MethodError: of ``method``.
     """
+    with refused_in_one_line(name):
+        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype, cache=cache)
+
+
+@contextmanager
+def refused_in_one_line(name: str) -> Iterator[None]:
+    """While a model is loaded: whatever is wrong with it is a ``RunError`` that names the model."""
     refuse_irregular(name)
     try:
-        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype)
+        yield
     except (RagBiasError, ImportError):
         raise
     except Exception as error:  # a damaged file raises whatever its reader does

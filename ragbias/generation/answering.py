@@ -11,16 +11,15 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
-from ragbias.binding import attach
 from ragbias.binding.architectures import window_of
+from ragbias.cache import DocumentCache
 from ragbias.generation.arguments import generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, stop_strings, trimmed
 from ragbias.generation.joint import CopyFirstSequence, FuseLogits
-from ragbias.generation.memory import memory_told
-from ragbias.generation.report import Generation, Usage
+from ragbias.generation.report import Generation, PromptTokensDetails, Usage
 from ragbias.generation.request import Request, groups, padded
+from ragbias.generation.reuse import entering
 from ragbias.generation.voting import elected
-from ragbias.methods import NoMethod
 from ragbias.methods.base import JointMethod
 
 
@@ -81,6 +80,7 @@ def answer(
     do_sample: bool | None = None,
     logprobs: bool = False,
     keep_special: Sequence[str] | None = (),
+    cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
     on_tokens: Callable[[list[int]], None] | None = None,
     **generate_kwargs: Any,
@@ -91,6 +91,7 @@ def answer(
 
     Args:
         max_new_tokens: no more than the model's window leaves after the longest prompt.
+        cache: where documents are kept, for methods with reusable ones.
         cancelled: ends the answers where they are.
         on_tokens: gets all new tokens of the only request after each of them.
     """
@@ -99,11 +100,12 @@ def answer(
     prompts = [request.tokens for request in requests]
     width = max(len(prompt.ids) for prompt in prompts)
     ids, mask, spans = padded(prompts, pad_token(tokenizer), model.device)
-    config, eos = generation_config(model, tokenizer, max_new_tokens, stop_token_ids or ())
+    config, eos = generation_config(model, tokenizer, max_new_tokens, () if stop_token_ids is None else stop_token_ids)
     unknown = config.update(**generate_kwargs)
     stops = stop_strings(stop)
     decode = partial(decoded, tokenizer, keep_special=keep_special or ())
-    watch = StoppingWatch(width, decode, stops, eos, cancelled or threading.Event(), on_tokens)
+    events = [[event for event in (cancelled, request.cancelled) if event is not None] for request in requests]
+    watch = StoppingWatch(width, decode, stops, eos, events, on_tokens)
     chain = processors(temperature, top_k, top_p, seed, len(prompts), ids.device)
     recorder = TokenLogprobs() if logprobs else None
     if recorder:
@@ -112,14 +114,11 @@ def answer(
     if isinstance(method, JointMethod):
         chain.insert(1, FuseLogits(method))
         chain.append(CopyFirstSequence())
-        method = NoMethod()
-    with (
-        memory_told([len(prompt.ids) for prompt in prompts], ids.device),
-        attach(model, method, spans, private=True, backend=backend),
-    ):
+    with entering(model, method, prompts, spans, backend, cache, cancelled) as entered:
         output: Tensor = model.generate(  # type: ignore[operator]
             ids,
             attention_mask=mask,
+            past_key_values=entered.cache,
             generation_config=config,
             logits_processor=chain,
             stopping_criteria=StoppingCriteriaList([watch]),
@@ -128,15 +127,17 @@ def answer(
     new_ids = output[:, width:].tolist()
     values = recorder.by_sequence(output) if recorder else [None] * len(new_ids)
     answers = []
-    for index, (request, ids_of_one, own) in enumerate(zip(requests, new_ids, values, strict=True)):
+    for index, (request, ids_of_one, own, reused) in enumerate(
+        zip(requests, new_ids, values, entered.reused, strict=True)
+    ):
         new = ids_of_one[: watch.lengths.get(index, len(ids_of_one))]
         kept = [at for at, token in enumerate(new) if token not in eos]
         answers.append(
             Generation(
                 text=trimmed(decode(new), stops)[0],
                 token_ids=[new[at] for at in kept],
-                usage=Usage(len(request.tokens.ids), len(new)),
-                report=request.report,
+                usage=Usage(len(request.tokens.ids), len(new), PromptTokensDetails(reused)),
+                report=replace(request.report, cached_tokens=reused),
                 finish_reason="stop" if index in watch.lengths else "length",
                 logprobs=None if own is None else [own[at] for at in kept],
             )
@@ -161,5 +162,6 @@ def answer_jointly(
     prompts = request.candidates()
     room = min(max_new_tokens, window_of(model.config) - max(len(each.tokens.ids) for each in prompts))
     first, *others = answer(model, tokenizer, prompts, room, backend=backend, **settings)
-    counted = sum((Usage(each.usage.prompt_tokens, 0) for each in others), first.usage)
-    return replace(first, usage=counted)
+    counted = sum((replace(each.usage, completion_tokens=0) for each in others), first.usage)
+    report = replace(first.report, cached_tokens=counted.prompt_tokens_details.cached_tokens)
+    return replace(first, usage=counted, report=report)

@@ -234,7 +234,7 @@ def generation_config(
     """The model's own configuration without its sampling, and what ends an answer: its own tokens and those given."""
     config = copy.deepcopy(model.generation_config)
     eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
-    eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *stop_token_ids]
+    eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *map(int, stop_token_ids)]
     config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
     config.update(eos_token_id=eos_list or None, pad_token_id=pad_token(tokenizer), max_new_tokens=new_tokens)
     return config, eos_list

@@ -142,11 +142,12 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 
 class StoppingWatch(StoppingCriteria):
-    """Sees every new token: ends sequences at a stop string or EOS, ends all when cancelled, and tells a listener.
+    """Sees every new token: ends sequences at a stop string, EOS or when cancelled, and tells a listener.
 
     Args:
         width: columns of the prompt.
         decode: token ids to text.
+        cancelled: for each sequence, events of which one ends it.
         on_tokens: called with the first sequence's new ids after each step.
 
     Attributes:
@@ -159,7 +160,7 @@ class StoppingWatch(StoppingCriteria):
         decode: Callable[[Sequence[int]], str],
         stop: Sequence[str],
         eos: Sequence[int],
-        cancelled: threading.Event,
+        cancelled: Sequence[Sequence[threading.Event]],
         on_tokens: Callable[[list[int]], None] | None,
     ) -> None:
         self.lengths: dict[int, int] = {}
@@ -173,7 +174,8 @@ class StoppingWatch(StoppingCriteria):
         for index, ids in enumerate(new):
             if index not in self.lengths and (ids[-1] in self._eos or self._stops(ids)):
                 self.lengths[index] = len(ids)
-        done = [index in self.lengths or self._cancelled.is_set() for index in range(len(new))]
+        left = [any(event.is_set() for event in own) for own in self._cancelled]
+        done = [index in self.lengths or left[index] for index in range(len(new))]
         return torch.tensor(done, device=input_ids.device)
 
     def _stops(self, ids: list[int]) -> bool:

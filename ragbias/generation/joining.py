@@ -75,7 +75,7 @@ class JoinedCalls:
         together, count = [call], len(call.requests)
         for other in self._waiting:
             fits = not (call.alone or other.alone) and count + len(other.requests) <= MOST
-            if other is not call and fits and other.settings == call.settings:
+            if other is not call and fits and _are_equal(other.settings, call.settings):
                 together.append(other)
                 count += len(other.requests)
         self._waiting = [each for each in self._waiting if each not in together]
@@ -98,3 +98,11 @@ class JoinedCalls:
                 self._waiting = [*(call for call in together[1:] if call.outcome is None), *self._waiting]
                 self._busy = False
                 self._changed.notify_all()
+
+
+def _are_equal(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Whether settings are the same; arrays, of which this cannot be said in one word, are not."""
+    try:
+        return left == right
+    except (ValueError, RuntimeError):
+        return False

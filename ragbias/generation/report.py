@@ -34,6 +34,7 @@ class Report:
             or other retrievals, or quoted.
         segmentation_changed: whether the tokens are others than those of the prompt tokenised in one piece, as the
             plain model gets it: no token may reach across the border of a document, and a separator may be added.
+        cached_tokens: tokens of the prompt that were not computed, as a ``DocumentCache`` had kept them.
     """
 
     method_requested: str
@@ -48,10 +49,18 @@ class Report:
     numbering: Literal["", "kept", "stripped"] = ""
     n_left_plain: int = 0
     segmentation_changed: bool = False
+    cached_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data, fit for JSON."""
         return {**asdict(self), "spans": [list(span) for span in self.spans], "order": list(self.order)}
+
+
+@dataclass(frozen=True)
+class PromptTokensDetails:
+    """Of the prompt's tokens, those that were not computed, as a ``DocumentCache`` had kept them."""
+
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -60,16 +69,22 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(self.prompt_tokens + other.prompt_tokens, self.completion_tokens + other.completion_tokens)
+        cached = self.prompt_tokens_details.cached_tokens + other.prompt_tokens_details.cached_tokens
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            PromptTokensDetails(cached),
+        )
 
-    def as_dict(self) -> dict[str, int]:
-        """The three counts by the names that the frameworks use."""
+    def as_dict(self) -> dict[str, Any]:
+        """The counts by the names that the frameworks use."""
         return {**asdict(self), "total_tokens": self.total_tokens}
 
 

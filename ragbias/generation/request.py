@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -73,12 +74,17 @@ def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report."""
+    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report.
+
+    Attributes:
+        cancelled: set, it ends this request's answer at the next token, whatever runs beside it in a padded batch.
+    """
 
     tokens: TokenisedPrompt
     method: Method
     report: Report
     origin: Origin
+    cancelled: threading.Event | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:

@@ -9,20 +9,26 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.binding import attach
+from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite
-from ragbias.generation.memory import memory_told
 from ragbias.generation.request import Request
+from ragbias.generation.reuse import entering
 from ragbias.methods import AttentionMethod, Method, NoMethod
 from ragbias.prompt import TokenisedPrompt
 
 
 @torch.no_grad()
-def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int], backend: str = "auto") -> list[float]:
+def logprobs_of(
+    model: PreTrainedModel,
+    request: Request,
+    target: Sequence[int],
+    backend: str = "auto",
+    cache: DocumentCache | None = None,
+) -> list[float]:
     """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
-    scores = continuation_logits(model, request.tokens, request.method, target, backend)
+    scores = continuation_logits(model, request.tokens, request.method, target, backend, cache)
     chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
     values: list[float] = chosen.tolist()
     return values
@@ -30,23 +36,28 @@ def logprobs_of(model: PreTrainedModel, request: Request, target: Sequence[int],
 
 @torch.no_grad()
 def continuation_logits(
-    model: PreTrainedModel, tokens: TokenisedPrompt, method: Method, target: Sequence[int], backend: str
+    model: PreTrainedModel,
+    tokens: TokenisedPrompt,
+    method: Method,
+    target: Sequence[int],
+    backend: str,
+    cache: DocumentCache | None = None,
 ) -> Tensor:
     """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated.
 
     The last one of the target is not read.
     """
-    with (
-        memory_told([len(tokens.ids)], model.device),
-        attach(model, method, [tokens.spans], private=True, backend=backend),
-    ):
-        return continued(model, *prefilled(model, tokens.ids), target)
+    with entering(model, method, [tokens], [tokens.spans], backend, cache) as entered:
+        return continued(model, *prefilled(model, tokens.ids, entered.cache), target)
 
 
-def prefilled(model: PreTrainedModel, ids: Sequence[int]) -> tuple[Tensor, DynamicCache]:
-    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache."""
-    prompt = torch.tensor([list(ids)], device=model.device)
-    output = model(prompt, use_cache=True, logits_to_keep=1)
+def prefilled(
+    model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
+) -> tuple[Tensor, DynamicCache]:
+    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` holds its beginning."""
+    entered = 0 if cache is None else cache.get_seq_length()
+    prompt = torch.tensor([list(ids[entered:])], device=model.device)
+    output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
     logits = output.logits[0, 0].float()
     RequireFinite()(prompt, logits)
     return logits, output.past_key_values

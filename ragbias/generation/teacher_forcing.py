@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
-from ragbias.binding import attach, copied_cache
-from ragbias.generation.memory import memory_told
+from ragbias.binding import copied_cache
+from ragbias.cache import DocumentCache
 from ragbias.generation.request import Request
+from ragbias.generation.reuse import entering
 from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
+from ragbias.prompt import TokenisedPrompt
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ class ContinuationScores:
 
 @torch.no_grad()
 def teacher_forced(
-    model: PreTrainedModel, request: Request, targets: Sequence[Sequence[int]], backend: str = "auto"
+    model: PreTrainedModel,
+    request: Request,
+    targets: Sequence[Sequence[int]],
+    backend: str = "auto",
+    cache: DocumentCache | None = None,
 ) -> ContinuationScores:
     """The probabilities with which the method would write each target after the prompt, were it to sample.
 
@@ -46,35 +52,38 @@ def teacher_forced(
     Args:
         targets: token ids of each continuation, see ``scoring.continuation_ids``; none is empty.
         backend: what computes the method's attention.
+        cache: where documents are kept, for methods with reusable ones.
 
     Raises:
         NonFiniteLogitsError: the model produced NaN or infinite logits.
         MethodError, BackendError, OutOfMemoryError: as of ``DebiasedLM.generate``.
     """
-    candidates = request.candidates()
-    acting = NoMethod() if request.method.asks_several else request.method
-    lengths = [len(each.tokens.ids) for each in candidates]
-    with (
-        memory_told(lengths, model.device),
-        attach(model, acting, [request.tokens.spans], private=True, backend=backend),
-    ):
-        prompts = [prefilled(model, each.tokens.ids) for each in candidates]
-        first = torch.stack([logits for logits, _ in prompts])
-        return ContinuationScores(
-            next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
-            logprobs=[
-                _logprob(request.method, _continued(model, prompts, target, last=index == len(targets) - 1), target)
-                for index, target in enumerate(targets)
-            ],
-        )
+    own = [_logits(model, request.method, each.tokens, targets, backend, cache) for each in request.candidates()]
+    first = torch.stack([after_prompt for after_prompt, _ in own])
+    return ContinuationScores(
+        next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
+        logprobs=[
+            _logprob(request.method, torch.stack([of_targets[index] for _, of_targets in own]), target)
+            for index, target in enumerate(targets)
+        ],
+    )
 
 
-def _continued(
-    model: PreTrainedModel, prompts: Sequence[tuple[Tensor, DynamicCache]], target: Sequence[int], last: bool
-) -> Tensor:
-    """Logits float32 ``[prompts, len(target), V]`` of a target's tokens; ``last``: the caches are not needed again."""
-    own = [(first, cache if last else copied_cache(model, cache)) for first, cache in prompts]
-    return torch.stack([continued(model, first, cache, target) for first, cache in own])
+def _logits(
+    model: PreTrainedModel,
+    method: Method,
+    tokens: TokenisedPrompt,
+    targets: Sequence[Sequence[int]],
+    backend: str,
+    cache: DocumentCache | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` of each target's tokens."""
+    acting = NoMethod() if method.acts_on == "answers" else method
+    with entering(model, acting, [tokens], [tokens.spans], backend, cache) as entered:
+        first, filled = prefilled(model, tokens.ids, entered.cache)
+        last = len(targets) - 1
+        copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
+        return first, [continued(model, first, own, target) for own, target in zip(copies, targets, strict=True)]
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:

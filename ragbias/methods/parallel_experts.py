@@ -46,6 +46,7 @@ class ParallelExperts(JointMethod):
     name = "pced"
     fewest_documents = 1
     invariant = True
+    reusable_documents = True
     cost = "a prompt for each document and one without; these together are decoded as a batch"
     source = "Corallo and Papotti, arXiv 2601.08670"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from ragbias.errors import MethodError
@@ -139,3 +140,24 @@ def _value(text: str, label: str) -> Any:
         if _WORD.fullmatch(text):
             return text
         raise MethodError(f"{label}: {text!r} is neither a Python literal nor a word") from None
+
+
+def written(method: Method) -> str:
+    """The text that ``get`` makes this method of.
+
+    Raises:
+        MethodError: a parameter is an object that cannot be written, as a function.
+    """
+    if isinstance(method, Compose):
+        return "+".join(written(getattr(method, each.name)) for each in fields(method))
+    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
+    text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
+    try:
+        same = get(text) == method
+    except MethodError:
+        same = False
+    if not same:
+        raise MethodError(
+            f"{method!r} cannot be written as text, as it has a parameter that is an object of this program"
+        )
+    return text

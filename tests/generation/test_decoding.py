@@ -3,6 +3,7 @@
 import copy
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -161,3 +162,14 @@ def generation(text, length=1):
 @pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-7])
 def test_a_temperature_next_to_nothing_is_greedy(lm, temperature):
     assert lm.generate(PROMPT, temperature=temperature, seed=0).text == lm.generate(PROMPT).text
+
+
+@pytest.mark.parametrize("method", ["none", "pine"])
+def test_a_request_that_is_cancelled_ends_by_itself(lm, method):
+    left = threading.Event()
+    left.set()
+    requests = [lm.prepare(PROMPT, method=method) for _ in range(2)]
+    own, other = lm.batch([replace(requests[0], cancelled=left), requests[1]], max_new_tokens=5, min_new_tokens=5)
+    alone = lm.generate(PROMPT, method=method, max_new_tokens=5, min_new_tokens=5)
+    assert other.token_ids == alone.token_ids
+    assert own.token_ids[0] == alone.token_ids[0] and own.token_ids[1:] != alone.token_ids[1:]

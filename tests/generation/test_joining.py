@@ -3,6 +3,7 @@
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from ragbias import DebiasedLM, Prompt
@@ -99,3 +100,9 @@ def test_three_calls_at_once_take_less_time_than_three_in_a_row():
 
     measured = [(seconds(1), seconds(3)) for _ in range(5)]
     assert min(three for _, three in measured) < 2.6 * min(one for one, _ in measured)
+
+
+def test_settings_that_cannot_be_compared_keep_calls_apart(joined, lm):
+    expected = lm.generate(PROMPT, max_new_tokens=4, stop_token_ids=[5, 6]).text
+    calls = [lambda: joined.generate(PROMPT, max_new_tokens=4, stop_token_ids=np.array([5, 6]))] * 3
+    assert [found.text for found in outcomes(calls)] == [expected] * 3

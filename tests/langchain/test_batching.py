@@ -242,6 +242,6 @@ def test_ctrl_c_ends_a_batch_wherever_it_comes():
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_ctrl_c_ends_many_batches_wherever_it_comes(seed):
     assert interrupts(50, seed) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from llama_index.core.llms import MockLLM
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
+from ragbias import DebiasedLM, DocumentCache
+from ragbias.cache import DocumentCacheWarning
 from ragbias.errors import RagBiasError
 from ragbias.models.tiny.world import Passage, held_out_questions
 
@@ -139,3 +142,14 @@ async def test_template_that_rewrites_the_answers_is_an_error(make_llm: Callable
     judge = PairwiseJudge(make_llm(on_missing="ignore"), eval_template=shouted)
     with pytest.raises(RagBiasError, match="pine could not treat the two answers"):
         await judge.aevaluate(query="Which?", response="Red.", second_response="Blue.")
+
+
+def test_a_judge_that_reuses_documents_is_warned(lm: DebiasedLM) -> None:
+    cache = DocumentCache()
+    reusing = DebiasedLM(lm.model, lm.tokenizer, "ape", cache=cache)
+    with pytest.warns(DocumentCacheWarning, match="ape computes the two answers apart from each other"):
+        PairwiseJudge(RagBiasLLM(lm=reusing))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PairwiseJudge(RagBiasLLM(lm=lm, debias="ape"))
+        PairwiseJudge(RagBiasLLM(lm=reusing, debias="pine"))

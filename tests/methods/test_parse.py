@@ -4,6 +4,7 @@ import pytest
 
 from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods import (
+    METHODS,
     SIW,
     AttentionSorting,
     ChannelScaling,
@@ -11,10 +12,11 @@ from ragbias.methods import (
     LongContextReorder,
     NoMethod,
     Pine,
+    RoToR,
     SelfExtend,
     get,
 )
-from ragbias.methods.parse import parse_methods
+from ragbias.methods.parse import parse_methods, written
 from ragbias.methods.profiles import Profile
 
 
@@ -125,3 +127,15 @@ def test_an_instance_is_returned_as_it_is_and_anything_else_is_refused():
         get(3)
     with pytest.raises(UnknownMethodError, match="unknown method ''"):
         get("")
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_can_be_written_as_the_text_it_is_made_of(name):
+    method = get(name, "tiny")
+    assert get(written(method)) == method
+
+
+def test_parameters_are_written_and_objects_are_refused():
+    assert written(get("siw+self-extend")).startswith("siw(dense=0.9,")
+    with pytest.raises(MethodError, match="cannot be written as text"):
+        written(RoToR(key=len))

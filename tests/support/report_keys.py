@@ -13,4 +13,5 @@ REPORT_KEYS = {
     "numbering",
     "n_left_plain",
     "segmentation_changed",
+    "cached_tokens",
 }

@@ -16,12 +16,13 @@ from typing_extensions import Self
 from langchain_ragbias import documents, loading
 from langchain_ragbias.arguments import SAMPLING, Call, merge
 from langchain_ragbias.listener import listener
-from langchain_ragbias.logprobs import openai_logprobs
 from langchain_ragbias.reports import reports
 from ragbias import methods
 from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.openai_logprobs import openai_logprobs
+from ragbias.adapters.remote import RemoteGeneration, RemoteLM
 from ragbias.adapters.settled_fields import settle
 from ragbias.boundaries import current_documents
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
@@ -72,6 +73,8 @@ class RagBiasModel(BaseModel):
     """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
     backend: str = "auto"
     """What computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
+    document_cache: Any = Field(default=None, exclude=True, repr=False)
+    """A ``ragbias.DocumentCache`` that keeps what the model makes of documents, for methods with reusable ones."""
     lm: Any = Field(default=None, exclude=True, repr=False)
     """A ``ragbias.DebiasedLM`` that is loaded already."""
     model: Any = Field(default=None, exclude=True, repr=False)
@@ -104,7 +107,10 @@ class RagBiasModel(BaseModel):
             raise ValueError("model and tokenizer go together; give both, or only model_id")
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
-        if self.lm is not None:
+        if (remote := self._remote()) is not None:
+            self.lm = remote
+            settle(self, remote, ValueError)
+        elif self.lm is not None:
             if not isinstance(self.lm, DebiasedLM):
                 raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
             if self._names_another_model():
@@ -119,9 +125,13 @@ class RagBiasModel(BaseModel):
         methods.get(self.debias, self.model_id)
         return self
 
+    def _remote(self) -> RemoteLM | None:
+        """The model where it is behind a server."""
+        return None
+
     def _settled(self) -> dict[str, Any]:
         """What a ``DebiasedLM`` is made with."""
-        return {"strip_numbering": self.strip_numbering, "backend": self.backend}
+        return {"strip_numbering": self.strip_numbering, "backend": self.backend, "cache": self.document_cache}
 
     def _load_anew(self) -> Self:
         loading.check_device(self.model_kwargs.get("device"))
@@ -198,6 +208,7 @@ class RagBiasModel(BaseModel):
         return {
             "model_id": self.model_id,
             **({} if self.lm.name else {"model": loading.identity(self.lm.model)}),
+            **({"base_url": self.lm.base_url} if isinstance(self.lm, RemoteLM) else {}),
             "debias": self.debias if isinstance(self.debias, str) else repr(self.debias),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
@@ -208,7 +219,8 @@ class RagBiasModel(BaseModel):
             "repetition_penalty": self.repetition_penalty,
             "logprobs": self.logprobs,
             "segmenter": repr(self.segmenter),
-            **self._settled(),
+            "strip_numbering": self.strip_numbering,
+            "backend": self.backend,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
             **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
@@ -272,6 +284,9 @@ class RagBiasModel(BaseModel):
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         about = {"finish_reason": generation.finish_reason, "ragbias": report}
-        if generation.logprobs is not None:
+        if isinstance(generation, RemoteGeneration):
+            if generation.chat_logprobs is not None:
+                about["logprobs"] = generation.chat_logprobs
+        elif generation.logprobs is not None:
             about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
         return about

@@ -13,6 +13,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ragbias import DebiasedLM
 from ragbias.adapters import tool_formats as tools
+from ragbias.adapters.remote import RemoteFormat, RemoteLM
 from ragbias.adapters.tool_formats import call_id
 from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, tool_choice, why_not_shown
 from ragbias.errors import ArgumentError
@@ -28,7 +29,7 @@ class PreparedChat:
     form: AnswerFormat
 
 
-def answer_format(lm: DebiasedLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
+def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
     """What ``tools`` and ``tool_choice`` mean for one model.
 
     Raises:
@@ -48,6 +49,8 @@ def answer_format(lm: DebiasedLM, tools: Sequence[Any] | None, choice: Any) -> A
             f"the chat template of {lm.name!r} cannot show tools to the model: {reason}; use a model whose template "
             "has tools, or leave them out"
         )
+    if isinstance(lm, RemoteLM):
+        return RemoteFormat(schemas, choice=choice)
     beginning = begun_call(lm, schemas, chosen.name) if chosen.required else ""
     if beginning is None:
         raise NotImplementedError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -18,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from langchain_ragbias import structured
 from langchain_ragbias.base import RagBiasModel
@@ -30,13 +31,15 @@ from langchain_ragbias.messages import template_messages
 from langchain_ragbias.reports import begun, parent_run, reports
 from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.json_answers import BEGINNING
+from ragbias.adapters.remote import BESIDE_MODEL, RemoteFormat, RemoteLM
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
 
 T = TypeVar("T")
-SERVER_ARGUMENTS = ("api_key", "max_retries", "timeout")
+API_KEY = "RAGBIAS_API_KEY"
 
 
 class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
@@ -59,21 +62,30 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     ``tools``, ``tool_choice``, ``response_format``.
 
     ``batch``, ``abatch`` and ``generate`` with several conversations run them as padded batches of ``batch_size``.
-    LangChain's standard parameters that concern a server (``timeout``, ``max_retries``, ``api_key``) are accepted, as
-    code that is written for any chat model passes them, and mean nothing.
+
+    The same class asks a server of ``ragbias serve``, with the documents found here and the method run there:
+    ``ChatRagBias(base_url="http://127.0.0.1:8000")``. LangChain's standard parameters that concern a server
+    (``timeout``, ``max_retries``, ``api_key``) mean nothing without one.
     """
 
     model_config = RagBiasModel.model_config
 
     streaming: bool = False
     """Stream in ``invoke`` as well, so that callbacks see the tokens."""
+    base_url: str | None = None
+    """Address of a server of ``ragbias serve``, with or without ``/v1``; ``model_id`` is the model's name there, by
+    default that of its only one."""
+    api_key: SecretStr | None = None
+    """Of the server; by default what ``RAGBIAS_API_KEY`` holds."""
+    timeout: float | None = 600.0
+    """Seconds without an answer, after which a request to the server has failed."""
+    max_retries: int = Field(default=2, ge=0)
+    """How often a request is sent again that did not get through to the server, or came at a bad time."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_llm(cls, values: Any) -> Any:
         """``ChatHuggingFace(llm=pipeline)`` wraps a completion model; the same here shares its model and settings."""
-        if isinstance(values, dict):
-            values = {name: value for name, value in values.items() if name not in SERVER_ARGUMENTS}
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
@@ -85,6 +97,17 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     @property
     def _llm_type(self) -> str:
         return "ragbias-chat"
+
+    def _remote(self) -> RemoteLM | None:
+        if self.base_url is None:
+            return None
+        if given := [
+            name for name in BESIDE_MODEL if getattr(self, name) is not None and name in self.model_fields_set
+        ]:
+            raise ValueError(f"base_url and {given[0]}: the server has its own; give one of them")
+        name = self.model_id if "model_id" in self.model_fields_set else None
+        key = self.api_key.get_secret_value() if self.api_key else os.environ.get(API_KEY, "")
+        return RemoteLM(self.base_url, name, self.debias, key, self.timeout, self.max_retries)
 
     # several conversations
 
@@ -152,6 +175,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         Where it makes none, of a part of a conversation that does not begin with the user say, those of each message
         with its role.
         """
+        if isinstance(self.lm, RemoteLM):  # which does not know the server's chat template
+            return super().get_num_tokens_from_messages(messages)
         try:
             schemas = [convert_to_openai_tool(tool) for tool in tools or []]
             return len(self.get_token_ids(self.lm.chat_text(template_messages(messages), schemas))) if messages else 0
@@ -319,13 +344,17 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
         call = self._call(stop, {name: value for name, value in given.items() if name not in own})
         form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
-        if own.get("response_format"):
-            if form.tools:
-                raise ValueError("response_format and tools cannot go together; leave one of them out")
+        if own.get("response_format") and form.tools:
+            raise ValueError("response_format and tools cannot go together; leave one of them out")
+        if own.get("response_format") and isinstance(self.lm, RemoteLM):
+            form = RemoteFormat(response_format=own["response_format"])
+        elif own.get("response_format"):
             messages = structured.asking_for_json(messages, own["response_format"])
-            form = AnswerFormat(beginning=structured.BEGINNING)
+            form = AnswerFormat(beginning=BEGINNING)
         shown = template_messages(messages)
-        text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
+        text = self.lm.chat_text(shown, tools=form.tools)
+        if form.beginning:
+            text += form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
         request = self._request(text, call, parent, artifact_texts(messages), system)
         return PreparedChat(request, {**call.settings, **form.settings}, form)
@@ -359,7 +388,10 @@ def _message_of(result: LLMResult) -> object:
 def _usage(generation: Generation) -> UsageMetadata:
     usage = generation.usage
     return UsageMetadata(
-        input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens, total_tokens=usage.total_tokens
+        input_tokens=usage.prompt_tokens,
+        output_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        input_token_details={"cache_read": usage.prompt_tokens_details.cached_tokens},
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
@@ -13,9 +12,8 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-BEGINNING = "{"
-ANY_JSON = "Answer with one JSON object and nothing else."
-FITTING_JSON = "Answer with one JSON object that fits this JSON schema, and nothing else:\n"
+from ragbias.adapters.json_answers import json_request
+from ragbias.errors import ArgumentError
 
 
 def response_format(schema: Any, method: str) -> dict[str, Any]:
@@ -31,14 +29,10 @@ def asking_for_json(messages: Sequence[BaseMessage], wanted: Any) -> list[BaseMe
     Raises:
         ValueError: ``wanted`` is no ``response_format`` that is known here.
     """
-    kind = wanted.get("type") if isinstance(wanted, dict) else None
-    if kind == "json_object":
-        request = ANY_JSON
-    elif kind == "json_schema" and isinstance(wanted.get("json_schema"), dict):
-        inner = wanted["json_schema"]
-        request = FITTING_JSON + json.dumps(inner.get("schema", inner), ensure_ascii=False)
-    else:
-        raise ValueError(f"response_format={wanted!r}; expected type 'json_object', or 'json_schema' with a schema")
+    try:
+        request = json_request(wanted)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from error
     if not messages:
         raise ValueError("response_format needs a conversation, and there is no message")
     last = messages[-1]

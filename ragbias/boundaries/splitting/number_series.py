@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,13 +23,13 @@ class Regions:
     Attributes:
         edge: index of the region that goes on beyond what belongs to a document: the first one before all, or the last
             one after all.
-        groups: the candidates of each region, by what those that count together have in common, the exact keys first.
+        groups: the candidates by region, by what those that count together have in common, the exact keys first.
     """
 
     text: str
     spans: Sequence[Span]
     edge: int | None = None
-    groups: list[dict[tuple[str, ...], list[list[Candidate]]]] = field(init=False)
+    groups: list[dict[tuple[str, ...], dict[int, list[Candidate]]]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.groups = [{}, {}]
@@ -43,7 +43,15 @@ class Regions:
 
     def _add(self, keys: Sequence[tuple[str, ...]], index: int, candidate: Candidate) -> None:
         for group, key in zip(self.groups, keys, strict=True):
-            group.setdefault(key, [[] for _ in self.spans])[index].append(candidate)
+            group.setdefault(key, {}).setdefault(index, []).append(candidate)
+
+    def filled(
+        self, group: Mapping[tuple[str, ...], Mapping[int, list[Candidate]]]
+    ) -> Iterator[tuple[tuple[str, ...], list[list[Candidate]]]]:
+        """The candidates of each region, where all regions but one have some: others number nothing."""
+        for key, found in group.items():
+            if len(found) >= len(self.spans) - 1:
+                yield key, [found.get(index, []) for index in range(len(self.spans))]
 
     def without_edge(self, series: Sequence[Candidate]) -> Series:
         return [candidate for index, candidate in enumerate(series) if index != self.edge]
@@ -51,7 +59,7 @@ class Regions:
     def certain(self, taken: AbstractSet[Span]) -> Iterator[Series]:
         """What surely numbers the documents: decided by the set of values, so in the same way in every order."""
         for exact, group in zip((True, False), self.groups, strict=True):
-            for by_region in group.values():
+            for _, by_region in self.filled(group):
                 for series in self._aligned(by_region):
                     if taken.isdisjoint(candidate.span for candidate in series) and self._is_certain(series, exact):
                         yield series
@@ -83,7 +91,7 @@ class Regions:
     def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
         """Whatever counts with the position, up or down."""
         for exact, group in zip((True, False), self.groups, strict=True):
-            for by_region in group.values():
+            for _, by_region in self.filled(group):
                 left = _without(taken, by_region)
                 if len(left) > 2:
                     yield from _progressions(left)
@@ -105,9 +113,9 @@ class Beginnings(Regions):
 def counts_between(before: Regions, after: Regions, taken: Collection[Span]) -> bool:
     """Whether what stands only between the documents, neither before the first nor after the last one, counts."""
     for exact, group, group_after in zip((True, False), before.groups, after.groups, strict=True):
-        for key, by_region in group.items():
+        for key, by_region in before.filled(group):
             inner = _without(taken, by_region[1:])
-            if len(inner) < 2 or not all(inner) or by_region[0] or (key in group_after and group_after[key][-1]):
+            if len(inner) < 2 or not all(inner) or by_region[0] or len(after.spans) - 1 in group_after.get(key, ()):
                 continue
             if len(inner) > 2 and any(True for _ in _progressions(inner)):
                 return True

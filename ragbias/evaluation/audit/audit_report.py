@@ -13,6 +13,10 @@ from ragbias.evaluation.audit.asking import AuditCase
 from ragbias.evaluation.audit.charts import flip_figure, preference_figure
 from ragbias.evaluation.audit.outcomes import Audit, Outcome
 from ragbias.evaluation.audit.position_preference import POSITIONS
+from ragbias.evaluation.audit.reuse_gate import ReuseGate
+from ragbias.evaluation.audit.reuse_report import HEADINGS as REUSE_HEADINGS
+from ragbias.evaluation.audit.reuse_report import advice as reuse_advice
+from ragbias.evaluation.audit.reuse_report import rows as reuse_rows
 from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
 from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
@@ -45,7 +49,7 @@ def as_dict(
             label: {
                 **outcome.as_dict(),
                 "verdict": verdict(outcome).value,
-                "cost": costs[label].as_dict(),
+                "cost": costs[label].as_dict() if label in costs else None,
                 "answers": audit.answers[label],
                 "answers_in_the_same_order": audit.repeats[label],
             }
@@ -57,7 +61,7 @@ def as_dict(
 def table(audit: Audit, costs: Mapping[str, GenerationCost]) -> list[Table]:
     """The tables for the terminal."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
-    flips = _table(title, HEADINGS, {label: flip_row(each, costs[label]) for label, each in audit.outcomes.items()})
+    flips = _table(title, HEADINGS, {label: flip_row(each, costs.get(label)) for label, each in audit.outcomes.items()})
     found = [flips]
     preferences = preference_rows(audit)
     title = "Positions: log-probability of the answer with its document moved; answers from each part, beyond chance"
@@ -72,16 +76,16 @@ def table(audit: Audit, costs: Mapping[str, GenerationCost]) -> list[Table]:
     return found
 
 
-def flip_row(outcome: Outcome, cost: GenerationCost) -> list[str]:
-    """One line of the first table."""
+def flip_row(outcome: Outcome, cost: GenerationCost | None) -> list[str]:
+    """One line of the first table; without a cost where it was not measured."""
     return [
         percent(outcome.flips),
         f"{outcome.floor.estimate:.0%}",
         percent(outcome.excess),
         verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
         f"{outcome.changed.estimate:.0%}",
-        f"x{cost.prefill_ratio[0]:.2f}",
-        f"x{cost.peak_ratio[0]:.2f}",
+        "-" if cost is None else f"x{cost.prefill_ratio[0]:.2f}",
+        "-" if cost is None else f"x{cost.peak_ratio[0]:.2f}",
     ]
 
 
@@ -130,8 +134,9 @@ def as_html(
     advice: Recommendation,
     settings: dict[str, Any],
     questions: Sequence[str],
+    gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
-    """One file without links to others; ``questions`` are their texts."""
+    """One file without links to others; ``questions`` are their texts, ``gates`` what reuse changes, if measured."""
     preferred = any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values())
     flipped = flipped_questions(audit, questions)
     loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
@@ -139,7 +144,7 @@ def as_html(
     return environment.get_template("audit.html.j2").render(
         advice=advice,
         headings=HEADINGS,
-        rows={label: flip_row(each, costs[label]) for label, each in audit.outcomes.items()},
+        rows={label: flip_row(each, costs.get(label)) for label, each in audit.outcomes.items()},
         flips=address(flip_figure(audit), "flips"),
         preferences=address(preference_figure(audit), "preferences") if preferred else None,
         rests_on={label: rests_on(each) for label, each in audit.outcomes.items()},
@@ -148,6 +153,7 @@ def as_html(
         examples=flipped[:EXAMPLES],
         flipped=len(flipped),
         threshold=f"{WORTH:.0%}",
+        reuse={"headings": REUSE_HEADINGS, "rows": reuse_rows(gates), "advice": reuse_advice(gates)} if gates else None,
         settings=settings,
     )
 

@@ -105,7 +105,7 @@ def logprob_by_position(
         totals = []
         for order in arrangements(document, case.document_count):
             request = case.request(order, method)
-            totals.append(sum(logprobs_of(lm.model, request, answer.token_ids, lm.backend)))
+            totals.append(sum(logprobs_of(lm.model, request, answer.token_ids, lm.backend, lm.cache)))
         moved[str(index)] = [total - sum(totals) / 3 for total in totals]
     if len(moved) < FEWEST:
         return None

@@ -48,8 +48,9 @@ def interleaved(
 def figures(taken: Taken, label: str, index: int, first: int) -> tuple[Spread, Spread]:
     """Of the rounds from ``first`` on: the spread of one measurement, and that of its ratio to the plain model's."""
     own, plain = ([each[index] for each in taken[name][first:]] for name in (label, None))
-    return _spread(own), _spread([mine / base for mine, base in zip(own, plain, strict=True)])
+    return spread(own), spread([mine / base for mine, base in zip(own, plain, strict=True)])
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
+    """Median, lowest and highest."""
     return statistics.median(values), min(values), max(values)

@@ -54,7 +54,12 @@ def document_lengths(documents: int, tokens: int | None, total: int | None) -> l
 
 
 def draw(
-    lengths: Sequence[int], count: int, vocabulary: int, device: torch.device, ragged: bool = False
+    lengths: Sequence[int],
+    count: int,
+    vocabulary: int,
+    device: torch.device,
+    ragged: bool = False,
+    prefix: int = PREFIX,
 ) -> PromptBatch:
     """Random prompts, the same in each call with these arguments.
 
@@ -62,6 +67,7 @@ def draw(
         lengths: tokens of the documents.
         count: of prompts; each has documents of its own.
         ragged: draw each document's length between half and one and a half times its entry in ``lengths``.
+        prefix: tokens before the documents.
     """
     generator = torch.Generator().manual_seed(SEED)
 
@@ -75,5 +81,5 @@ def draw(
     prompts = []
     for _ in range(count):
         own = [drawn(length) for length in lengths] if ragged else lengths
-        prompts.append(TokenisedPrompt(tokens(PREFIX), [tokens(length) for length in own], tokens(SUFFIX)))
+        prompts.append(TokenisedPrompt(tokens(prefix), [tokens(length) for length in own], tokens(SUFFIX)))
     return PromptBatch(prompts, *padded(prompts, 0, device))

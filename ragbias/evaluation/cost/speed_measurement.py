@@ -21,6 +21,7 @@ from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.forward_cost import ForwardCost, measure
 from ragbias.evaluation.cost.machine import machine, versions
+from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.parse import parse_methods
 
@@ -101,15 +102,15 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
         ArgumentError: there is no such config file.
     """
     methods = parse_methods(settings.methods, settings.model, model_shapes.in_every_layer)
-    config = _config(settings)
+    config = config_for(settings)
     for label, method in methods.items():
-        _check_method(label, method, config)
+        check_method(label, method, config)
     device = torch.device(settings.device)
     for count in settings.documents:
-        _check_length(settings, count, config)
+        check_length(count, settings.total_tokens or count * (settings.tokens or 1), settings.steps, config)
     batches = [_batch(settings, count, config, device) for count in settings.documents]
     task = progress.add_task("building the model", total=len(batches) * (settings.rounds + 2) * _runs(methods))
-    model = _built(settings, config, device)
+    model = built(settings, config, device)
     backend_of(model, settings.backend)  # raises where this model cannot have it
     results = []
     for count, batch in zip(settings.documents, batches, strict=True):
@@ -120,7 +121,7 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
         results.append(_result(count, batch, costs))
     return {
         "settings": asdict(settings),
-        "model": _described(settings, model),
+        "model": described(settings, model),
         "versions": {**versions(), "python": platform.python_version()},
         "machine": machine(),
         "results": results,
@@ -132,7 +133,7 @@ def _check_choice(name: str, value: str | None, choices: Iterable[str]) -> None:
         check_choice(name, value, tuple(choices))
 
 
-def _config(settings: SpeedSettings) -> PreTrainedConfig:
+def config_for(settings: SpeedSettings) -> PreTrainedConfig:
     if settings.model is not None:
         return model_shapes.config_of(settings.model)
     assert settings.shape is not None and settings.layers is not None  # settled with the settings
@@ -143,7 +144,7 @@ def _runs(methods: Mapping[str, Method]) -> int:
     return len({NoMethod.name, *methods})
 
 
-def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
+def check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
     if method.acts_on == "nothing":
         return
     if method.acts_on != "attention" or method.selective:
@@ -155,13 +156,12 @@ def _check_method(label: str, method: Method, config: PreTrainedConfig) -> None:
     method.validate(text.hidden_size, text.num_hidden_layers)
 
 
-def _check_length(settings: SpeedSettings, count: int, config: PreTrainedConfig) -> None:
-    window = window_of(config)
-    total = settings.total_tokens or count * (settings.tokens or 1)
-    needed = random_prompts.PREFIX + total + random_prompts.SUFFIX + settings.steps
+def check_length(count: int, total: int, steps: int, config: PreTrainedConfig, prefix: int = PREFIX) -> None:
+    """Raise ``PromptTooLongError`` where ``count`` documents of ``total`` tokens leave no room for ``steps`` more."""
+    window, needed = window_of(config), prefix + total + SUFFIX + steps
     if needed > window:
         raise PromptTooLongError(
-            f"{count} documents make a prompt that needs {needed} tokens with the {settings.steps} decoded ones, and "
+            f"{count} documents make a prompt that needs {needed} tokens with the {steps} decoded ones, and "
             f"the model's window has {window}; take fewer documents or tokens"
         )
 
@@ -173,13 +173,13 @@ def _batch(
     return random_prompts.draw(lengths, settings.batch, config.get_text_config().vocab_size, device, settings.ragged)
 
 
-def _built(settings: SpeedSettings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
+def built(settings: SpeedSettings, config: PreTrainedConfig, device: torch.device) -> PreTrainedModel:
     if settings.model and not model_shapes.is_config(settings.model):
         return model_shapes.loaded(settings.model, settings.dtype, device)
     return model_shapes.with_random_weights(config, settings.dtype, device)
 
 
-def _described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
+def described(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
     return {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
         "weights": "random" if not settings.model or model_shapes.is_config(settings.model) else "loaded",
@@ -196,7 +196,7 @@ def _result(count: int, batch: random_prompts.PromptBatch, costs: Mapping[str, F
     return {
         "documents": count,
         "lengths": [list(lengths_of(prompt).documents) for prompt in batch.prompts],
-        "prefix": random_prompts.PREFIX,
-        "suffix": random_prompts.SUFFIX,
+        "prefix": PREFIX,
+        "suffix": SUFFIX,
         "methods": {label: cost.as_dict() for label, cost in costs.items()},
     }

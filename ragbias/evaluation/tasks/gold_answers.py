@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.request import Request
 from ragbias.generation.scoring import continuation_ids, kl
+from ragbias.generation.settling import check_length
 from ragbias.generation.teacher_forcing import teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
@@ -55,8 +55,8 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     before = request.origin.parts.suffix or prompt
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
     lengths = [len(each.tokens.ids) for each in request.candidates()]
-    _check_room(lm, request, max(map(len, targets)))
-    found = teacher_forced(lm.model, request, targets, lm.backend)
+    check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
+    found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
     best = max(range(len(targets)), key=found.logprobs.__getitem__)
     return GoldScore(
         logprob=found.logprobs[best],
@@ -65,12 +65,3 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
         answer=Answer("", sum(lengths), 0, request.report),
         seconds=time.perf_counter() - begin,
     )
-
-
-def _check_room(lm: DebiasedLM, request: Request, answer: int) -> None:
-    length = Request.longest_prompt(request.method, request.tokens)
-    if length + answer > lm.window:
-        raise PromptTooLongError(
-            f"the prompt has {length} tokens and leaves no room for a gold answer of {answer} in the model's window of "
-            f"{lm.window}; ask with fewer or shorter documents"
-        )

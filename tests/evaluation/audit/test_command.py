@@ -54,14 +54,14 @@ chain = (
 """
 
 
-def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, monkeypatch, cli):
+def test_an_invariant_pipeline_has_no_problem_and_is_told_what_reuse_changes(tmp_path, monkeypatch, cli):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     lines = question_lines(5, documents=8)
     write(tmp_path / "q.jsonl", [{name: line[name] for name in ("question", "documents")} for line in lines])
     (tmp_path / "invariant_pipeline.py").write_text(PIPELINE)
     asked = ("--questions", "q.jsonl", "--pipeline", "invariant_pipeline:chain", "--methods", "pine", "--orders", 3)
-    code, said, _ = cli("audit", *asked, "--json", "a.json")
+    code, said, _ = cli("audit", *asked, "--cache", "--json", "a.json", "--html", "a.html")
     assert code == 0
     told = " ".join(said.split())
     assert "With pine, which your pipeline runs already, you do not have this problem" in told
@@ -71,6 +71,10 @@ def test_pipeline_whose_model_is_invariant_does_not_have_the_problem(tmp_path, m
     assert list(found["methods"]) == ["as is: pine"]
     assert found["methods"]["as is: pine"]["flips"][0] == 0
     assert found["methods"]["as is: pine"]["accuracy_by_order"] is None
+    assert list(found["reuse"]["methods"]) == ["ape"] and found["reuse"]["methods"]["ape"]["against"] == "pine"
+    assert "do not see each other" in told and "do not see each other" in found["reuse"]["text"]
+    for shown in (told, (tmp_path / "a.html").read_text()):
+        assert "May documents be computed once?" in shown
 
 
 GOOD = '{"question": "q", "documents": ["a", "b"]}'

@@ -14,7 +14,7 @@ from ragbias.evaluation.audit.position_preference import (
 from ragbias.evaluation.audit.verdict import Verdict, recommendation, verdict
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
-from ragbias.generation import scoring
+from ragbias.generation import reuse
 from ragbias.generation.recording import Recorded
 from ragbias.methods import Method, NoMethod, Pine, Segmented
 
@@ -71,7 +71,7 @@ def test_the_moved_document_is_scored_on_the_models_own_backend(lm, monkeypatch)
     lm = DebiasedLM(lm.model, lm.tokenizer, method="pine", backend="torch")
     asked = Recorded(lm, lm.prepare(Prompt("Read:\n", ["A tin owl.\n", "Brass whales.\n"], "Who?")), {})
     answer = lm.batch([asked.request], max_new_tokens=2)[0]
-    monkeypatch.setattr(scoring, "attach", attach)
+    monkeypatch.setattr(reuse, "attach", attach)
     logprob_by_position([AuditCase(Question("Who?"), asked)], [answer], [0], Pine())
     assert backends == ["torch"] * 3
 

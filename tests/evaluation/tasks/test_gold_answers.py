@@ -6,8 +6,9 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
+import torch
 
-from ragbias import DebiasedLM
+from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks import TinyQA
 from ragbias.evaluation.tasks.gold_answers import gold_score
@@ -65,5 +66,14 @@ def test_a_vote_and_parallel_experts_count_the_tokens_of_every_prompt(tiny: Debi
 
 def test_an_answer_beyond_the_window_is_refused(tiny: DebiasedLM) -> None:
     case = replace(CASES[0], answers=("long " * tiny.window,))
-    with pytest.raises(PromptTooLongError, match="no room for a gold answer"):
+    with pytest.raises(PromptTooLongError, match=r"no room for an answer of \d+"):
         gold_score(tiny, TASK, case, PLAIN)
+
+
+@pytest.mark.parametrize("method", ["pcw", "ape", "pced"])
+def test_kept_documents_are_used_and_change_no_bit(tiny: DebiasedLM, method: str) -> None:
+    cached = DebiasedLM(tiny.model, tiny.tokenizer, method, cache=DocumentCache())
+    expected, cold, warm = (gold_score(lm, TASK, CASES[0], get(method)) for lm in (tiny, cached, cached))
+    assert expected.logprob == cold.logprob == warm.logprob
+    assert torch.equal(expected.next_token, cold.next_token) and torch.equal(expected.next_token, warm.next_token)
+    assert cached.cache is not None and cached.cache.stats().memory_hits > 0

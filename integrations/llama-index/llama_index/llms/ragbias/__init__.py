@@ -5,9 +5,17 @@ Importing this package attaches the listener that sees which nodes LlamaIndex re
 
 from llama_index.llms.ragbias.base import RagBiasLLM
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
+from llama_index.llms.ragbias.warming import WarmDocuments, warm
 
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
 
 install_listener()
 
-__all__ = ["MissingDocumentsWarning", "RagBiasLLM", "install_listener", "uninstall_listener"]
+__all__ = [
+    "MissingDocumentsWarning",
+    "RagBiasLLM",
+    "WarmDocuments",
+    "install_listener",
+    "uninstall_listener",
+    "warm",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,6 +36,7 @@ from ragbias import methods
 from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.remote import BESIDE_MODEL, RemoteLM
 from ragbias.adapters.settled_fields import settle
 from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
@@ -94,6 +96,21 @@ class RagBiasLLM(FunctionCallingLLM):
     backend: str = Field(
         default="auto", description="What computes the method's attention: auto, torch, triton or flash."
     )
+    document_cache: Any = Field(
+        default=None,
+        exclude=True,
+        repr=False,
+        description="A DocumentCache for what the model makes of documents.",
+    )
+
+    base_url: str | None = Field(
+        default=None, description="Address of a server of `ragbias serve`, which has the model; None: it is here."
+    )
+    api_key: str | None = Field(
+        default=None, exclude=True, repr=False, description="Of the server; None: what RAGBIAS_API_KEY holds."
+    )
+    timeout: float | None = Field(default=600.0, description="Seconds without an answer of the server.")
+    max_retries: int = Field(default=2, ge=0, description="How often a request to the server is sent again.")
 
     context_window: int | None = Field(
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
@@ -145,8 +162,11 @@ class RagBiasLLM(FunctionCallingLLM):
             check_segmenter(self.segmenter)
         arguments.merge(self._defaults(), {})
         loading.check_outputs_to_remove(self.tokenizer_outputs_to_remove)
-        loads = self.lm is None and self.model is None
-        if self.lm is None:
+        loads = self.lm is None and self.model is None and self.base_url is None
+        if self.base_url is not None:
+            self.lm = self._remote(self.base_url)
+            settle(self, self.lm, ArgumentError)
+        elif self.lm is None:
             self.lm = loading.load(
                 self.model_name,
                 self.tokenizer_name,
@@ -154,7 +174,12 @@ class RagBiasLLM(FunctionCallingLLM):
                 self.tokenizer,
                 {"device_map": self.device_map, **self.model_kwargs},
                 self.tokenizer_kwargs,
-                {"method": self.debias, "strip_numbering": self.strip_numbering, "backend": self.backend},
+                {
+                    "method": self.debias,
+                    "strip_numbering": self.strip_numbering,
+                    "backend": self.backend,
+                    "cache": self.document_cache,
+                },
             )
         elif isinstance(self.lm, DebiasedLM):
             settle(self, self.lm, ArgumentError)
@@ -167,6 +192,14 @@ class RagBiasLLM(FunctionCallingLLM):
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
         self._template_knows_tools = knows_tools(self.lm)
+
+    def _remote(self, base_url: str) -> RemoteLM:
+        """The model behind a server."""
+        if given := [name for name in BESIDE_MODEL if getattr(self, name) is not None]:
+            raise ArgumentError(f"base_url and {given[0]}: the server has its own; give one of them")
+        name = self.model_name if "model_name" in self.model_fields_set else None
+        key = self.api_key if self.api_key is not None else os.environ.get("RAGBIAS_API_KEY", "")
+        return RemoteLM(base_url, name, self.debias, key, self.timeout, self.max_retries)
 
     @classmethod
     def class_name(cls) -> str:
@@ -317,7 +350,8 @@ class RagBiasLLM(FunctionCallingLLM):
                 "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
             )
         if self._uses_chat_template:
-            return str(self.lm.chat_text(chat_messages.to_dicts(messages), tools or None))
+            text: str = self.lm.chat_text(chat_messages.to_dicts(messages), tools or None)
+            return text
         return self.messages_to_prompt(messages)
 
     def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
@@ -342,7 +376,10 @@ class RagBiasLLM(FunctionCallingLLM):
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
-        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
+        text = self._chat_prompt(messages, tools)
+        if form.beginning:  # of a model behind a server it is empty, and the text has to stay the conversation it is
+            text += form.beginning
+        prepared = self._prepare(text, call, system)
         return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:

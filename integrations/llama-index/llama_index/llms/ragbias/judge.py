@@ -24,6 +24,9 @@ from llama_index.llms.ragbias.base import RagBiasLLM
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from ragbias import methods
+from ragbias.cache import DocumentCacheWarning
+from ragbias.call_site import warn
 from ragbias.errors import RagBiasError
 
 USER_TEMPLATE = (
@@ -62,6 +65,8 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         explain: False allows the judge nothing but a verdict (`[[A]]`, `[[B]]` or `[[C]]`), which is quick, and within
             the reach of a small model.
 
+    An LLM that reuses documents (a `document_cache`, and a method such as ape) is warned of, as it compares nothing.
+
     Raises:
         RagBiasError: the LLM is no `RagBiasLLM`, or the template has text between the answers.
     """
@@ -82,6 +87,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         self._answer_template = answer_template
         self._settings = {} if explain else {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
         _check_template(self._eval_template)
+        _warn_of_reuse(llm)
 
     async def aevaluate(
         self,
@@ -148,6 +154,16 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
                 "may depend on their order; let the templates print them as they are"
             )
         return text
+
+
+def _warn_of_reuse(llm: RagBiasLLM) -> None:
+    method = methods.get(llm.debias, llm.lm.name)
+    if llm.document_cache is not None and method.reusable_documents:
+        warn(
+            f"{method.name} computes the two answers apart from each other, where a judge has to compare them; take a "
+            "method whose documents see each other, such as pine, without a document cache",
+            DocumentCacheWarning,
+        )
 
 
 def _digest(answer: str) -> bytes:

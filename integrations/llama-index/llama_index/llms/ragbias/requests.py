@@ -12,9 +12,9 @@ from llama_index.llms.ragbias.responses import AnswerSoFar, ResponseBuilder
 
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.last_report import LastReports, Owner
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.generation.report import Generation
-from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.lm import DebiasedLM
 
@@ -36,8 +36,8 @@ class PreparedCall:
     """
 
     owner: Owner
-    lm: DebiasedLM
-    request: Request
+    lm: DebiasedLM | RemoteLM
+    request: Any  # of the lm: a Request, or a RemoteRequest
     arguments: dict[str, Any]
     form: AnswerFormat = field(default_factory=AnswerFormat)
     parallel: bool = True

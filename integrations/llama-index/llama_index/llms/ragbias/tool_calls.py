@@ -10,6 +10,7 @@ from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
+from ragbias.adapters.remote import RemoteFormat, RemoteLM
 from ragbias.adapters.tool_formats import call_id
 from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
@@ -31,12 +32,14 @@ def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> t
     return shown, chosen.required
 
 
-def answer_format(lm: DebiasedLM, tools: Sequence[Tool], required: bool) -> AnswerFormat:
+def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool], required: bool) -> AnswerFormat:
     """How to read an answer to a prompt with these tools.
 
     A call that is required is begun, if the template shows a format that is known.
     """
     check_tools(tools)
+    if isinstance(lm, RemoteLM):
+        return RemoteFormat(tools, choice="required" if tools and required else None)
     return AnswerFormat(tools, (begun_call(lm, tools) or "") if tools and required else "")
 
 

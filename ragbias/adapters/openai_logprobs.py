@@ -35,5 +35,10 @@ def openai_logprobs(
         else:
             begin = index + 1
         shown += len(text)
-        content.append({"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []})
+        content.append(openai_token(text, logprob))
     return {"content": content}
+
+
+def openai_token(text: str, logprob: float) -> dict[str, Any]:
+    """One token as OpenAI has it, without alternatives."""
+    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

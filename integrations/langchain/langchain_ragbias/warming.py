@@ -1,0 +1,84 @@
+"""Documents computed at indexing time, for a model with a ``document_cache``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore
+
+from langchain_ragbias.chat_models import ChatRagBias
+from langchain_ragbias.llms import RagBiasPipeline
+from langchain_ragbias.messages import template_messages
+from ragbias.adapters.warming import warm_with_bar
+from ragbias.errors import ArgumentError, WrongTypeError
+
+CONTEXT = "context"  # the variable that LangChain's chains put documents into
+
+
+def warm(
+    llm: ChatRagBias | RagBiasPipeline,
+    documents: VectorStore | Iterable[Document | str],
+    prompt: BasePromptTemplate[Any] | Runnable[Any, Any] | Callable[[list[Document]], Any],
+    progress: bool = True,
+) -> int:
+    """Compute documents for the model's ``document_cache``; those that it has are left.
+
+    Args:
+        documents: as a retriever gives them; or a vector store that can list them (FAISS, InMemoryVectorStore).
+        prompt: the chain's template, whose variable ``context`` takes the documents a blank line apart; or a function
+            or runnable of a list of documents that gives the model's input, with whatever question after them.
+        progress: show a bar.
+
+    Returns:
+        how many had to be computed.
+
+    Raises:
+        ArgumentError: the model has no cache, the store cannot list its documents, or the template has no ``context``.
+        DocumentNotFoundError: the prompt does not hold a document's text.
+    """
+    if not isinstance(llm, (ChatRagBias, RagBiasPipeline)):
+        raise WrongTypeError(f"llm={type(llm).__name__}; expected ChatRagBias or RagBiasPipeline")
+    listed = [each if isinstance(each, Document) else Document(each) for each in _listed(documents)]
+    make = _input_of(prompt)
+    return warm_with_bar(
+        llm.lm, listed, lambda document: document.page_content, lambda some: _flat(llm, make(list(some))), progress
+    )
+
+
+def _listed(documents: VectorStore | Iterable[Document | str]) -> Sequence[Document | str]:
+    if not isinstance(documents, VectorStore):
+        return list(documents)
+    of_faiss = getattr(getattr(documents, "docstore", None), "_dict", None)
+    if of_faiss is not None:
+        return list(of_faiss.values())
+    of_memory = getattr(documents, "store", None)
+    if isinstance(of_memory, dict):
+        return [each["text"] for each in of_memory.values()]
+    raise ArgumentError(f"{type(documents).__name__} cannot list its documents; give them as a list")
+
+
+def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:
+    """The model's input, as a function of the documents."""
+    if isinstance(prompt, BasePromptTemplate):
+        if CONTEXT not in prompt.input_variables:
+            names = ", ".join(prompt.input_variables)
+            raise ArgumentError(f"the template has the variables {names}; expected {CONTEXT}, or give a function")
+        others = {name: "?" for name in prompt.input_variables if name != CONTEXT}
+        return lambda some: prompt.invoke({CONTEXT: "\n\n".join(each.page_content for each in some), **others})
+    if isinstance(prompt, Runnable):
+        return prompt.invoke
+    if callable(prompt):
+        return prompt  # type: ignore[no-any-return]
+    raise WrongTypeError(f"prompt={type(prompt).__name__}; expected a template, a runnable, or a function of documents")
+
+
+def _flat(llm: ChatRagBias | RagBiasPipeline, given: Any) -> str:
+    value = llm._convert_input(given)
+    if isinstance(llm, BaseChatModel):
+        return str(llm.lm.chat_text(template_messages(value.to_messages())))
+    return value.to_string()

@@ -1,0 +1,91 @@
+"""Requests for models whose tokenizer is elsewhere: their documents are found, and arranged, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ragbias.boundaries import Boundaries
+from ragbias.errors import MethodError
+from ragbias.generation.report import Report
+from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain, stock_text
+from ragbias.methods import Method, NoMethod, ReorderingMethod
+from ragbias.prompt import TokenisedPrompt
+
+
+class _NoModel:
+    """Refuses a method that asks what a model attends to."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def __call__(self, order: Sequence[int]) -> list[float]:
+        raise self._refusal()
+
+    def contrast(self) -> list[list[float]]:
+        raise self._refusal()
+
+    def _refusal(self) -> MethodError:
+        return MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
+
+
+NEEDS_A_MODEL = (
+    "works inside the model, and this one is elsewhere; methods that only arrange text work there, as canonical-order "
+    "and long-context-reorder, or `none`"
+)
+
+
+def check_arranges_text(method: Method) -> None:
+    """Raise ``MethodError`` unless a method needs nothing but the texts of the documents."""
+    if isinstance(method, ReorderingMethod):
+        method.rank([[1], [2], [3]], _NoModel(method))
+    elif not isinstance(method, NoMethod):
+        raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
+
+
+def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbering: bool = False) -> Request:
+    """A request whose tokens are the bytes of its text, with what is to be reported of its documents.
+
+    ``origin.text`` is the prompt, its documents in the order in which they came.
+    """
+    parts, found, reason = in_parts(prompt, None, boundaries, strip_numbering)
+    prefix, *documents, suffix = (
+        list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
+    )
+    tokens = TokenisedPrompt(prefix, documents, suffix)
+    text, spans = stock_text(prompt, parts, found, strip_numbering)
+    return of_origin(Origin(parts, tokens, text, spans, wanted, found, reason))
+
+
+def of_origin(origin: Origin) -> Request:
+    """The request for the method that an origin asks for."""
+    wanted, found = origin.wanted, origin.boundaries
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
+    why_plain = plain_because if wanted.needs_documents else ""
+    told = found.reason if wanted.needs_documents or found.n_expected else ""
+    report = Report(
+        method_requested=wanted.name,
+        method_ran="none" if why_plain else wanted.name,
+        source=found.source,
+        spans=(),
+        n_expected=found.n_expected,
+        n_found=found.n_found,
+        reason="; ".join(filter(None, (why_plain, told))),
+        numbering=found.numbering,
+        n_left_plain=found.n_left_plain,
+    )
+    return Request(origin.tokens, wanted, report, origin)
+
+
+def arranged(request: Request) -> Request:
+    """The request with its documents in the order of its method, which only arranges text.
+
+    Raises:
+        MethodError: the method asks a model.
+    """
+    method = request.method
+    if not isinstance(method, ReorderingMethod) or request.report.method_ran != method.name:
+        return request
+    order = method.rank(request.tokens.documents, _NoModel(method)).order
+    origin = request.origin.reordered(order)
+    return replace(request, tokens=origin.tokens, origin=origin, report=replace(request.report, order=order))

@@ -1,0 +1,174 @@
+"""Whether documents may be computed once: what that changes in the answers to the user's own questions, and saves.
+
+With a method whose documents are reusable an answer has the same bits, whether they were kept or are computed anew.
+What costs accuracy is that they do not see each other. So the method is compared with what runs without reuse: the
+pipeline's own method, or the plain model where that one has reusable documents, too, or is a vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import Tensor
+
+from ragbias.errors import RunError
+from ragbias.evaluation.audit.asking import AuditCase
+from ragbias.evaluation.audit.outcomes import rate
+from ragbias.evaluation.audit.verdict import WORTH
+from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
+from ragbias.generation.request import Request
+from ragbias.generation.scoring import continuation_ids, kl
+from ragbias.generation.settling import check_length
+from ragbias.generation.teacher_forcing import teacher_forced
+from ragbias.methods import Method, NoMethod
+
+LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probability
+
+
+@dataclass(frozen=True)
+class ReuseGate:
+    """A method with reusable documents against what runs without reuse, by the token after the prompt.
+
+    Attributes:
+        against: name of what runs without reuse.
+        questions: number of questions on which the method ran; the others do not count.
+        agreement: share of them where the most probable token is the same; ``divergence`` the mean KL in nats.
+        reversed_agreement, reversed_divergence: the same of what runs without reuse, when its documents are reversed.
+        margin: ``agreement - reversed_agreement``, paired by question.
+        known: how many nats more the logarithm of a known answer's probability is; None: too few are known.
+        kept: share of the prompts' tokens that need not be computed where the documents were kept.
+        again: share of these that come up again among the questions.
+        pairs: whether all prompts have two documents, as those of a judge have.
+    """
+
+    against: str
+    questions: int
+    agreement: Interval
+    divergence: Interval
+    reversed_agreement: Interval
+    reversed_divergence: Interval
+    margin: Interval
+    known: Interval | None
+    kept: float
+    again: float
+    pairs: bool
+
+    @property
+    def verdict(self) -> str:
+        """``"for"``, ``"against"`` or ``"too few examples"``.
+
+        By the known answers, if there are enough: for, unless they may lose ``LESS_PROBABLE`` nats; against, if they
+        are clearly less probable. Else by the margin: for, unless the method may agree less often than reversing the
+        documents does by ``WORTH``; against, if it clearly agrees less often.
+        """
+        found, bearable = (self.margin, WORTH) if self.known is None else (self.known, LESS_PROBABLE)
+        if found.low > -bearable:
+            return "for"
+        return "against" if found.high < 0 else "too few examples"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data; intervals are ``[estimate, low, high]``."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain = {name: each.as_list() if isinstance(each, Interval) else each for name, each in values.items()}
+        return {**plain, "verdict": self.verdict}
+
+
+def measure(
+    cases: Sequence[AuditCase], method: Method, progress: Callable[[int], None] = lambda done: None
+) -> ReuseGate:
+    """Ask each question for its next token: without reuse, so with its documents reversed, and with the method.
+
+    Raises:
+        RunError: the method ran on fewer questions than an interval needs.
+        PromptTooLongError: a known answer does not fit into the window after its prompt.
+    """
+    found: list[_Compared] = []
+    prompts: list[Request] = []
+    for case in cases:
+        request = case.request(None, method)
+        if request.report.method_ran == method.name:
+            found.append(_compared(case, request))
+            prompts += request.candidates()
+        progress(1)
+    if len(found) < FEWEST:
+        raise RunError(f"{method.name} ran on {len(found)} questions; to tell what reuse costs takes {FEWEST}")
+    kept, again = _kept(prompts)
+    known = {str(index): each.known for index, each in enumerate(found) if each.known is not None}
+    return ReuseGate(
+        against=_without(cases[0]).name,
+        questions=len(found),
+        agreement=rate([each.agrees for each in found]),
+        divergence=_mean([each.divergence for each in found]),
+        reversed_agreement=rate([each.reversed_agrees for each in found]),
+        reversed_divergence=_mean([each.reversed_divergence for each in found]),
+        margin=rate([each.agrees - each.reversed_agrees for each in found], least=-1),
+        known=share(known) if len(known) >= FEWEST else None,
+        kept=kept,
+        again=again,
+        pairs={len(each.tokens.documents) for each in (case.asked.request.origin for case in cases)} == {2},
+    )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """One question, as of ``ReuseGate``."""
+
+    agrees: float
+    divergence: float
+    reversed_agrees: float
+    reversed_divergence: float
+    known: float | None
+
+
+def _compared(case: AuditCase, request: Request) -> _Compared:
+    without = _without(case)
+    base, base_known = _asked(case, case.request(None, without))
+    turned, _ = _asked(case, case.request(range(case.document_count)[::-1], without))
+    own, own_known = _asked(case, request)
+    return _Compared(
+        agrees=_agree(own, base),
+        divergence=kl(base, own),
+        reversed_agrees=_agree(turned, base),
+        reversed_divergence=kl(base, turned),
+        known=None if own_known is None or base_known is None else own_known - base_known,
+    )
+
+
+def _without(case: AuditCase) -> Method:
+    """What runs without reuse."""
+    own = case.asked.request.origin.wanted
+    return NoMethod() if own.reusable_documents or own.asks_several else own
+
+
+def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
+    """Log-probabilities ``[V]`` of the next token, and that of the known answer that is the most probable."""
+    lm = case.asked.lm
+    before = request.origin.parts.suffix
+    targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
+    longest = max(map(len, targets), default=1)
+    check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
+    found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    return found.next_token, max(found.logprobs, default=None)
+
+
+def _agree(one: Tensor, other: Tensor) -> float:
+    return float(int(one.argmax()) == int(other.argmax()))
+
+
+def _mean(values: Sequence[float]) -> Interval:
+    return share({str(index): value for index, value in enumerate(values)})
+
+
+def _kept(prompts: Sequence[Request]) -> tuple[float, float]:
+    """Shares: of the tokens, those that can be kept; and of these, those that came up before."""
+    seen: set[tuple[tuple[int, ...], tuple[int, ...]]] = set()
+    kept = again = 0
+    for tokens in (each.tokens for each in prompts):
+        prefix = tuple(tokens.prefix)
+        for part in (((), prefix), *((prefix, tuple(document)) for document in tokens.documents)):
+            kept += len(part[1])
+            again += len(part[1]) if part in seen else 0
+            seen.add(part)
+    return kept / sum(len(each.tokens.ids) for each in prompts), again / kept

@@ -1,0 +1,1 @@
+"""Load on servers: requests per second, and how long clients wait."""

@@ -1,0 +1,81 @@
+"""Requests to servers that break off, split their lines, or are asked by forked processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+
+from ragbias.adapters.remote.connection import AT_ONCE, Connection
+from ragbias.adapters.remote.remote_lm import RemoteLM
+from ragbias.boundaries import locate
+from ragbias.errors import ServerError
+from support.live_server import listening_app
+
+CARD = {"id": "m", "max_model_len": 100, "ragbias": {"tools": False, "chat": False}}
+EVENT = 'data: {"choices": [{"text": "one\u2028two\u0085three", "finish_reason": null}]}\n\n'
+
+
+class Stub:
+    """A server that counts what is open, and answers a stream with one event and no end."""
+
+    def __init__(self) -> None:
+        self.app, self.open, self.most = FastAPI(), 0, 0
+        self.app.get("/v1/models")(lambda: {"data": [CARD]})
+        self.app.post("/v1/completions")(self.stream)
+        self.app.post("/counted")(self.counted)
+
+    async def stream(self) -> StreamingResponse:
+        async def events():
+            yield EVENT.encode()
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async def counted(self, request: Request) -> dict[str, int]:
+        number = (await request.json())["number"]
+        self.open, self.most = self.open + 1, max(self.most, self.open + 1)
+        try:
+            await asyncio.sleep(0.02 if number >= 0 else 0)
+            return {"number": 1 // (number >= 0) and number}
+        finally:
+            self.open -= 1
+
+
+@pytest.fixture(scope="module")
+def stub() -> Iterator[tuple[Stub, str]]:
+    server = Stub()
+    with listening_app(server.app) as address:
+        yield server, address
+
+
+def test_a_line_ends_at_a_line_feed_alone_and_an_answer_that_breaks_off_is_none(stub):
+    lm = RemoteLM(stub[1])
+    stream = lm.stream(lm.prepare("p", boundaries=locate("p"), method="none"))
+    assert next(stream) == "one\u2028two\u0085three"
+    with pytest.raises(ServerError, match="broke off before its end"):
+        list(stream)
+
+
+def test_many_requests_of_one_call_do_not_all_wait_at_the_server_at_once(stub):
+    count = 2 * AT_ONCE + 3
+    bodies = [{"number": number} for number in range(count)]
+    told = Connection(stub[1], "", 20, 0).post_all(["/counted"] * count, bodies, threading.Event())
+    assert [each["number"] for each in told] == list(range(count)) and 1 < stub[0].most <= AT_ONCE
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(stub):
+    connection = Connection(stub[1], "", 20, 0)
+    assert connection.get("/v1/models")["data"] == [CARD]
+    child = os.fork()
+    if child == 0:
+        threading.Timer(10, os._exit, [2]).start()  # not to wait for ever
+        os._exit(0 if connection.get("/v1/models")["data"] == [CARD] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert connection.get("/v1/models")["data"] == [CARD]

@@ -1,0 +1,83 @@
+"""What reuse of documents changes in a pipeline's answers, and what the gate makes of it."""
+
+from dataclasses import replace
+
+import pytest
+from audit_questions import question_lines
+
+from ragbias import DebiasedLM, DocumentCache
+from ragbias.errors import RunError
+from ragbias.evaluation.audit.asking import from_questions
+from ragbias.evaluation.audit.reuse_gate import ReuseGate, measure
+from ragbias.evaluation.audit.reuse_report import PAIRS, WARNING, advice
+from ragbias.evaluation.data.questions import Question
+from ragbias.evaluation.measures.bootstrap import Interval
+from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
+
+LINES = question_lines(5, documents=4)
+QUESTIONS = [Question(line["question"], line["documents"], [line["answer"]]) for line in LINES]
+SURE, NONE = Interval(1, 1, 1), Interval(0, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+@pytest.fixture(scope="module")
+def cases(tiny):
+    return from_questions(tiny, QUESTIONS)
+
+
+def gate(margin=NONE, known=None, pairs=False):
+    return ReuseGate("none", 40, SURE, NONE, SURE, NONE, margin, known, 0.9, 0.0, pairs)
+
+
+def test_the_plain_model_agrees_with_itself(cases):
+    found = measure(cases, NoMethod())
+    assert (found.agreement.estimate, found.divergence, found.known) == (1, NONE, NONE)
+    assert found.reversed_divergence.low > 0 and found.verdict == "for"
+
+
+def test_a_cache_changes_no_figure(cases, tiny):
+    lm = DebiasedLM(tiny.model, tiny.tokenizer, "ape", cache=DocumentCache())
+    cached = from_questions(lm, QUESTIONS)
+    done = []
+    found = measure(cached, AdaptiveParallelEncoding(), done.append)
+    assert found == measure(cases, AdaptiveParallelEncoding()) and len(done) == len(QUESTIONS)
+    assert found.divergence.estimate > 0 and not found.pairs
+
+
+def test_what_can_be_kept_is_counted_by_tokens(tiny):
+    twice = from_questions(tiny, [*QUESTIONS, replace(QUESTIONS[0], question="Why?")])
+    found = measure(twice, ParallelContextWindows())
+    prompts = [each.asked.request.origin.tokens for each in twice]
+    kept = [len(each.ids) - len(each.suffix) for each in prompts]
+    assert found.kept == sum(kept) / sum(len(each.ids) for each in prompts)
+    prefixes = (len(prompts) - 2) * len(prompts[0].prefix)
+    assert found.again == (prefixes + kept[-1]) / sum(kept)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "words"),
+    [
+        (gate(Interval(0, -0.09, 0.1)), "for", "Reuse pays with ape"),
+        (gate(Interval(-0.3, -0.4, -0.1)), "against", "Do not reuse documents with ape"),
+        (gate(Interval(-0.1, -0.3, 0.1)), "too few examples", "Give more questions"),
+        (gate(Interval(-1, -1, -1), Interval(0.5, 0.1, 0.9)), "for", "changes by +0.50 [+0.10, +0.90] nats"),
+        (gate(known=Interval(-0.5, -0.9, -0.1)), "against", "against none"),
+    ],
+)
+def test_the_known_answers_decide_else_what_reversing_the_documents_does(found, verdict, words):
+    assert found.verdict == verdict
+    assert words in advice({"ape": found})
+
+
+def test_judges_are_warned():
+    assert WARNING in advice({"ape": gate()}) and PAIRS not in advice({"ape": gate()})
+    assert PAIRS in advice({"ape": gate(pairs=True)})
+
+
+def test_too_few_questions_are_named(cases):
+    with pytest.raises(RunError, match="pcw ran on 4 questions; .* takes 5"):
+        measure(cases[:4], ParallelContextWindows())

@@ -1,0 +1,75 @@
+"""Auditing a model behind a server: the figures are those of the same model audited here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from ragbias import DebiasedLM
+from ragbias.errors import MethodError, ServerError
+from ragbias.evaluation.audit.asking import from_questions
+from ragbias.evaluation.audit.outcomes import audit
+from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
+from ragbias.evaluation.data.questions import Question
+from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
+from ragbias.models.tiny.world import held_out_corpus
+from support.live_server import serving
+
+
+@pytest.fixture(scope="module")
+def lm() -> DebiasedLM:
+    return DebiasedLM.from_pretrained("tiny", method="none")
+
+
+@pytest.fixture(scope="module")
+def address(lm: DebiasedLM) -> Iterator[str]:
+    with serving({"tiny": lm}) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def questions() -> list[Question]:
+    texts = [each.text for each in held_out_corpus(15, seed=3)]
+    groups = [texts[begin : begin + 3] for begin in range(0, 15, 3)]
+    return [Question(f"What is said of {own[0].split()[1]}?", tuple(own), ()) for own in groups]
+
+
+def test_the_figures_are_those_of_the_model_audited_here(lm, address, questions):
+    methods = {"none": NoMethod(), "canonical-order": CanonicalOrder()}
+    there = audit(from_upstream(UpstreamLM(address, None), questions), methods, orders=2)
+    here = audit(from_questions(lm, questions), methods, orders=2)
+    assert there.answers["none"] == here.answers["none"]
+    assert there.outcomes["none"].flips == here.outcomes["none"].flips
+    assert there.outcomes["canonical-order"].flips.estimate == 0
+    assert there.outcomes["none"].logprob_by_position is None
+    assert there.outcomes["canonical-order"].ran == 1
+
+
+@pytest.mark.slow
+def test_the_command_audits_a_server(cli, address, questions, tmp_path):
+    file, out = tmp_path / "q.jsonl", tmp_path / "out.json"
+    file.write_text("\n".join(json.dumps({"question": q.question, "documents": q.documents}) for q in questions))
+    arguments = ["--questions", file, "--upstream", f"{address}/v1", "--orders", 2]
+    code, _, errors = cli("audit", *arguments, "--json", out, "--html", tmp_path / "a.html")
+    assert code == 0, errors
+    told = json.loads(out.read_text())
+    assert told["settings"]["model"] == "tiny" and told["settings"]["upstream"] == f"{address}/v1"
+    assert set(told["methods"]) == {"none", "canonical-order", "long-context-reorder"}
+    assert told["methods"]["none"]["cost"] is None
+    code, _, errors = cli("audit", *arguments, "--methods", "pine")
+    assert code == 2 and "this one is elsewhere" in " ".join(errors.split())
+    code, _, errors = cli("audit", *arguments, "--pipeline", "a:b")
+    assert code == 2 and "give one of them" in " ".join(errors.split())
+
+
+def test_a_server_that_is_not_there_or_has_no_such_model_is_told(address, questions, monkeypatch):
+    monkeypatch.setattr("ragbias.evaluation.audit.upstream.TRIES", 0)
+    with pytest.raises(ServerError, match="does not answer"):
+        UpstreamLM("http://127.0.0.1:9", None)
+    lm = UpstreamLM(address, "other")
+    with pytest.raises(ServerError, match="there is no model 'other'"):
+        lm.batch([lm.request(questions[0])], 8, 4)
+    with pytest.raises(MethodError):
+        lm.again(lm.request(questions[0]), None, AttentionSorting())

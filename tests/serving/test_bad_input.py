@@ -1,0 +1,175 @@
+"""Bad requests: OpenAI's shape, the right status, the field's name; and the server stays up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from serving.conftest import DOCUMENTS, QUESTION
+
+CHAT = "/v1/chat/completions"
+TALK = [{"role": "user", "content": QUESTION}]
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    given = {"model": "tiny", "messages": TALK, "max_tokens": 2, **changes}
+    return {name: value for name, value in given.items() if value is not ...}
+
+
+def deep(levels: int) -> Any:
+    value: Any = "x"
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+def tool(**function: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": function}]
+
+
+FIELDS: dict[str, tuple[dict[str, Any], int, str | None]] = {
+    "no model": (body(model=...), 400, "model"),
+    "unknown model": (body(model="gpt-5"), 404, "model"),
+    "no messages": (body(messages=...), 400, "messages"),
+    "empty messages": (body(messages=[]), 400, "messages"),
+    "messages of the wrong type": (body(messages="hello"), 400, "messages"),
+    "wrong role": (body(messages=[{"role": "wizard", "content": "x"}]), 400, "messages[0].role"),
+    "a number as content": (body(messages=[{"role": "user", "content": 5}]), 400, "messages[0].content"),
+    "an image": (body(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content"),
+    "unknown field": (body(best_effort=True), 400, "best_effort"),
+    "unknown field in a message": (body(messages=[{**TALK[0], "colour": 1}]), 400, "messages[0].colour"),
+    "negative tokens": (body(max_tokens=-5), 400, "max_tokens"),
+    "tokens as text": (body(max_tokens="5"), 400, "max_tokens"),
+    "negative temperature": (body(temperature=-1), 400, "temperature"),
+    "top_p beyond one": (body(top_p=1.5), 400, "top_p"),
+    "seed of 100 digits": (body(seed=10**100), 400, "seed"),
+    "two answers": (body(n=2), 400, "n"),
+    "penalties": (body(presence_penalty=0.5), 400, "presence_penalty"),
+    "alternatives": (body(logprobs=True, top_logprobs=3), 400, "top_logprobs"),
+    "empty stop": (body(stop=[""]), 400, "stop"),
+    "stop of numbers": (body(stop=[1]), 400, "stop"),
+    "unknown method": (body(ragbias={"method": "pin"}), 400, "ragbias.method"),
+    "a method's wrong parameter": (body(ragbias={"method": "ape(scale=-3)"}), 400, "ragbias.method"),
+    "a method that reads a file": (
+        body(ragbias={"method": "channel-scaling(profile=/etc/passwd)"}),
+        400,
+        "ragbias.method",
+    ),
+    "unknown option": (body(ragbias={"metod": "pine"}), 400, "ragbias.metod"),
+    "on_missing": (body(ragbias={"on_missing": "shout"}), 400, "ragbias.on_missing"),
+    "too many documents": (body(documents=["x"] * 51), 400, "documents"),
+    "an empty document": (body(documents=["a", " "]), 400, "documents[1].text"),
+    "a document without text": (body(documents=["a", {"title": "t"}]), 400, "documents[1].text"),
+    "data without text": (body(documents=[{"id": "1", "data": {"colour": "red"}}]), 400, "documents[0]"),
+    "a number as document": (body(documents=[5]), 400, "documents[0]"),
+    "documents twice": (body(documents=["a"], chat_template_kwargs={"documents": ["a"]}), 400, "documents"),
+    "no message for documents": (
+        body(messages=[{"role": "system", "content": "Hi."}], documents=DOCUMENTS),
+        400,
+        "documents",
+    ),
+    "documents required": (body(ragbias={"on_missing": "raise"}), 400, "documents"),
+    "tools that are none": (body(tools=[{"type": "web_search"}]), 400, "tools"),
+    "tools that cannot be shown": (body(tools=tool(name="f", parameters={})), 400, "tools"),
+    "deeply nested tools": (body(tools=tool(name="f", parameters=deep(150))), 400, "tools"),
+    "a choice without tools": (body(tool_choice="required"), 400, "tool_choice"),
+    "an unknown response format": (body(response_format={"type": "xml"}), 400, "response_format"),
+    "broken arguments of a call": (
+        body(
+            messages=[
+                *TALK,
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{"}}],
+                },
+            ]
+        ),
+        400,
+        "messages[1].tool_calls[0].function.arguments",
+    ),
+    "settled variables": (body(chat_template_kwargs={"tokenize": True}), 400, "chat_template_kwargs.tokenize"),
+    "a prompt beyond the window": (body(messages=[{"role": "user", "content": "owl " * 20_000}]), 400, "messages"),
+}
+
+
+def check(response: Any, status: int, param: str | None) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"} and error["message"]
+    assert error["param"] == param, error
+    return error
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_wrong_field_is_named(http, name):
+    given, status, param = FIELDS[name]
+    check(http.post(CHAT, json=given), status, param)
+
+
+BODIES = {
+    "malformed": b'{"model": "tiny", ',
+    "empty": b"",
+    "a list": b"[1, 2]",
+    "a string": b'"hello"',
+    "half a character": b'{"model": "\xff\xfe"}',
+    "thousands of brackets": b"[" * 100_000,
+    "a number of 5,000 digits": b'{"model": "tiny", "messages": [], "max_tokens": ' + b"9" * 5_000 + b"}",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_that_is_no_request_is_a_400(http, name):
+    response = http.post(CHAT, content=BODIES[name], headers={"content-type": "application/json"})
+    assert response.status_code == 400 and response.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("where", ["messages", "documents", "tools", "stop", "model"])
+def test_half_a_surrogate_pair_is_a_400(http, where):
+    broken = {
+        "messages": [{"role": "user", "content": "\ud800"}],
+        "documents": ["\udfff"],
+        "tools": tool(name="f", description="\ud800"),
+        "stop": "\ud800",
+        "model": "\ud800",
+    }[where]
+    text = json.dumps(body(**{where: broken}))
+    response = http.post(CHAT, content=text, headers={"content-type": "application/json"})
+    assert response.status_code in (400, 404)
+
+
+def test_unicode_comes_back(http):
+    talk = [{"role": "user", "content": "Was ist das Maskottchen? 🦉 \u0000 \u200b الطاحونة"}]
+    response = http.post(CHAT, json=body(messages=talk, documents=["🦉 " * 3, "الطاحونة" * 3]))
+    assert response.status_code == 200 and response.json()["ragbias"]["n_found"] == 2
+
+
+def test_a_large_body_is_a_413_whether_its_length_is_told_or_not(http):
+    large = json.dumps(body(messages=[{"role": "user", "content": "x" * 10_000_000}])).encode()
+    head = {"content-type": "application/json"}
+    check(http.post(CHAT, content=large, headers=head), 413, None)
+    pieces = (large[at : at + 65_536] for at in range(0, len(large), 65_536))
+    check(http.post(CHAT, content=pieces, headers=head), 413, None)
+
+
+def test_unknown_paths_and_verbs(http):
+    check(http.get("/v1/nothing"), 404, None)
+    check(http.get(CHAT), 405, None)
+
+
+def test_an_error_of_a_stream_comes_before_it(http):
+    check(http.post(CHAT, json=body(stream=True, ragbias={"method": "pin"})), 400, "ragbias.method")
+
+
+def test_completions_name_their_fields_too(http):
+    given = {"model": "tiny", "prompt": QUESTION, "max_tokens": 2}
+    check(http.post("/v1/completions", json={**given, "documents": DOCUMENTS}), 400, "documents")
+    check(http.post("/v1/completions", json={**given, "echo": True}), 400, "echo")
+    check(http.post("/v1/completions", json={**given, "logprobs": 5}), 400, "logprobs")
+    check(http.post("/v1/completions", json={**given, "prompt": ["a", "b"]}), 400, "prompt")
+    check(http.post("/v1/completions", json={**given, "prompt": "owl " * 20_000}), 400, "prompt")
+
+
+def test_the_server_is_up_after_all_of_it(http):
+    assert http.get("/health").json() == {"status": "ok"}
+    assert http.post(CHAT, json=body(documents=DOCUMENTS)).status_code == 200

@@ -1,0 +1,49 @@
+"""A server whose model keeps documents: the same answers, and less to compute from the second request on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias.adapters.remote import RemoteLM
+from ragbias.boundaries import locate
+from ragbias.errors import ArgumentError
+from ragbias.serving.loading import document_cache, load_served
+from support.live_server import serving
+
+
+def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -> None:
+    asked = {"model": "tiny", "prompt": "\n\n".join([*DOCUMENTS, QUESTION]), "max_tokens": 4, "logprobs": 0}
+    body = {"documents": DOCUMENTS, "ragbias": {"method": "ape"}}
+    found = {}
+    for name, folder in (("kept", tmp_path), ("fresh", None)):
+        lm = load_served("tiny", cache=document_cache(folder, None))
+        with serving({"tiny": lm}) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
+            found[name] = [client.completions.create(**asked, extra_body=body) for _ in range(2)]
+            metrics = httpx.get(f"{address}/metrics").text
+        counts = [answer.usage.prompt_tokens_details.cached_tokens for answer in found[name]]
+        assert counts[0] == 0 and (counts[1] > 0) == (name == "kept")
+        assert f'ragbias_cached_tokens_total{{model="tiny"}} {float(counts[1])}' in metrics
+    logprobs = [answer.choices[0].logprobs.token_logprobs for answers in found.values() for answer in answers]
+    assert all(each == logprobs[0] for each in logprobs)
+
+
+def test_a_remote_model_tells_what_was_kept() -> None:
+    lm = load_served("tiny", cache=document_cache(None, "1MB"))
+    with serving({"tiny": lm}) as address:
+        remote = RemoteLM(address, method="pcw")
+        text = "\n\n".join([*DOCUMENTS, QUESTION])
+        request = remote.prepare(text, None, locate(text, documents=DOCUMENTS))
+        answers = [remote.batch([request], max_new_tokens=2)[0] for _ in range(2)]
+    kept = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+    assert kept[0] == 0 < kept[1] == answers[1].report.cached_tokens
+
+
+def test_nonsense_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
+    assert document_cache(None, None) is None
+    with pytest.raises(ArgumentError, match="memory"):
+        document_cache(tmp_path, "much")

@@ -1,0 +1,182 @@
+"""The key, the queue, readiness, metrics, the log, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import pytest
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias.errors import RunError
+from ragbias.serving.loading import load_served
+from ragbias.serving.logs import JsonLines
+from support.live_server import listening_app, local_app, logs_restored, serving
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "tiny", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 4, "documents": DOCUMENTS}
+
+
+def test_the_key_is_asked_for_everywhere_but_for_health_and_metrics(tiny):
+    with serving({"tiny": tiny}, api_key="secret-ü") as address, httpx.Client(base_url=address) as http:
+        for path in ("/health", "/ready", "/metrics"):
+            assert http.get(path).status_code == 200
+        for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+            refused = http.post(CHAT, json=BODY, headers=header)
+            assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+            assert refused.headers["www-authenticate"] == "Bearer"
+        assert http.get("/v1/models").status_code == http.get("/docs").status_code == 401
+        right = {"authorization": "Bearer secret-ü".encode()}
+        assert http.post(CHAT, json=BODY, headers=right).status_code == 200
+
+
+async def test_too_many_requests_are_told_when_to_come_again(tiny):
+    with serving({"tiny": tiny}, max_waiting=2, max_batch=1, max_streams=1) as address:
+        async with httpx.AsyncClient(base_url=address, timeout=30) as http:
+            told = await asyncio.gather(*(http.post(CHAT, json={**BODY, "max_tokens": 60}) for _ in range(12)))
+    statuses = {each.status_code for each in told}
+    assert statuses == {200, 429}
+    assert all(int(each.headers["retry-after"]) > 0 for each in told if each.status_code == 429)
+
+
+def test_more_tokens_than_the_server_writes_are_refused(tiny):
+    with serving({"tiny": tiny}, max_new_tokens=8) as address:
+        refused = httpx.post(f"{address}{CHAT}", json={**BODY, "max_tokens": 9})
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "max_tokens"
+        whole = httpx.post(f"{address}{CHAT}", json={**BODY, "max_tokens": 8})
+        assert whole.status_code == 200
+
+
+def test_a_server_without_a_model_yet_is_alive_and_not_ready(tiny):
+    app, engine, _ = local_app({"tiny": tiny})
+    loaded, engine._served = engine._served, {}
+    with listening_app(app) as address, httpx.Client(base_url=address) as http:
+        assert http.get("/health").status_code == 200
+        assert http.get("/ready").status_code == http.post(CHAT, json=BODY).status_code == 503
+        engine._served = loaded
+        assert http.get("/ready").status_code == 200
+        app.state.draining = True
+        assert http.get("/ready").status_code == 503 and http.get("/health").status_code == 200
+
+
+def test_a_separator_finds_documents_that_are_not_named(tiny):
+    talk = [{"role": "user", "content": "\n###\n".join(["Notes:", *DOCUMENTS, QUESTION])}]
+    with serving({"tiny": tiny}, separator="\n###\n") as address:
+        told = httpx.post(f"{address}{CHAT}", json={**BODY, "messages": talk, "documents": None}).json()
+    assert told["ragbias"]["source"] == "segmenter" and told["ragbias"]["n_found"] == 3
+
+
+def test_the_metrics_count_what_was_answered(tiny):
+    with serving({"tiny": tiny}) as address:
+        answered = httpx.post(f"{address}{CHAT}", json=BODY).json()
+        httpx.post(f"{address}{CHAT}", json={**BODY, "documents": None})
+        httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+        httpx.post(f"{address}{CHAT}", json={**BODY, "n": 5})
+        lines = httpx.get(f"{address}/metrics").text.splitlines()
+    assert 'ragbias_answers_total{method="pine",model="tiny"} 2.0' in lines
+    assert 'ragbias_plain_answers_total{method="pine",model="tiny"} 1.0' in lines
+    assert 'ragbias_requests_total{path="/v1/chat/completions",status="400"} 1.0' in lines
+    assert 'ragbias_time_to_first_token_seconds_count{model="tiny"} 1.0' in lines
+    counted = next(line for line in lines if line.startswith("ragbias_prompt_tokens_total"))
+    assert float(counted.split()[1]) > 2 * answered["usage"]["prompt_tokens"]
+
+
+def test_the_time_to_the_first_token_holds_the_forward_pass(tiny, caplog):
+    caplog.set_level(logging.INFO, "ragbias.serving")
+    handle = tiny.model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
+    try:
+        with serving({"tiny": tiny}) as address:
+            httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+    finally:
+        handle.remove()
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert 0.05 <= told["seconds_to_first"] <= told["seconds"]
+
+
+def test_the_log_tells_what_ran_and_no_text(tiny, caplog):
+    caplog.set_level(logging.INFO, "ragbias.serving")
+    secret = "Zanzibar"
+    with serving({"tiny": tiny}) as address, httpx.Client(base_url=address) as http:
+        documents = [f"The {secret} mill has an owl.", f"The {secret} abbey has a whale."]
+        talk = [{"role": "user", "content": f"What has {secret}?"}]
+        http.post(CHAT, json={**BODY, "messages": talk, "documents": documents}, headers={"x-request-id": "abc-1"})
+        http.post(CHAT, json={**BODY, "messages": talk, "documents": documents, "stream": True})
+        http.post(CHAT, json={**BODY, "messages": [{"role": secret, "content": secret}]})
+        http.post(CHAT, json={**BODY, secret: secret})
+        http.post(CHAT, json={**BODY, "ragbias": {"method": secret}})
+        http.get(f"/{secret}?{secret}={secret}")
+    requests = [record.fields for record in caplog.records if record.getMessage() == "request"]
+    assert [each["status"] for each in requests] == [200, 200, 400, 400, 400, 404]
+    first = requests[0]
+    assert first["request_id"] == "abc-1" and first["method_ran"] == "pine" and first["documents"] == 2
+    assert first["prompt_tokens"] > 0 and first["finish_reason"] in ("stop", "length")
+    assert "seconds_to_first" in requests[1]
+    assert secret not in json.dumps([record.__dict__ for record in caplog.records], default=repr)
+
+
+def test_a_mistake_is_told_by_its_line_and_not_by_its_text(tiny, caplog, monkeypatch):
+    app, engine, _ = local_app({"tiny": tiny})
+
+    async def fails(body: object) -> None:
+        raise ZeroDivisionError("Zanzibar")
+
+    monkeypatch.setattr(engine, "answer", fails)
+    with listening_app(app) as address:
+        told = httpx.post(f"{address}{CHAT}", json=BODY)
+        assert httpx.get(f"{address}/health").status_code == 200
+    assert told.status_code == 500 and told.json()["error"]["code"] == "internal_error"
+    assert told.headers["x-request-id"] in told.json()["error"]["message"] and "Zanzibar" not in told.text
+    (record,) = [each for each in caplog.records if each.getMessage() == "failed"]
+    line = JsonLines().format(record)
+    assert json.loads(line)["error"] == "ZeroDivisionError" and "Zanzibar" not in line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGTERM")
+def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp_path):
+    """Starts, answers, and finishes a running answer after SIGTERM."""
+    command = [sys.executable, "-m", "ragbias", "serve", "tiny", "--port=0", "--served-name=mine"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    told = json.loads(process.stderr.readline())
+    address = f"http://127.0.0.1:{told['port']}"
+    while httpx.get(f"{address}/ready").status_code != 200:
+        time.sleep(0.1)
+    answers: list[httpx.Response] = []
+    body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 100.0, "ragbias": {"method": "none"}}
+    asking = threading.Thread(target=lambda: answers.append(httpx.post(f"{address}{CHAT}", json=body, timeout=60)))
+    asking.start()
+    while 'ragbias_running_requests{model="mine"} 1.0' not in httpx.get(f"{address}/metrics").text:
+        assert asking.is_alive(), "it was answered too soon"
+    process.send_signal(signal.SIGTERM)
+    asking.join()
+    assert answers[0].status_code == 200 and answers[0].json()["choices"][0]["finish_reason"]
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "ended"
+
+
+def test_the_command_refuses_in_one_line(cli):
+    for arguments, words in (
+        ([], "name one model"),
+        (["tiny", "--model", "tiny"], "name one model"),
+        (["tiny", "--method", "pin"], "unknown method 'pin'"),
+        (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+        (["tiny", "--on-missing", "shout"], "on_missing='shout'"),
+        (["tiny", "--engine", "spark"], "--engine spark"),
+    ):
+        with logs_restored():
+            code, _, errors = cli("serve", *arguments)
+        assert code == 2 and words in " ".join(errors.split())
+
+
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
+    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded"):
+        load_served(str(tmp_path))

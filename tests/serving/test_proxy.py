@@ -1,0 +1,246 @@
+"""``ragbias proxy`` in front of other OpenAI-compatible servers: one that tells what it was sent, and a real one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias.errors import MethodError
+from ragbias.serving.metrics import Metrics
+from ragbias.serving.proxy import Upstream, create_proxy
+from ragbias.serving.settings import ServerSettings
+from support.live_server import listening_app
+
+CHAT = "/v1/chat/completions"
+SORTED = sorted(DOCUMENTS)
+
+
+class Echo:
+    """A plain server that answers with what it was sent, whole or in events."""
+
+    def __init__(self) -> None:
+        self.app = FastAPI()
+        self.seen: list[tuple[dict[str, str], bytes]] = []
+        self.app.api_route("/v1/{path:path}", methods=["GET", "POST"])(self.answer)
+
+    async def answer(self, path: str, request: Request) -> object:
+        body = await request.body()
+        self.seen.append((dict(request.headers), body))
+        if path == "embeddings":
+            return {"data": [1, 2]}
+        if path == "fails":
+            return httpx.Response  # no JSON: a 500 of the other server
+        return {"object": "chat.completion", "choices": [{"index": 0, "finish_reason": "stop", "message": {}}]}
+
+    @property
+    def last(self) -> dict[str, object]:
+        return json.loads(self.seen[-1][1])
+
+
+@pytest.fixture(scope="module")
+def echo() -> Iterator[tuple[Echo, str]]:
+    server = Echo()
+    with listening_app(server.app) as address:
+        yield server, address
+
+
+def proxied(address: str, method: str = "canonical-order", key: str = "", **settings: object):
+    told = ServerSettings(**settings)
+    return listening_app(create_proxy(Upstream(address, key, not told.api_key, 20), method, told, Metrics()))
+
+
+@pytest.fixture(scope="module")
+def proxy(echo) -> Iterator[httpx.Client]:
+    with proxied(f"{echo[1]}/v1/") as address, httpx.Client(base_url=address) as client:
+        yield client
+
+
+def body(texts, **more: object) -> dict[str, object]:
+    talk = [{"role": "system", "content": "Notes:\n" + "\n\n".join(texts)}, {"role": "user", "content": QUESTION}]
+    return {"model": "m", "messages": talk, "unknown_to_us": {"a": 1}, **more}
+
+
+def test_every_order_of_the_documents_becomes_the_same_request(echo, proxy):
+    sent = set()
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        texts = [DOCUMENTS[index] for index in order]
+        told = proxy.post(CHAT, json=body(texts, documents=texts))
+        report = told.json()["ragbias"]
+        assert report["method_ran"] == "canonical-order" and [texts[index] for index in report["order"]] == SORTED
+        assert told.headers["x-ragbias-documents"] == "3"
+        sent.add(echo[0].seen[-1][1])
+    assert len(sent) == 1
+    assert echo[0].last == body(SORTED)
+
+
+def test_documents_that_no_message_holds_are_put_in_front_of_the_question(echo, proxy):
+    talk = [{"role": "user", "content": [{"type": "text", "text": QUESTION}, {"type": "image_url", "image_url": {}}]}]
+    proxy.post(CHAT, json={"model": "m", "messages": talk, "documents": DOCUMENTS})
+    content = echo[0].last["messages"][0]["content"]
+    assert (
+        content[0]["text"] == "".join(f"{text}\n\n" for text in SORTED) + QUESTION
+        and content[1] == talk[0]["content"][1]
+    )
+
+
+def test_numbered_headers_are_found_and_the_numbers_stay_where_they_are_or_go(echo, proxy):
+    numbered = [f"Document [{at}](Title: {at}) {text}" for at, text in enumerate(DOCUMENTS, 1)]
+    told = proxy.post(CHAT, json=body(numbered)).json()["ragbias"]
+    assert told["source"] == "headers" and told["n_found"] == 3 and told["numbering"] == "kept"
+    with proxied(echo[1], strip_numbering=True) as address:
+        stripped = httpx.post(f"{address}{CHAT}", json=body(numbered)).json()["ragbias"]
+    assert stripped["numbering"] == "stripped" and "[1]" not in echo[0].last["messages"][0]["content"]
+
+
+def test_the_other_methods_and_none(echo, proxy):
+    texts = body(DOCUMENTS, documents=DOCUMENTS)
+    proxy.post(CHAT, json={**texts, "ragbias": {"method": "long-context-reorder(style='haystack')"}})
+    assert echo[0].last == body([DOCUMENTS[0], DOCUMENTS[2], DOCUMENTS[1]])
+    assert proxy.post(CHAT, json={**texts, "ragbias": {"method": "none"}}).json()["ragbias"]["method_ran"] == "none"
+    assert echo[0].last == body(DOCUMENTS)
+
+
+def test_completions_are_arranged_too(echo, proxy):
+    prompt = "\n".join([*DOCUMENTS, QUESTION])
+    proxy.post("/v1/completions", json={"model": "m", "prompt": prompt, "documents": DOCUMENTS})
+    assert echo[0].last["prompt"] == "\n".join([*SORTED, QUESTION])
+
+
+def test_what_is_no_completion_is_passed_on_as_it_is(echo, proxy):
+    assert proxy.post("/v1/embeddings?a=b", content=b"anything", headers={"x-own": "1"}).json() == {"data": [1, 2]}
+    headers, content = echo[0].seen[-1]
+    assert content == b"anything" and headers["x-own"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"ragbias": {"method": "pine"}}, "ragbias.method"),
+        ({"ragbias": {"method": "icr"}}, "ragbias.method"),
+        ({"ragbias": {"method": "pin"}}, "ragbias.method"),
+        ({"ragbias": {"colour": 1}}, "ragbias.colour"),
+        ({"documents": 5}, "documents"),
+        ({"documents": ["x"] * 2_000}, "documents"),
+        ({"messages": "hello"}, "messages"),
+        ({"messages": [{"role": "system", "content": "Hi."}], "documents": DOCUMENTS}, "documents"),
+        ({"ragbias": {"on_missing": "raise"}}, "documents"),
+    ],
+)
+def test_a_wrong_field_is_named(proxy, changes, param):
+    told = proxy.post(CHAT, json={**body(["None."]), **changes})
+    assert told.status_code == 400 and told.json()["error"]["param"] == param, told.text
+
+
+def test_bodies_that_are_no_objects_are_refused(proxy):
+    for content in (b"{", b"[]", b"[" * 100_000):
+        assert proxy.post(CHAT, content=content).status_code == 400
+
+
+def test_methods_inside_the_model_are_refused_at_the_start(echo):
+    for method in ("pine", "attention-sorting", "permutation-vote", "pced"):
+        with pytest.raises(MethodError, match="this one is elsewhere"):
+            create_proxy(Upstream(echo[1], "", True, 5), method, ServerSettings(), Metrics())
+
+
+def test_keys_are_passed_on_or_replaced(echo):
+    clients = {"authorization": "Bearer clients"}
+    for key, settings, expected in (
+        ("", {}, "Bearer clients"),
+        ("own", {}, "Bearer own"),
+        ("own", {"api_key": "clients"}, "Bearer own"),
+        ("", {"api_key": "clients"}, None),
+    ):
+        with proxied(echo[1], key=key, **settings) as address:
+            assert httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS), headers=clients).status_code == 200
+        assert echo[0].seen[-1][0].get("authorization") == expected
+
+
+def test_a_server_that_is_not_there_is_a_502():
+    with proxied("http://127.0.0.1:9") as address:
+        told = httpx.post(f"{address}{CHAT}", json=body(DOCUMENTS))
+        assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_unreachable"
+        assert httpx.get(f"{address}/ready").status_code == 503 and httpx.get(f"{address}/health").status_code == 200
+
+
+def test_answers_and_streams_of_a_real_server_come_through(address, tiny, conversation):
+    """The model answers the arranged prompt, and the last event has the report."""
+    shown = [{**conversation[0], "content": "\n\n".join(SORTED)}, conversation[1]]
+    own = tiny.generate(tiny.chat_text(shown), method="none", max_new_tokens=8)
+    with proxied(address) as front, openai.OpenAI(base_url=f"{front}/v1", api_key="k", max_retries=0) as client:
+        given = {"model": "tiny", "messages": conversation, "max_tokens": 8, "extra_body": {"documents": DOCUMENTS}}
+        told = client.chat.completions.create(**given)
+        assert told.choices[0].message.content == own.text
+        assert told.model_extra["ragbias"]["method_ran"] == "canonical-order"
+        chunks = list(client.chat.completions.create(stream=True, **given))
+        assert "".join(each.choices[0].delta.content or "" for each in chunks) == own.text
+        assert chunks[-1].model_extra["ragbias"]["order"] == told.model_extra["ragbias"]["order"]
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(**{**given, "model": "other"})
+
+
+class Odd:
+    """A server whose answers are at the edge of what HTTP and JSON allow, or beyond."""
+
+    def __init__(self) -> None:
+        self.app, self.cookies = FastAPI(), []
+        self.app.post("/v1/{path:path}")(self.answer)
+
+    async def answer(self, request: Request) -> Response:
+        self.cookies.append(request.headers.get("cookie"))
+        kind = (await request.json())["kind"]
+        if kind in ("dies", "lines"):
+            return StreamingResponse(self.events(kind), media_type="text/event-stream")
+        content = {"number": b'{"x": NaN}', "half": b'{"x": "\\ud83d"}', "packed": b"{}"}[kind]
+        headers = {"set-cookie": "of=another"} | ({"content-encoding": "gzip"} if kind == "packed" else {})
+        return Response(content, media_type="application/json", headers=headers)
+
+    async def events(self, kind: str):
+        yield 'data: {"choices": [{"delta": {"content": "a\u2028b"}, "finish_reason": "stop"}]}\n\n'.encode()
+        if kind == "dies":
+            await asyncio.sleep(0.05)
+            raise asyncio.CancelledError  # the connection is dropped
+
+
+@pytest.fixture(scope="module")
+def odd() -> Iterator[tuple[Odd, httpx.Client]]:
+    server = Odd()
+    with listening_app(server.app) as other, proxied(other) as address, httpx.Client(base_url=address) as client:
+        yield server, client
+
+
+def test_what_python_reads_as_json_is_passed_on_with_the_report(odd):
+    for kind in ("number", "half"):
+        told = odd[1].post(CHAT, json=body(DOCUMENTS, kind=kind))
+        assert told.status_code == 200 and "ragbias" in json.loads(told.content)
+
+
+def test_a_line_separator_within_an_event_does_not_part_it(odd):
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="lines")).content.decode()
+    event = json.loads(told.removeprefix("data: "))
+    assert event["choices"][0]["delta"]["content"] == "a\u2028b" and "ragbias" in event
+
+
+def test_an_upstream_that_breaks_off_is_an_error_of_the_upstream(odd):
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="packed"))
+    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_unreachable"
+    events = odd[1].post(CHAT, json=body(DOCUMENTS, kind="dies")).content.decode().strip().split("\n\n")
+    assert json.loads(events[-1].strip().removeprefix("data: "))["error"]["code"] == "upstream_unreachable"
+
+
+def test_no_client_gets_the_cookies_of_another(odd):
+    for _ in range(2):
+        with httpx.Client(base_url=odd[1].base_url) as client:
+            client.post(CHAT, json=body(DOCUMENTS, kind="number"))
+    assert set(odd[0].cookies[-2:]) == {None}
+
+
+def test_a_path_that_cannot_be_passed_on_is_refused(odd):
+    assert odd[1].get("/v1/%00").status_code == 400

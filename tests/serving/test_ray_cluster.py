@@ -1,0 +1,58 @@
+"""Two replicas in processes of their own, one killed under load: takes a minute, so only where it is asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+import ray
+from ray import serve
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
+from support.live_server import listening
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("RAGBIAS_TEST_RAY"), reason="takes a minute; set RAGBIAS_TEST_RAY=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with listening("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    cluster = Cluster(models=[ReplicatedModel(model="tiny", replicas=2, num_cpus=0.5)])
+    start(cluster, "127.0.0.1", port)
+    serve.run(build(cluster), name="ragbias", route_prefix="/")
+    yield f"http://127.0.0.1:{port}"
+    serve.shutdown()
+    ray.shutdown()
+
+
+def test_every_request_is_answered_though_a_replica_dies(address):
+    def ask(number: int) -> tuple[int, str]:
+        documents = [f"The mascot of Heron Mill number {number % 7} is a brass owl.", *DOCUMENTS]
+        talk = [{"role": "user", "content": QUESTION}]
+        body = {
+            "model": "tiny",
+            "messages": talk,
+            "documents": documents,
+            "max_tokens": 8,
+            "ragbias": {"method": "ape"},
+        }
+        told = httpx.post(f"{address}/v1/chat/completions", json=body, timeout=120)
+        return told.status_code, told.json()["choices"][0]["message"]["content"] if told.is_success else told.text
+
+    before = [ask(number) for number in range(7)]
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(ask, number) for number in range(84)]
+        time.sleep(1)
+        replicas = [each for each in ray.util.list_named_actors(all_namespaces=True) if "model-0" in each["name"]]
+        ray.kill(ray.get_actor(replicas[0]["name"], namespace=replicas[0]["namespace"]))
+        told = [each.result() for each in asked]
+    assert told == before * 12

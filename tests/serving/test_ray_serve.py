@@ -1,0 +1,155 @@
+"""Ray Serve's engine: the same answers, errors and streams; where requests go; what happens when a replica dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+from ray import serve
+from ray.exceptions import RayActorError
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias.errors import ArgumentError
+from ragbias.serving import cluster_engine, ray_serve
+from ragbias.serving.app import create_app
+from ragbias.serving.cluster_engine import ClusterEngine, affinity
+from ragbias.serving.errors import ApiError
+from ragbias.serving.metrics import Metrics
+from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build
+from ragbias.serving.schemas import ChatRequest
+from ragbias.serving.settings import ServerSettings
+from support.live_server import events, listening_app, logs_restored
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "mine", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 8, "documents": DOCUMENTS}
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The application over a replica in this process, which Ray's local mode puts there."""
+    model = ReplicatedModel(model="tiny", name="mine")
+    with logs_restored():
+        handle = serve.run(ray_serve.Replica.bind(model, ServerSettings()), _local_testing_mode=True)
+        engine = ClusterEngine({"mine": handle}, {"mine": False})
+        with listening_app(create_app(engine, ServerSettings(), Metrics())) as found:
+            yield found
+
+
+def test_a_replica_answers_what_the_model_answers(address, tiny):
+    told = httpx.post(f"{address}{CHAT}", json=BODY).json()
+    shown = [{"role": "user", "content": "".join(f"{text}\n\n" for text in DOCUMENTS) + QUESTION}]
+    own = tiny.generate(tiny.chat_text(shown), documents=DOCUMENTS, max_new_tokens=8)
+    assert told["choices"][0]["message"]["content"] == own.text and told["ragbias"] == own.report.as_dict()
+    assert httpx.get(f"{address}/v1/models").json()["data"][0]["id"] == "mine"
+    tokens = httpx.post(f"{address}/tokenize", json={"model": "mine", "prompt": QUESTION}).json()
+    assert tokens["tokens"] == tiny.tokenizer(QUESTION, add_special_tokens=False)["input_ids"]
+
+
+def test_streams_come_through(address):
+    whole = httpx.post(f"{address}{CHAT}", json=BODY).json()["choices"][0]["message"]["content"]
+    told = httpx.post(f"{address}{CHAT}", json={**BODY, "stream": True})
+    assert "".join(each["choices"][0]["delta"].get("content", "") for each in events(told)) == whole
+    assert told.headers["x-ragbias-documents"] == "3" and told.text.endswith("data: [DONE]\n\n")
+
+
+def test_errors_of_a_replica_are_the_clients(address):
+    for changes, status, param in (
+        ({"n": 2}, 400, "n"),
+        ({"ragbias": {"method": "pin"}}, 400, "ragbias.method"),
+        ({"model": "other"}, 404, "model"),
+        ({"ragbias": {"method": "pin"}, "stream": True}, 400, "ragbias.method"),
+    ):
+        told = httpx.post(f"{address}{CHAT}", json={**BODY, **changes})
+        assert told.status_code == status and told.json()["error"]["param"] == param
+
+
+def request(**changes: object) -> ChatRequest:
+    return ChatRequest.model_validate({**BODY, **changes})
+
+
+def test_the_order_of_the_documents_does_not_change_where_a_request_goes():
+    key = affinity(request())
+    assert key and affinity(request(documents=DOCUMENTS[::-1], seed=4)) == key
+    assert affinity(request(documents=None, chat_template_kwargs={"documents": DOCUMENTS})) == key
+    assert affinity(request(documents=DOCUMENTS[:2])) != key != affinity(request(model="other"))
+    assert affinity(request(documents=None)) == ""
+
+
+class Dying:
+    """Stands for a handle whose first replicas die, as Ray tells it."""
+
+    def __init__(self, deaths: int, after: int = 0) -> None:
+        self.deaths, self.after, self.asked = deaths, after, 0
+        self.answer = self.stream = self
+
+    def options(self, **_: object) -> Dying:
+        return self
+
+    def remote(self, *_: object) -> Dying._Response:
+        self.asked += 1
+        return Dying._Response(self.asked <= self.deaths, self.after)
+
+    class _Response:
+        def __init__(self, dies: bool, after: int) -> None:
+            self.dies, self.after = dies, after
+            self._chunks = self._stream()
+
+        def __await__(self):
+            async def one() -> dict[str, str]:
+                if self.dies:
+                    raise RayActorError
+                return {"told": "yes"}
+
+            return one().__await__()
+
+        async def _stream(self) -> AsyncIterator[dict[str, str]]:
+            for _ in range(self.after):
+                yield {"report": "there"}
+            if self.dies:
+                raise RayActorError
+            yield {"report": "there"}
+
+        def __anext__(self):
+            return self._chunks.__anext__()
+
+        def cancel(self) -> None:
+            self.dies = False
+
+
+async def test_a_request_whose_replica_dies_goes_to_another(monkeypatch):
+    monkeypatch.setattr(cluster_engine, "SECONDS_BETWEEN", 0)
+    for deaths in (0, 1, 4):
+        handle = Dying(deaths)
+        assert await ClusterEngine({"mine": handle}, {"mine": True}).answer(request()) == {"told": "yes"}
+        assert handle.asked == deaths + 1
+        handle = Dying(deaths)
+        answering = await ClusterEngine({"mine": handle}, {"mine": True}).stream(request(stream=True))
+        assert answering.report == {"report": "there"} and handle.asked == deaths + 1
+    with pytest.raises(ApiError, match="replicas of this model die") as caught:
+        await ClusterEngine({"mine": Dying(99)}, {"mine": True}).answer(request())
+    assert caught.value.status == 503
+
+
+async def test_a_stream_that_has_begun_ends_with_an_error(monkeypatch):
+    answering = await ClusterEngine({"mine": Dying(1, after=1)}, {"mine": True}).stream(request(stream=True))
+    with pytest.raises(ApiError, match="after the answer had begun"):
+        async for _ in answering.chunks():
+            pass
+    await answering.close()
+    await asyncio.sleep(0)
+
+
+def test_a_cluster_is_built_from_its_arguments(monkeypatch):
+    monkeypatch.setenv("RAGBIAS_API_KEY", "key")
+    cluster = Cluster.model_validate(
+        {
+            "models": [{"model": "tiny", "replicas": 2}, {"model": "smollm2", "name": "s", "max_replicas": 3}],
+            "settings": {"max_batch": 4},
+        }
+    )
+    assert cluster.server_settings().api_key == "key" and cluster.server_settings().max_batch == 4
+    assert build(cluster) is not None
+    with pytest.raises(ArgumentError, match="max_batch=0"):
+        build(Cluster(models=cluster.models, settings={"max_batch": 0}))

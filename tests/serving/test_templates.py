@@ -1,0 +1,116 @@
+"""What the chat template decides: documents that it renders, tools that it shows, JSON that it is asked for."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import httpx
+import pytest
+from serving.conftest import DOCUMENTS, QUESTION
+
+from ragbias import DebiasedLM
+from ragbias.boundaries import KnownText
+from support.live_server import events, serving
+from support.scripted import TOOL_TEMPLATE, saying
+
+CHAT = "/v1/chat/completions"
+TALK = [{"role": "user", "content": QUESTION}]
+WITH_DOCUMENTS = (
+    "{{ bos_token }}{% for d in documents or [] %}<doc>{{ d.title }}: {{ d.text }}</doc>\n{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{{ mood }}"
+)
+SEARCH = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "description": "Look something up.",
+        "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "search", "arguments": {"query": "red gate"}}\n</tool_call>'
+
+
+def templated(lm: DebiasedLM, template: str) -> DebiasedLM:
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = template
+    return DebiasedLM(lm.model, tokenizer, name="templated")
+
+
+def post(address: str, **body: object) -> httpx.Response:
+    return httpx.post(f"{address}{CHAT}", json={"model": "m", "messages": TALK, "max_tokens": 40, **body})
+
+
+def test_a_template_that_knows_documents_renders_them(small_lm):
+    lm = templated(small_lm, WITH_DOCUMENTS)
+    documents = [{"title": title, "text": text} for title, text in zip(["Owls", "Whales"], DOCUMENTS, strict=False)]
+    with serving({"m": lm}) as address:
+        told = post(address, documents=documents, max_tokens=4).json()
+        moody = post(address, documents=documents, max_tokens=4, chat_template_kwargs={"mood": "merry"}).json()
+    text = lm.chat_text(TALK, documents=documents)
+    assert "<doc>Owls: " in text
+    known = [KnownText.of(each["text"], {"title": each["title"]}) for each in documents]
+    own = lm.generate(text, documents=known, max_new_tokens=4)
+    assert told["choices"][0]["message"]["content"] == own.text
+    assert told["ragbias"]["n_found"] == 2 and told["ragbias"]["spans"] == own.report.as_dict()["spans"]
+    assert moody["usage"]["prompt_tokens"] > told["usage"]["prompt_tokens"]
+
+
+@pytest.fixture
+def tool_address(small_lm):
+    lm = templated(small_lm, TOOL_TEMPLATE)
+    with saying(lm, CALL, CALL), serving({"m": lm}) as address:
+        yield address
+
+
+def test_calls_of_tools_come_in_their_fields(tool_address):
+    message = post(tool_address, tools=[SEARCH], max_tokens=200).json()["choices"][0]
+    assert message["finish_reason"] == "tool_calls" and message["message"]["content"] is None
+    (call,) = message["message"]["tool_calls"]
+    assert call["type"] == "function" and call["function"]["name"] == "search"
+    assert json.loads(call["function"]["arguments"]) == {"query": "red gate"}
+
+
+def test_calls_of_tools_come_in_streams_too(tool_address):
+    chunks = events(post(tool_address, tools=[SEARCH], max_tokens=200, stream=True))
+    calls = [call for each in chunks for call in each["choices"][0]["delta"].get("tool_calls", ())]
+    assert [each["function"]["name"] for each in calls] == ["search"] and calls[0]["index"] == 0
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+    assert not any(each["choices"][0]["delta"].get("content") for each in chunks)
+
+
+def test_an_unread_answer_holds_the_call_as_it_was_written(tool_address):
+    raw = post(tool_address, tools=[SEARCH], max_tokens=200, ragbias={"raw": True}).json()["choices"][0]["message"]
+    assert raw["content"] == CALL and "tool_calls" not in raw
+
+
+def test_without_tools_what_looks_like_a_call_is_text(tool_address):
+    for offered in ({}, {"tools": [SEARCH], "tool_choice": "none"}):
+        message = post(tool_address, max_tokens=200, **offered).json()["choices"][0]["message"]
+        assert "tool_calls" not in message and "search" in message["content"]
+
+
+def test_a_conversation_with_calls_and_results_goes_through_the_template(tool_address):
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": '{"query": "gate"}'}}
+    talk = [
+        *TALK,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "It is red."},
+    ]
+    assert post(tool_address, messages=talk, tools=[SEARCH]).status_code == 200
+
+
+def test_json_is_asked_for_and_begun(small_lm):
+    lm = templated(small_lm, TOOL_TEMPLATE)
+    with saying(lm, '"owl": 1}'), serving({"m": lm}) as address:
+        asked = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}
+        assert json.loads(post(address, **asked).json()["choices"][0]["message"]["content"]) == {"owl": 1}
+        both = post(address, tools=[SEARCH], **asked)
+    assert both.status_code == 400 and both.json()["error"]["param"] == "response_format"
+
+
+def test_a_template_that_refuses_is_the_clients_concern(small_lm):
+    refusing = "{{ raise_exception('roles must alternate') }}"
+    with serving({"m": templated(small_lm, refusing)}) as address:
+        told = post(address)
+    assert told.status_code == 400 and "roles must alternate" in told.json()["error"]["message"]

@@ -1,0 +1,84 @@
+"""Processes that write to one folder and read from it, and what each finds there: run as a script.
+
+``python cache_hammer.py FOLDER BUDGET KILLS COUNT...`` forks a process for each ``COUNT`` that uses a cache so often
+and fails on a wrong bit; beside them it starts ``KILLS`` others, one after the other, and kills them at random times.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ragbias.cache import DocumentCache
+from ragbias.cache.states import States
+
+ENTRIES = 12
+TOKENS = 120
+
+
+def states(seed: int) -> States:
+    """The same for the same seed, about 60 kB."""
+    generator = torch.Generator().manual_seed(seed)
+    return States(*(tuple(torch.randn(2, TOKENS, 16, generator=generator) for _ in range(2)) for _ in range(2)))
+
+
+def is_right(found: States, seed: int) -> bool:
+    right = states(seed)
+    return all(map(torch.equal, (*found.keys, *found.values), (*right.keys, *right.values)))
+
+
+def fill(cache: DocumentCache, count: int) -> None:
+    for entry in range(count):
+        cache.put(f"m-{entry}", states(entry))
+
+
+def use(folder: str, budget: int, seed: int, count: int) -> None:
+    cache, draw = DocumentCache(None, folder, budget), random.Random(seed)
+    for _ in range(count):
+        entry = draw.randrange(ENTRIES)
+        found = cache.get(f"m-{entry}")
+        if found is None:
+            cache.put(f"m-{entry}", states(entry))
+        else:
+            assert is_right(found, entry), f"entry {entry} has wrong bits"
+
+
+def kill(folder: str, budget: int, count: int) -> None:
+    draw = random.Random(0)
+    for seed in range(count):
+        child = forked(use, folder, budget, seed, 10**9)
+        time.sleep(0.03 * draw.random())
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL, "a child ended by itself"
+
+
+def forked(work: Callable[..., None], *arguments: Any) -> int:
+    """The id of a process that does some work, whose exit code is 0 if nothing was raised."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work(*arguments)
+        os._exit(0)
+    finally:
+        traceback.print_exc()
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")  # of a full disk, which some tests have
+    folder, budget, kills, *uses = sys.argv[1], *map(int, sys.argv[2:])
+    children = [forked(use, folder, budget, seed, count) for seed, count in enumerate(uses)]
+    kill(folder, budget, kills)
+    codes = [os.waitpid(child, 0)[1] for child in children]
+    sys.exit(any(codes))

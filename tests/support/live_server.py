@@ -1,0 +1,75 @@
+"""A real server on the loopback, in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+
+from ragbias import DebiasedLM
+from ragbias.adapters.remote.events import event_of
+from ragbias.serving.app import create_app
+from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.metrics import Metrics
+from ragbias.serving.server import listening
+from ragbias.serving.settings import ServerSettings
+
+SECONDS = 30.0  # to start
+
+
+@contextmanager
+def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
+    """The address of an application, without a path, as long as the block lasts."""
+    listener = listening("127.0.0.1", port)
+    server = uvicorn.Server(uvicorn.Config(app, access_log=False, log_config=None, timeout_graceful_shutdown=5))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + SECONDS
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(SECONDS)
+
+
+def events(response: httpx.Response) -> list[dict[str, Any]]:
+    """The events of a streamed answer."""
+    return [event for line in response.content.split(b"\n\n") if (event := event_of(line)) is not None]
+
+
+@contextmanager
+def logs_restored() -> Iterator[None]:
+    """What writes the log to standard error, for all of a process, does so within the block only."""
+    loggers = [logging.getLogger(name) for name in ("ragbias.serving", "uvicorn.error", "py.warnings")]
+    before = [(each.handlers, each.propagate, each.level) for each in loggers]
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for each, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            each.handlers, each.propagate = handlers, propagate
+            each.setLevel(level)
+
+
+def local_app(models: Mapping[str, DebiasedLM], **settings: Any) -> tuple[FastAPI, LocalEngine, Metrics]:
+    """An application with models that are loaded already."""
+    told, counters = ServerSettings(**settings), Metrics()
+    engine = LocalEngine(lambda: models, told, counters)
+    engine.load()
+    return create_app(engine, told, counters), engine, counters
+
+
+@contextmanager
+def serving(models: Mapping[str, DebiasedLM], port: int = 0, **settings: Any) -> Iterator[str]:
+    """The address of a server with these models."""
+    with listening_app(local_app(models, **settings)[0], port) as address:
+        yield address
