@@ -33,7 +33,15 @@ def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exceptio
     for name, of_lm in FIELDS.items():
         settled = getattr(lm, of_lm)
         if name in given and getattr(llm, name) != settled:
-            raise error(f"{name} is settled by the lm given; pass it to ragbias.DebiasedLM")
+            raise error(f"{name} is settled by {_remedy(name, lm)}")
         setattr(llm, name, settled)
     if "debias" not in given:
         llm.debias = lm.method
+
+
+def _remedy(name: str, lm: DebiasedLM | RemoteLM) -> str:
+    if isinstance(lm, DebiasedLM):
+        return "the lm given; pass it to ragbias.DebiasedLM"
+    return "the server; leave it out" + (
+        ", and start `ragbias serve` with --strip-numbering" if name == "strip_numbering" else ""
+    )

@@ -35,12 +35,15 @@ def warm(
         how many had to be computed.
 
     Raises:
-        ArgumentError: the model has no cache, or there are fewer than two documents.
+        ArgumentError: the model has no cache, or is at a server; or there are fewer than two documents.
         DocumentNotFoundError: the prompt does not hold a document's text.
         SpanError: the prompt cannot be split at its documents.
     """
     if isinstance(lm, RemoteLM):
-        raise ArgumentError(f"the model is at {lm.base_url}, which keeps documents itself; warm its folder there")
+        raise ArgumentError(
+            f"the model is at {lm.base_url}, which keeps documents itself; warm a folder with a local model, and "
+            "serve it there with --cache"
+        )
     if len(documents) < 2:
         raise ArgumentError(f"{len(documents)} documents to warm; give two or more, to show what parts them")
     computed = 0

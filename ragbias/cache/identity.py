@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from transformers import PreTrainedModel
 
 VERSION = 2  # of how states are computed and named; another version's entries are never met
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
-ELSEWHERE = "elsewhere"
 PORTION = 1 << 26  # bytes that leave an accelerator at one time
 
 
@@ -67,8 +67,6 @@ def _seen(tensor: Tensor) -> tuple[Any, ...]:
 
 def _fingerprint(model: PreTrainedModel, named: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:
     config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
-    if ELSEWHERE in digests.values():  # nobody knows where, and a name has to do
-        config["weights"] = [model.config._name_or_path, getattr(model.config, "_commit_hash", None)]
     total = hashlib.sha256(
         f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
     )
@@ -92,9 +90,8 @@ def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
     """What gives the weights that accelerate keeps in memory or on disk until their module is called."""
     found: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
-        kept: Mapping[str, Tensor] | None = getattr(getattr(module, "_hf_hook", None), "weights_map", None)
-        if kept is None:
-            continue
+        hook = getattr(module, "_hf_hook", None)
+        kept: Any = getattr(hook, "weights_map", None) or {}
         for name, tensor in module.named_parameters():
             if tensor.is_meta and name in kept:
                 found[f"{path}.{name}".lstrip(".")] = partial(kept.__getitem__, name)
@@ -102,8 +99,8 @@ def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
 
 
 def _digest(tensor: Tensor) -> str:
-    if tensor.is_meta:
-        return ELSEWHERE
+    if tensor.is_meta:  # nobody knows its weights, so nothing is shared with other processes
+        return uuid.uuid4().hex
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     found = hashlib.sha256()
     for begin in range(0, len(data), PORTION):

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import traceback
+import warnings
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -35,6 +36,8 @@ REFUSED = 2  # exit code of whatever the user can mend
 INTERRUPTED = 130  # exit code, as shells have it
 UNREAD = 1  # standard output is a pipe whose reader is gone; as click has it
 TRACEBACK = "--traceback"
+
+_in_full = warnings.formatwarning
 
 app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
@@ -73,8 +76,18 @@ def options(
     """Options of every command; ``main`` reads ``--traceback`` itself, as it must know it when parsing fails."""
 
 
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of ragbias without the place in the code, which tells a user of a command nothing."""
+    if category.__module__.partition(".")[0] == "ragbias":
+        return f"ragbias: warning: {message}\n"
+    return _in_full(message, category, filename, lineno, line)
+
+
 def main() -> None:
     """Run the command line and exit: code 2 and one line for what the user can mend, a traceback for a bug."""
+    warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((each for each in arguments if not each.startswith("-")), None)
     try:

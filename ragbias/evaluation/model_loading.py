@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,9 +23,16 @@ def load_model(name: str, method: str = "none", dtype: str = "auto", cache: Docu
         RunError: it cannot be loaded: it is not there, or a file of it is damaged; names the model.
         UnknownMethodError, MethodError: of ``method``.
     """
+    with refused_in_one_line(name):
+        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype, cache=cache)
+
+
+@contextmanager
+def refused_in_one_line(name: str) -> Iterator[None]:
+    """While a model is loaded: whatever is wrong with it is a ``RunError`` that names the model."""
     refuse_irregular(name)
     try:
-        return DebiasedLM.from_pretrained(name, method=method, dtype=dtype, cache=cache)
+        yield
     except (RagBiasError, ImportError):
         raise
     except Exception as error:  # a damaged file raises whatever its reader does

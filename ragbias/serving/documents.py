@@ -102,23 +102,6 @@ def prompt_with(
     return text, found
 
 
-def in_block(text: str, texts: Sequence[str]) -> Boundaries:
-    """Where documents are that were put there, each with a separator after it.
-
-    Some cannot be told from the messages by their words alone, such as one that begins like another; they are where
-    they were put.
-    """
-    found = locate(text, documents=texts)
-    block = SEPARATOR.join(texts)
-    if found.n_found == len(texts) or text.count(block) != 1:
-        return found
-    begin, spans = text.index(block), []
-    for each in texts:
-        spans.append((begin, begin + len(each)))
-        begin += len(each) + len(SEPARATOR)
-    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
-
-
 def in_front(texts: Sequence[str], content: str) -> str:
     """A message with documents in front of its content."""
     return "".join(text + SEPARATOR for text in texts) + content
@@ -136,6 +119,23 @@ def no_message_for(param: str) -> ApiError:
         f"the documents are not in the {param} as they are, and there is no {message} to put them in front of",
         "invalid_documents",
     )
+
+
+def in_block(text: str, texts: Sequence[str]) -> Boundaries:
+    """Where documents are that were put there, each with a separator after it.
+
+    Some cannot be told from the messages by their words alone, such as one that begins like another; they are where
+    they were put.
+    """
+    found = locate(text, documents=texts)
+    block = SEPARATOR.join(texts)
+    if found.n_found == len(texts) or text.count(block) != 1:
+        return found
+    begin, spans = text.index(block), []
+    for each in texts:
+        spans.append((begin, begin + len(each)))
+        begin += len(each) + len(SEPARATOR)
+    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
 
 
 def _for_template(document: Document) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
+from ragbias.evaluation.model_loading import refused_in_one_line
 from ragbias.lm import DebiasedLM
 
 
@@ -32,10 +33,13 @@ def load_served(
 ) -> DebiasedLM:
     """A model with its tokenizer, on the GPU if there is one and no device is named.
 
-    The errors are those of ``DebiasedLM.from_pretrained``.
+    Raises:
+        RunError: it cannot be loaded; names the model.
+        UnknownMethodError, MethodError: of ``method``.
     """
     if device is None and torch.cuda.is_available():
         device = "cuda"
-    return DebiasedLM.from_pretrained(
-        name, method, dtype=dtype, device=device, strip_numbering=strip_numbering, cache=cache
-    )
+    with refused_in_one_line(name):
+        return DebiasedLM.from_pretrained(
+            name, method, dtype=dtype, device=device, strip_numbering=strip_numbering, cache=cache
+        )

@@ -21,7 +21,7 @@ class JsonLines(logging.Formatter):
         line: dict[str, Any] = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage(),
+            "event": record.getMessage().rstrip(),  # a warning ends with a new line
             **getattr(record, "fields", {}),
         }
         if record.exc_info and record.exc_info[0] is not None:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ragbias import methods
 from ragbias.adapters.remote.connection import server_address
-from ragbias.adapters.remote.event_lines import event_lines
+from ragbias.adapters.remote.events import event_lines
 from ragbias.adapters.untokenised import check_arranges_text
 from ragbias.errors import RagBiasError
 from ragbias.methods import Method
@@ -185,10 +185,10 @@ class _Stream(StreamingResponse):
     """The upstream server's events; the one with the reason to finish has the report."""
 
     def __init__(
-        self, response: httpx.Response, headers: Mapping[str, str], report: Json | None, log_fields: dict[str, Any]
+        self, response: httpx.Response, headers: Mapping[str, str], report: Json | None, noted: dict[str, Any]
     ) -> None:
         self._upstream = response
-        super().__init__(self._events(report, log_fields), response.status_code, dict(headers))
+        super().__init__(self._events(report, noted), response.status_code, dict(headers))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -196,13 +196,13 @@ class _Stream(StreamingResponse):
         finally:
             await self._upstream.aclose()
 
-    async def _events(self, report: Json | None, log_fields: dict[str, Any]) -> AsyncIterator[bytes]:
+    async def _events(self, report: Json | None, noted: dict[str, Any]) -> AsyncIterator[bytes]:
         try:
             with upstream_errors():
                 async for line in event_lines(self._upstream):
                     yield (_with_report(line, report) if report is not None else line) + b"\n"
         except ApiError as error:
-            log_fields["code"] = error.code
+            noted["code"] = error.code
             yield f"\ndata: {json.dumps(error.as_dict())}\n\n".encode()
 
 

@@ -97,6 +97,11 @@ def test_an_entry_larger_than_the_budget_is_kept_nowhere(tmp_path):
     assert cache.get("m-a") is None and cache.stats().misses == 1
 
 
+def put_all(cache, keys):
+    for key in keys:
+        cache.put(key, states(1))
+
+
 def test_files_that_are_no_entries_are_never_counted_or_removed(tmp_path):
     own = {tmp_path / name for name in ("model.safetensors", "notes.broken", "model-a.safetensors")}
     for path in own:
@@ -118,11 +123,6 @@ def test_what_was_read_stays_as_it_was_when_its_file_changes(tmp_path):
         file.seek(path.stat().st_size // 2)
         file.write(b"\x55" * 100)
     assert equal(found, states()) and equal(cache.get("model-a"), states())
-
-
-def put_all(cache, keys):
-    for key in keys:
-        cache.put(key, states(1))
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
 """What the commands print: names, paths and answers as they are, whatever brackets they hold."""
 
 import io
+import warnings
 
 import pytest
 from rich.table import Table
 
+from ragbias.cache import DocumentCacheWarning
 from ragbias.cli import terminal
 
 NAME = "runs/[bold]x[/i] :owl: [/]"
@@ -45,3 +47,11 @@ def test_without_a_terminal_long_work_says_how_far_it_is(shown, monkeypatch):
         for _ in range(3):
             bar.update(task, advance=1, description="pine")
     assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]
+
+
+def test_a_warning_of_ragbias_is_a_line_and_those_of_others_name_their_place(cli, monkeypatch):
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored at the end
+    cli("--version")
+    told = warnings.formatwarning("pine runs without its cache", DocumentCacheWarning, "main.py", 3)
+    assert told == "ragbias: warning: pine runs without its cache\n"
+    assert warnings.formatwarning("old", DeprecationWarning, "main.py", 3).startswith("main.py:3: Deprecation")

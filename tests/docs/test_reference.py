@@ -32,8 +32,12 @@ def options_table(name: str) -> str:
     lines = ["| option | default | |", "|---|---|---|"]
     for each in COMMANDS[name].params:
         shown = max(each.opts, key=len) if each.param_type_name == "option" else each.name.upper()
+        if switched_off := "".join(each.secondary_opts):
+            shown = f"{shown}`, `{switched_off}"
         plain = isinstance(each.default, (str, int, float, Path)) and not isinstance(each.default, bool)
         default = f"`{each.default}`" if plain else "required" if each.required else ""
+        if switched_off and each.default:
+            default = f"`{max(each.opts, key=len)}`"
         words = (each.help or "").split()
         if BOUNDS.match(each.metavar or ""):
             words.append(f"From {each.metavar}.".replace(", ....", " each."))

@@ -13,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
 
-from langchain_ragbias import ChatRagBias
+from langchain_ragbias import ChatRagBias, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, MethodError, NoDocumentsError, PromptTooLongError, ServerError
 from ragbias.methods import Pine
@@ -142,7 +142,7 @@ def test_errors_are_those_of_a_local_model(address, remote):
 
 
 def test_what_cannot_be_reached_is_told(address):
-    with pytest.raises(ServerError, match="status 401"):
+    with pytest.raises(ServerError, match=r"status 401.*; give api_key=, or set RAGBIAS_API_KEY"):
         ChatRagBias(base_url=address, api_key="wrong")
     with pytest.raises(ServerError, match="has 2 models"):
         ChatRagBias(base_url=address, api_key="key")
@@ -152,6 +152,19 @@ def test_what_cannot_be_reached_is_told(address):
         ChatRagBias(base_url="http://127.0.0.1:9", max_retries=0)
     with pytest.raises(ArgumentError, match="expected an address"):
         ChatRagBias(base_url="127.0.0.1:8000")
+
+
+def test_what_the_server_settles_is_refused(address):
+    with pytest.raises(ValueError, match="strip_numbering is settled by the server.* with --strip-numbering"):
+        ChatRagBias(base_url=address, model_id="small", api_key="key", strip_numbering=True)
+    with pytest.raises(ValueError, match="backend is settled by the server; leave it out"):
+        ChatRagBias(base_url=address, model_id="small", api_key="key", backend="torch")
+
+
+def test_documents_are_not_warmed_through_a_server(remote):
+    template = ChatPromptTemplate.from_messages([("system", "{context}"), ("human", "{input}")])
+    with pytest.raises(ArgumentError, match="keeps documents itself; warm a folder with a local model.* --cache"):
+        warm(remote, TEXTS, template, progress=False)
 
 
 def test_base_url_and_a_loaded_model_are_too_much(address, lm):

@@ -16,6 +16,8 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
+from ragbias.errors import RunError
+from ragbias.serving.loading import load_served
 from ragbias.serving.logs import JsonLines
 from support.live_server import listening_app, local_app, logs_restored, serving
 
@@ -148,7 +150,7 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     while httpx.get(f"{address}/ready").status_code != 200:
         time.sleep(0.1)
     answers: list[httpx.Response] = []
-    body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 3.0, "ragbias": {"method": "none"}}
+    body = {**BODY, "model": "mine", "max_tokens": 400, "temperature": 100.0, "ragbias": {"method": "none"}}
     asking = threading.Thread(target=lambda: answers.append(httpx.post(f"{address}{CHAT}", json=body, timeout=60)))
     asking.start()
     while 'ragbias_running_requests{model="mine"} 1.0' not in httpx.get(f"{address}/metrics").text:
@@ -173,3 +175,8 @@ def test_the_command_refuses_in_one_line(cli):
         with logs_restored():
             code, _, errors = cli("serve", *arguments)
         assert code == 2 and words in " ".join(errors.split())
+
+
+def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
+    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded"):
+        load_served(str(tmp_path))

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ragbias import DebiasedLM
-from ragbias.adapters.remote.connection import event_of
+from ragbias.adapters.remote.events import event_of
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.metrics import Metrics

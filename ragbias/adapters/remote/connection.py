@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import threading
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from ragbias.adapters.remote.event_lines import event_lines
+from ragbias.adapters.remote.events import event_lines, event_of
 from ragbias.errors import (
     ArgumentError,
     CancelledError,
@@ -29,8 +28,8 @@ from ragbias.errors import (
 
 TRIED_AGAIN = (408, 409, 429, 500, 502, 503, 504)  # statuses that may go better, as OpenAI's client has them
 LONGEST_WAIT = 60.0  # seconds before another try
-AT_ONCE = 64  # requests of one call, fewer than a server lets wait by default
 SECONDS_BETWEEN_LOOKS = 0.05  # at whether somebody still waits
+AT_ONCE = 64  # requests of one call, fewer than a server lets wait by default
 ERRORS: dict[str, type[RagBiasError]] = {  # by the server's code
     "context_length_exceeded": PromptTooLongError,
     "invalid_method": MethodError,
@@ -176,12 +175,6 @@ class Connection:
             await asyncio.sleep(_wait(self._retries - tries_left, response.headers.get("retry-after")))
 
 
-def event_of(line: bytes) -> dict[str, Any] | None:
-    """The JSON in a line of server-sent events; ``None`` where it holds none, as ``data: [DONE]``."""
-    found: dict[str, Any] | None = json.loads(line[6:]) if line.startswith(b"data: {") else None
-    return found
-
-
 def server_address(name: str, given: str) -> str:
     """The address of a server, without the path of its API.
 
@@ -217,6 +210,8 @@ def _error_of(body: Any, status: int, base_url: str) -> RagBiasError:
         return kind(message)
     if status == 400 and error:
         return ArgumentError(f"{error.get('param') or 'request'}: {message}")
+    if status == 401:
+        message += "; give api_key=, or set RAGBIAS_API_KEY"
     return ServerError(f"{base_url} refuses with status {status}: {message}")
 
 

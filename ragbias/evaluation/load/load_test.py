@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from ragbias.adapters.remote.connection import event_of
-from ragbias.adapters.remote.event_lines import event_lines
+from ragbias.adapters.remote.events import event_lines, event_of
 from ragbias.errors import RunError, ServerError
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
 

@@ -1,8 +1,10 @@
-"""Lines of server-sent events."""
+"""Server-sent events, as they are read."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx
 
@@ -19,3 +21,9 @@ async def event_lines(response: httpx.Response) -> AsyncIterator[bytes]:
             yield line.removesuffix(b"\r")
     if rest:
         yield rest
+
+
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON in a line of server-sent events; ``None`` where it holds none, as ``data: [DONE]``."""
+    found: dict[str, Any] | None = json.loads(line[6:]) if line.startswith(b"data: {") else None
+    return found
