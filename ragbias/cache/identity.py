@@ -59,10 +59,10 @@ is one of the code that runs, such as a hook: make a new model object, or clear 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
     """Equal as long as it is the same memory and was not changed; what ``module.to`` moves is in other memory."""
     if tensor.is_meta:  # anew at each call, as accelerate has them
-        return ("elsewhere",)
+        return (True,)
     version = 0 if tensor.is_inference() else tensor._version
     memory = StorageWeakRef(tensor.untyped_storage())  # as long as it is referred to, no other one gets its address
-    return memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
+    return False, memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 
 def _fingerprint(model: PreTrainedModel, named: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ import torch
 from generation.test_reuse import logits, tokens
 
 from ragbias import DocumentCache
-from ragbias.cache.identity import identity_of
+from ragbias.cache.identity import fingerprint, identity_of
 from support.random_models import random_model
 
 
@@ -64,3 +64,9 @@ def test_offloaded_weights_are_read_where_they_are(tmp_path):
     assert cache.stats().memory_hits == 5
     assert torch.equal(logits(other, prompt, "pcw", cache), logits(other, prompt, "pcw"))
     assert cache.stats().memory_hits == 5 and not torch.equal(logits(other, prompt, "pcw"), expected)
+
+
+def test_a_model_whose_weights_are_nowhere_is_like_no_other():
+    models = [random_model("llama") for _ in range(2)]
+    assert fingerprint(models[0]) == fingerprint(models[1])
+    assert len({fingerprint(model.to("meta")) for model in models}) == 2
