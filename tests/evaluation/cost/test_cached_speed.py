@@ -7,25 +7,7 @@ import pytest
 from ragbias.evaluation.cost.arithmetic import kept_prefill, plain_prefill
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
 
-CONFIG = dict(
-    architectures=["LlamaForCausalLM"],
-    model_type="llama",
-    vocab_size=200,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=400,
-)
 QUICK = ("--rounds", 1, "--steps", 1)
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "model.json"
-    path.write_text(json.dumps(CONFIG))
-    return path
 
 
 def test_documents_are_computed_once_and_found_in_memory_and_on_disk_in_any_order(cli, config, tmp_path):

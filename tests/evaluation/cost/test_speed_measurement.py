@@ -8,25 +8,7 @@ from ragbias.cli import main
 from ragbias.cli.terminal import console
 from ragbias.evaluation.cost.speed_measurement import SpeedSettings
 
-CONFIG = dict(
-    architectures=["LlamaForCausalLM"],
-    model_type="llama",
-    vocab_size=200,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=400,
-)
 QUICK = ("--rounds", 1, "--steps", 1)
-
-
-@pytest.fixture
-def config(tmp_path):
-    path = tmp_path / "model.json"
-    path.write_text(json.dumps(CONFIG))
-    return path
 
 
 @pytest.fixture
@@ -60,7 +42,7 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
     assert (model["weights"], model["dtype"], model["device"], model["attention"]) == (
         "random", "bfloat16", "cpu", "sdpa"
     )  # fmt: skip
-    assert CONFIG.items() <= model["config"].items()
+    assert json.loads(config.read_text()).items() <= model["config"].items()
     assert set(written["versions"]) == {"ragbias", "torch", "transformers", "python"}
     assert written["machine"]["threads"] >= 1 and written["machine"]["processor"]
     assert [result["documents"] for result in written["results"]] == [2, 5]
