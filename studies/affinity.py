@@ -1,0 +1,72 @@
+"""Two replicas on Ray Serve: how many tokens their document caches know, with requests sent by documents and without.
+
+    python -m studies.affinity
+
+Each set of documents comes several times, in another order each time. A share is that of the prompts' tokens that were
+not computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import ray
+from ray import serve
+
+from ragbias.models.tiny.world import held_out_corpus
+from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
+from ragbias.serving.server import listening
+
+QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]
+
+
+def share(affinity: bool, sets: int, times: int, documents: int, memory: str, clients: int) -> float:
+    """The share of tokens that were kept, over all requests."""
+    corpus = [f"{passage.title}\n{passage.text}" for passage in held_out_corpus(sets * documents, seed=0)]
+    draw = random.Random(0)
+    asked = [
+        draw.sample(corpus[begin : begin + documents], documents)
+        for _ in range(times)
+        for begin in range(0, sets * documents, documents)
+    ]
+    with listening("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    model = ReplicatedModel(
+        model="tiny", method="ape", replicas=2, num_cpus=0.5, cache_memory=memory, affinity=affinity
+    )
+    cluster = Cluster(models=[model])
+    start(cluster, "127.0.0.1", port)
+    serve.run(build(cluster), name="ragbias", route_prefix="/")
+
+    def usage(given: list[str]) -> dict[str, int]:
+        body = {"model": "tiny", "messages": QUESTION, "documents": given, "max_tokens": 1}
+        answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=120)
+        counts = answer.raise_for_status().json()["usage"]
+        return {"all": counts["prompt_tokens"], "kept": counts["prompt_tokens_details"]["cached_tokens"]}
+
+    try:
+        with ThreadPoolExecutor(clients) as pool:
+            told = list(pool.map(usage, asked))
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+    return sum(each["kept"] for each in told) / sum(each["all"] for each in told)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sets", type=int, default=40)
+    parser.add_argument("--times", type=int, default=4)
+    parser.add_argument("--documents", type=int, default=5)
+    parser.add_argument("--memory", default="1GB", help="of each replica's cache")
+    parser.add_argument("--clients", type=int, default=4)
+    arguments = vars(parser.parse_args())
+    for affinity in (True, False):
+        print(f"{'by documents' if affinity else 'by load':14}{share(affinity, **arguments):.0%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
