@@ -28,8 +28,8 @@ from ragbias.serving.settings import ServerSettings
 
 
 def _answer_of(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The schema of an answer, whole or, where ``stream`` is set, as events."""
-    return {200: {"model": model, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+    """The schema of an answer that comes whole; events, where ``stream`` is set, have none in OpenAPI 3.1."""
+    return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
 def create_app(

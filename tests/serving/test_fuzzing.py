@@ -43,6 +43,14 @@ def fuzz(address: str, method: str, path: str, examples: int, mode: schemathesis
         run()
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_streams_are_as_the_schema_says(address, path):
+    asked = {"prompt": "j"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "j"}]}
+    operation = schemathesis.openapi.from_url(f"{address}/openapi.json")[path]["POST"]
+    case = operation.Case(body={"model": "tiny", "stream": True, "max_tokens": 2, **asked})
+    assert case.call_and_validate(base_url=address, checks=CHECKS).status_code == 200
+
+
 @pytest.mark.parametrize(("method", "path", "examples"), OPERATIONS)
 def test_requests_of_the_schema_and_against_it(address, method, path, examples):
     for mode in MODES[method]:
