@@ -41,19 +41,19 @@ def share(affinity: bool, sets: int, times: int, documents: int, memory: str, cl
     start(cluster, "127.0.0.1", port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")
 
-    def usage(given: list[str]) -> dict[str, int]:
+    def counts(given: list[str]) -> tuple[int, int]:
         body = {"model": "tiny", "messages": QUESTION, "documents": given, "max_tokens": 1}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, timeout=120)
-        counts = answer.raise_for_status().json()["usage"]
-        return {"all": counts["prompt_tokens"], "kept": counts["prompt_tokens_details"]["cached_tokens"]}
+        usage = answer.raise_for_status().json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"]
 
     try:
         with ThreadPoolExecutor(clients) as pool:
-            told = list(pool.map(usage, asked))
+            kept, tokens = zip(*pool.map(counts, asked), strict=True)
     finally:
         serve.shutdown()
         ray.shutdown()
-    return sum(each["kept"] for each in told) / sum(each["all"] for each in told)
+    return sum(kept) / sum(tokens)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import time
 from itertools import islice
 from pathlib import Path
@@ -92,7 +93,7 @@ def main() -> None:
         figures[name] = {"seconds": sum(seconds[name]), "accuracy": sum(right) / len(right)}
         if (cache := lms[name].cache) is not None:
             figures[name] |= {"cached_tokens": kept[name], "memory_bytes": cache.stats().memory_bytes}
-    figures["equal_answers_cold_and_warm"] = sum(map(str.__eq__, said["cold"], said["warm"]))
+    figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, said["cold"], said["warm"]))
     figures["questions"] = len(answers)
     print(json.dumps(figures, indent=2))
     if arguments.json:

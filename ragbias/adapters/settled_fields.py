@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.remote import BESIDE_MODEL, RemoteLM
 from ragbias.lm import DebiasedLM
 
 FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_cache": "cache"}  # and the lm's names
@@ -37,6 +37,17 @@ def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exceptio
         setattr(llm, name, settled)
     if "debias" not in given:
         llm.debias = lm.method
+
+
+def check_model_only_at_server(llm: ModelWithFields, error: type[Exception]) -> None:
+    """For a model with a ``base_url``.
+
+    Raises:
+        error: it was given a model or a cache of this process as well.
+    """
+    for name in BESIDE_MODEL:
+        if name in llm.model_fields_set and getattr(llm, name) is not None:
+            raise error(f"base_url and {name}: the server has its own; give one of them")
 
 
 def _remedy(name: str, lm: DebiasedLM | RemoteLM) -> str:

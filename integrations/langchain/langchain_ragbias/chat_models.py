@@ -32,7 +32,8 @@ from langchain_ragbias.reports import begun, parent_run, reports
 from langchain_ragbias.typed_calls import TypedCalls
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.json_answers import BEGINNING
-from ragbias.adapters.remote import BESIDE_MODEL, RemoteFormat, RemoteLM
+from ragbias.adapters.remote import RemoteFormat, RemoteLM
+from ragbias.adapters.settled_fields import check_model_only_at_server
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
@@ -101,10 +102,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def _remote(self) -> RemoteLM | None:
         if self.base_url is None:
             return None
-        if given := [
-            name for name in BESIDE_MODEL if getattr(self, name) is not None and name in self.model_fields_set
-        ]:
-            raise ValueError(f"base_url and {given[0]}: the server has its own; give one of them")
+        check_model_only_at_server(self, ValueError)
         name = self.model_id if "model_id" in self.model_fields_set else None
         key = self.api_key.get_secret_value() if self.api_key else os.environ.get(API_KEY, "")
         return RemoteLM(self.base_url, name, self.debias, key, self.timeout, self.max_retries)

@@ -36,8 +36,8 @@ from ragbias import methods
 from ragbias.adapters.constructor_arguments import renamed
 from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.remote import BESIDE_MODEL, RemoteLM
-from ragbias.adapters.settled_fields import settle
+from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.settled_fields import check_model_only_at_server, settle
 from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.errors import ArgumentError
@@ -195,8 +195,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def _remote(self, base_url: str) -> RemoteLM:
         """The model behind a server."""
-        if given := [name for name in BESIDE_MODEL if getattr(self, name) is not None]:
-            raise ArgumentError(f"base_url and {given[0]}: the server has its own; give one of them")
+        check_model_only_at_server(self, ArgumentError)
         name = self.model_name if "model_name" in self.model_fields_set else None
         key = self.api_key if self.api_key is not None else os.environ.get("RAGBIAS_API_KEY", "")
         return RemoteLM(base_url, name, self.debias, key, self.timeout, self.max_retries)
