@@ -106,7 +106,7 @@ class _Search:
         measured = self._losses("channels", data.choose, [NoMethod(), *removed])
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
-        measured |= self._losses("factors", data.choose, scaled)
+        measured |= self._losses("factors", data.choose, [each for each in scaled if each not in measured])
         together: Measured = {}
         if plan.pair and len(best) > 1:
             pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
@@ -116,18 +116,26 @@ class _Search:
         attention = self._once("attention", "retrieving layers", len(data.choose), len(data.choose), measure)
         ranges = layer_ranges(attention)
         moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
-        measured |= self._losses("layers", data.choose, moved)
+        measured |= self._losses("layers", data.choose, [each for each in moved if each not in measured])
         chosen = _lowest(measured)
         check = self._losses("check", data.check, [NoMethod(), chosen])
         return Found(data, states, ranking, attention, ranges, measured, together, chosen, check)
 
     def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
-        of, total = "check" if stage == "check" else "choice", len(methods) * len(samples)
-        found: Measured = {}
-        for method in methods:
-            measure = functools.partial(losses, self._lm.model, samples, method, self._plan.batch_size)
-            found[method] = self._once(f"{of}: {method}", stage, len(samples), total, measure)
-        return found
+        """The losses of all samples, by method."""
+        if not methods:
+            return {}
+
+        def measure(sample: Sample, advance: Callable[[int], None]) -> list[float]:
+            found = losses(self._lm.model, sample, methods)
+            advance(1)
+            return found
+
+        by_sample = [
+            self._once(f"{stage}: {index}", stage, 1, len(samples), functools.partial(measure, sample))
+            for index, sample in enumerate(samples)
+        ]
+        return {method: list(values) for method, values in zip(methods, zip(*by_sample, strict=True), strict=True)}
 
     def _once(
         self, name: str, stage: str, steps: int, total: int, measure: Callable[[Callable[[int], None]], list[Any]]

@@ -137,8 +137,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_profile(whole, tmp_path, 
         assert not out.exists() and (tmp_path / "p.json.partial.json").exists()
     assert run() == expected
     assert calls["strings"] == 3  # batches of 4 in 12 strings
-    settings = len(expected.measured["losses"]) + 1
-    assert calls["losses"] == settings + 2  # and two for the check
+    settings = expected.measured["settings"]
+    # channels, factors, layers, each with all their settings at once; and the check
+    assert calls["losses"] == 3 * settings["samples"] + settings["check_samples"]
     assert out.read_text() == original.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
 

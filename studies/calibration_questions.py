@@ -1,0 +1,46 @@
+"""Questions to calibrate by, which no study of ``docs/results/real`` asks: those of the benchmark after the first 120.
+
+    python -m studies.calibration_questions data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz out
+
+Passages are cut as in the studies. ``ragbias calibrate --data`` reads what is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from ragbias.evaluation.data.jsonl import read_lines
+from ragbias.evaluation.tasks.shortening import shortened
+from ragbias.files import write_atomically
+
+ASKED_BY_STUDIES = 120  # the first ones
+QUESTIONS = 60
+WORDS = 40
+
+
+def questions(data: Path) -> Iterator[str]:
+    """A JSON line for each question, with its first answer; the documents are in the file's order."""
+    for line in islice(read_lines(data), ASKED_BY_STUDIES, ASKED_BY_STUDIES + QUESTIONS):
+        answers, passages = line.texts("answers"), line.objects("ctxs")
+        asked = {
+            "question": line.text("question"),
+            "documents": [
+                f"Document (Title: {each.text('title')}) {shortened(each.text('text'), answers, WORDS)}"
+                for each in passages
+            ],
+            "answer": answers[0],
+            "gold": [each.flag("isgold") for each in passages].index(True),
+        }
+        yield json.dumps(asked) + "\n"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="a file of multi-document QA, as its authors publish it")
+    parser.add_argument("out", type=Path, help="the file of JSON lines to write")
+    given = parser.parse_args()
+    write_atomically(given.out, "".join(questions(given.data)).encode())
