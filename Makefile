@@ -50,10 +50,29 @@ demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
 # the studies on real models: each takes hours, goes on where it was stopped, and reads the benchmarks' files from data/
 RUNS := runs
 SUMMARIES := $(patsubst docs/results/real/%.yaml,$(RUNS)/%/summary.json,$(wildcard docs/results/real/*.yaml))
-results: $(SUMMARIES)
+CALIBRATION := $(RUNS)/calibration
+CALIBRATED := $(foreach model,smollm2 gemma3-270m,\
+	$(foreach search,released paper siw ape,$(CALIBRATION)/$(model)-$(search).json))
+results: $(SUMMARIES) $(CALIBRATED)
 
 $(RUNS)/%/summary.json: docs/results/real/%.yaml | $(TOOLS) $(MODELS)
 	$(BIN)/ragbias bench $< --out $(@D)
+
+$(CALIBRATION)/questions.jsonl: | $(TOOLS)
+	mkdir -p $(@D)
+	$(BIN)/python -m studies.calibration_questions \
+		data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz $@
+
+# ends with 1 where nothing better than the plain model was found, and the file says so
+CALIBRATE = $(BIN)/ragbias calibrate --model $* --data $< --depths 3 --dtype bfloat16 --out $@
+$(CALIBRATION)/%-released.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
+	$(CALIBRATE) --strings 300 || test -f $@
+$(CALIBRATION)/%-paper.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
+	$(CALIBRATE) --strings 300 --variant paper || test -f $@
+$(CALIBRATION)/%-siw.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
+	$(CALIBRATE) --method siw || test -f $@
+$(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
+	$(CALIBRATE) --method ape || test -f $@
 
 # what is kept of the runs that are finished, and the tables and advice that follow from all that is kept
 results-page: venv

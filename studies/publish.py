@@ -2,9 +2,9 @@
 
     python -m studies.publish runs
 
-That is the tables of ``docs/results/models.md``, the evidence that the package brings, and the tables of advice in the
-docs. They are written from all that is kept, whether its run is there or not. Runs are known by the names of the files
-of settings in ``docs/results/real``.
+That is the tables of ``docs/results/models.md`` and ``calibrations.md``, the evidence that the package brings, and the
+tables of advice in the docs. They are written from all that is kept, whether its run is there or not. Runs are known by
+the names of the files of settings in ``docs/results/real``; calibrations lie in the folder ``calibration`` of the runs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,23 @@ from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.bench.store import changes
 from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
+from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
 from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept
 from studies.study_tables import Summaries, tables_of, with_costs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results")
 SETTINGS = RESULTS / "real"
+CALIBRATION = "calibration"
 EVIDENCE = Path("ragbias/evaluation/advice/evidence.json")
-PAGES = (RESULTS / "models.md", Path("docs/how-to/choose-a-method.md"), Path("README.md"))
+PAGES = (
+    RESULTS / "models.md",
+    RESULTS / "calibrations.md",
+    Path("docs/how-to/choose-a-method.md"),
+    Path("README.md"),
+)
 BESIDE_THE_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that no answer depends on
-MARKED = re.compile(r"(<!-- (studies|advice|advice with reasons) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (studies|calibrations|advice|advice with reasons) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def studies(root: Path = ROOT) -> list[str]:
@@ -51,6 +58,7 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     found = advised(evidence)
     parts = {
         "studies": tables_of(summaries),
+        "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
         "advice": wording.as_markdown(found, why=False),
         "advice with reasons": f"{wording.as_markdown(found)}\n{wording.default_in_words(found)}\n",
     }
@@ -87,6 +95,8 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
             print(f"{name}: kept")
         else:
             print(f"{name}: not finished; `make results` goes on with it")
+    for name in keep_calibrations(runs / CALIBRATION, root / RESULTS / CALIBRATION):
+        print(f"{CALIBRATION}/{name}: kept")
     if (size := answers_size(root / RESULTS)) > LARGEST:
         raise RunError(f"the answers of all studies take {size:,} bytes of at most {LARGEST:,}; keep fewer studies")
     for path, text in written(root).items():

@@ -12,6 +12,7 @@ from typing import Any
 from ragbias.checks import check_finite, check_whole
 from ragbias.errors import MethodError
 from ragbias.files import irregular, write_atomically
+from ragbias.models.named import PACKAGED
 
 VERSION = 1
 FIELDS = ("model", "hidden_size", "n_layers", "channel", "factor", "layers")
@@ -136,7 +137,9 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 
 def _bare(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1].lower()
+    """Without the organisation; a name that stands for a model of the hub is that model's."""
+    hub = PACKAGED[name].hub if name in PACKAGED else name
+    return hub.rstrip("/").rsplit("/", 1)[-1].lower()
 
 
 def _dumps(data: Mapping[str, Any]) -> str:

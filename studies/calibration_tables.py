@@ -1,0 +1,80 @@
+"""The tables of what calibrations found, written from their records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ragbias.evaluation.report.tables import markdown_table
+from ragbias.files import write_atomically
+
+NOTHING_YET = "No calibration is kept here yet.\n"
+NORMAL = 1.96  # standard errors to either side of a 95% interval
+Record = Mapping[str, Any]
+Records = Mapping[str, Record]
+
+
+def keep_calibrations(made: Path, kept: Path) -> list[str]:
+    """Copy the finished calibrations of a folder, with their plots; returns their names."""
+    finished = sorted(path for path in made.glob("*.json") if not path.name.endswith(".partial.json"))
+    kept.mkdir(parents=True, exist_ok=True)
+    for record in finished:
+        for path in filter(Path.is_file, (record, record.with_suffix(".png"))):
+            write_atomically(kept / path.name, path.read_bytes())
+    return [path.stem for path in finished]
+
+
+def read_calibrations(kept: Path) -> Records:
+    """The records that are kept, by name."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(kept.glob("*.json"))}
+
+
+def calibrations_in_words(records: Records) -> str:
+    """A table of the channels, and one of the parameters of other methods, in Markdown."""
+    channels = {name: record for name, record in records.items() if "channel" in record}
+    others = {name: record for name, record in records.items() if "channel" not in record}
+    parts = [table(found.values()) for table, found in ((_channels, channels), (_parameters, others)) if found]
+    links = ", ".join(f"[{name}](calibration/{name}.json)" for name in records)
+    return "\n".join([*parts, f"All that was measured: {links}.\n"]) if records else NOTHING_YET
+
+
+def _channels(records: Iterable[Record]) -> str:
+    head = ["model", "variant", "channel", "factor", "layers", "follows the position", "questions it was checked on"]
+    head += ["change of the loss there", "beats plain"]
+    body = []
+    for record in records:
+        search, check = record["channel_search"], record["check"]
+        followed = max(map(abs, search["position_correlation"][str(record["channel"])].values()))
+        margin = NORMAL * check["standard_error"]
+        low, high = (check["difference"] + side * margin for side in (-1, 1))
+        body.append(
+            [
+                record["model"],
+                record["settings"]["variant"],
+                str(record["channel"]),
+                f"{record['factor']:g}",
+                " to ".join(map(str, record["layers"])),
+                f"r {followed:.2f}",
+                str(record["settings"]["check_samples"] // record["settings"]["depths"]),
+                f"{check['difference']:+.2f} ({low:+.2f} to {high:+.2f})",
+                "yes" if record["beats_plain"] else "no",
+            ]
+        )
+    return markdown_table(head, body) + "\n"
+
+
+def _parameters(records: Iterable[Record]) -> str:
+    head = ["model", "found", "smallest", "settings tried", "prompts"]
+    body = [
+        [
+            record["model"],
+            record["method"],
+            record["by"],
+            str(len(record["tried"])),
+            str(record["settings"]["samples"]),
+        ]
+        for record in records
+    ]
+    return markdown_table(head, body) + "\n"

@@ -1,0 +1,56 @@
+"""What is kept of calibrations and told of them, and the questions that they are made by."""
+
+import json
+import shutil
+
+import pytest
+
+from ragbias.evaluation.prompts.samples import labelled_questions
+from ragbias.methods.profiles.profile import SHIPPED
+from studies.calibration_questions import ASKED_BY_STUDIES, QUESTIONS, questions
+from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A calibration that is finished, one that is not, and one of parameters."""
+    folder = tmp_path / "made"
+    folder.mkdir()
+    profile = {**json.loads((SHIPPED / "tiny.json").read_text())}
+    profile["settings"]["variant"] = "paper"
+    (folder / "tiny-paper.json").write_text(json.dumps(profile))
+    (folder / "tiny-paper.png").write_bytes(b"a picture")
+    (folder / "tiny-released.json.partial.json").write_text("{}")
+    found = {"model": "tiny", "method": "ape(scale=0.9)", "by": "loss", "tried": [1, 2], "settings": {"samples": 7}}
+    (folder / "tiny-ape.json").write_text(json.dumps(found))
+    return folder
+
+
+def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_path):
+    kept = tmp_path / "kept"
+    assert keep_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
+    assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json", "tiny-paper.png"]
+    told = calibrations_in_words(read_calibrations(kept))
+    assert "| tiny | paper | 7 | -1 | 1 to 1 | r 0.18 |" in told
+    assert "| +0.04 (-0.04 to +0.13) | no |" in told  # 0.0448 with a standard error of 0.0431
+    assert "| tiny | ape(scale=0.9) | loss | 2 | 7 |" in told
+    assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
+    shutil.rmtree(kept)
+    assert calibrations_in_words(read_calibrations(kept)) == "No calibration is kept here yet.\n"
+
+
+def test_the_questions_are_those_after_the_studies_with_cut_passages(tmp_path):
+    def line(number):
+        long = " ".join(["filler"] * 50 + [f"gold{number}"] + ["filler"] * 50)
+        texts = ("none here", long, "nor here")
+        passages = [{"title": f"T{at}", "text": text, "isgold": at == 1} for at, text in enumerate(texts)]
+        return json.dumps({"question": f"q{number}?", "answers": [f"gold{number}", "other"], "ctxs": passages})
+
+    data, out = tmp_path / "mdqa.jsonl", tmp_path / "questions.jsonl"
+    data.write_text("\n".join(map(line, range(ASKED_BY_STUDIES + QUESTIONS + 5))))
+    out.write_text("".join(questions(data)))
+    first, *others = labelled_questions(out)
+    assert len(others) == QUESTIONS - 1
+    assert (first.question, first.answers, first.gold) == (f"q{ASKED_BY_STUDIES}?", (f"gold{ASKED_BY_STUDIES}",), 1)
+    assert first.documents[0] == "Document (Title: T0) none here"
+    assert f"gold{ASKED_BY_STUDIES}" in first.documents[1] and len(first.documents[1].split()) < 50
