@@ -51,8 +51,8 @@ demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
 RUNS := runs
 SUMMARIES := $(patsubst docs/results/real/%.yaml,$(RUNS)/%/summary.json,$(wildcard docs/results/real/*.yaml))
 CALIBRATION := $(RUNS)/calibration
-CALIBRATED := $(foreach model,smollm2 gemma3-270m,\
-	$(foreach search,released paper siw ape,$(CALIBRATION)/$(model)-$(search).json))
+CALIBRATED := $(patsubst %,$(CALIBRATION)/%.json,smollm2-released smollm2-paper smollm2-siw smollm2-ape \
+	gemma3-270m-released gemma3-270m-paper)
 results: $(SUMMARIES) $(CALIBRATED)
 
 $(RUNS)/%/summary.json: docs/results/real/%.yaml | $(TOOLS) $(MODELS)
@@ -63,13 +63,16 @@ $(CALIBRATION)/questions.jsonl: | $(TOOLS)
 	$(BIN)/python -m studies.calibration_questions \
 		data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz $@
 
+$(CALIBRATION)/fewer.jsonl: $(CALIBRATION)/questions.jsonl
+	head -n 18 $< > $@
+
 # ends with 1 where nothing better than the plain model was found, and the file says so
 CALIBRATE = $(BIN)/ragbias calibrate --model $* --data $< --depths 3 --dtype bfloat16 --out $@
 $(CALIBRATION)/%-released.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --strings 300 || test -f $@
 $(CALIBRATION)/%-paper.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --strings 300 --variant paper || test -f $@
-$(CALIBRATION)/%-siw.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
+$(CALIBRATION)/%-siw.json: $(CALIBRATION)/fewer.jsonl | $(MODELS)
 	$(CALIBRATE) --method siw || test -f $@
 $(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --method ape || test -f $@

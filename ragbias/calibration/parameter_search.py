@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ragbias.cache import DocumentCache
 from ragbias.calibration.algorithm import Progress, checked_out
 from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
@@ -32,6 +33,7 @@ from ragbias.methods import SIW, AdaptiveParallelEncoding, Method, NoMethod, Pos
 SWEEPS = 4  # at most; most searches settle in two
 Setting = dict[str, float]
 TENTHS = tuple(tenth / 10 for tenth in range(1, 11))
+KEPT = "4GB"  # of documents; with more of them, the longest unused are computed again
 RATIOS = (0.8, 1.0, 1.2, 1.4, 1.6, 1.8, 2.0)
 
 
@@ -100,6 +102,8 @@ def search_parameters(
     data = calibration_set(lm, plan)
     partial_results = PartialResults(out, plan.as_dict(), restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, plan.method, partial_results, progress)
+    if search.at(search.space.start).reusable_documents:
+        lm.cache = DocumentCache(memory=KEPT)  # no setting changes what is computed of the documents
     best = search.descend(Comparison(lm, data.choose))
     chosen = search.tried[str(best)]
     tried = sorted(search.tried.values(), key=lambda found: (found[search.space.by], found is not chosen))
