@@ -15,6 +15,9 @@ def report(
     html: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file.", callback=writable)] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
+    against: Annotated[
+        str | None, typer.Option(help="A method of the benches, and what all others differ from it, paired.")
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Tables and figures of one or several benches, the method with the best worst position first.
@@ -23,6 +26,7 @@ def report(
     """
     from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables
+    from ragbias.evaluation.report.against import as_tables_against, minus_method
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
     runs = [read_run(folder) for folder in folders]
@@ -30,6 +34,10 @@ def report(
     for result in summary["results"]:
         for table in tables.as_tables(result):
             console.print(table)
+        if against is not None:
+            result["minus"] = {against: minus_method(result, runs, against)}
+            for table in as_tables_against(result, result["minus"][against], against):
+                console.print(table)
         if result["task"] in JUDGES and ACCURACY in result["measures"]:
             console.print(tables.as_judge_table(result))
             if tables.sections(result):

@@ -1,0 +1,57 @@
+"""Differences to any method of a run, against those to the plain model that the summary holds."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ragbias.cli import main
+from ragbias.errors import RunError
+from ragbias.evaluation.report.against import minus_method
+from ragbias.evaluation.report.read_runs import read_run, summary_of
+
+KEPT = Path(__file__).parents[3] / "docs/results/smollm2-depth"
+
+
+@pytest.fixture(scope="module")
+def run():
+    return read_run(KEPT)
+
+
+@pytest.fixture(scope="module")
+def result(run):
+    (found,) = summary_of([run])["results"]
+    return found
+
+
+def test_differences_to_the_plain_model_are_those_of_the_summary(run, result):
+    found = minus_method(result, [run], "none")["logprob"]
+    assert found.keys() == result["methods"].keys() - {"none"}
+    for name, figures in found.items():
+        expected = result["methods"][name]["logprob"]["minus_plain"]
+        assert (figures["mean"], figures["worst"]) == (expected["mean"], expected["worst_to_worst"])
+    means = [figures["mean"][0] for figures in found.values()]
+    assert means == sorted(means, reverse=True)
+
+
+def test_a_difference_turned_round_changes_its_sign_only(run, result):
+    one = minus_method(result, [run], "pine")["logprob"]["none"]["mean"]
+    other = minus_method(result, [run], "none")["logprob"]["pine"]["mean"]
+    value, low, high = other
+    assert one == pytest.approx([-value, -high, -low])
+
+
+def test_the_command_shows_and_writes_them(tmp_path, monkeypatch, capsys):
+    out = tmp_path / "report.json"
+    monkeypatch.setattr("sys.argv", ["ragbias", "report", str(KEPT), "--against", "pine", "--json", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (result,) = json.loads(out.read_text())["results"]
+    value, low, high = result["minus"]["pine"]["logprob"]["pine(to_layer=23)"]["mean"]
+    assert not ended.value.code
+    assert f"{value + 0:+.2f} ({low:+.2f} to {high:+.2f})" in capsys.readouterr().out
+
+
+def test_a_method_that_was_not_run_is_refused(run, result):
+    with pytest.raises(RunError, match=r"'pcw' was not run for mdqa, 10 documents, model smollm2; expected one of 'no"):
+        minus_method(result, [run], "pcw")
