@@ -155,18 +155,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
     """Turn the pairs of ``x`` ``[..., d]``, side by side, by complex ``turns`` ``[..., r/2]``, into ``target``.
 
-    One product of complex numbers is several times as fast as the same sums taken half by half.
+    In float32, as ``rotate``. One product of complex numbers is many times as fast as the same sums taken half by half.
     """
     size = 2 * turns.shape[-1]
-    if x.dtype != torch.float32:  # there are no such complex numbers
-        target.copy_(rotate(x, turns.real, turns.imag, interleaved=True))
-        return
-    pairs, turned = (torch.view_as_complex(part[..., :size].unflatten(-1, (-1, 2))) for part in (x, target))
-    if x.requires_grad:  # which rules out `out=`
-        turned.copy_(pairs * turns)
+    pairs = _as_complex(x[..., :size].float())
+    if x.dtype == torch.float32 and not x.requires_grad:  # which rules out `out=`
+        torch.mul(pairs, turns, out=_as_complex(target[..., :size]))
     else:
-        torch.mul(pairs, turns, out=turned)
+        target[..., :size] = torch.view_as_real(pairs * turns).flatten(-2)
     target[..., size:] = x[..., size:]
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    """``[..., r]`` as ``[..., r/2]``, without a copy."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def equal_runs(segments: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
