@@ -234,7 +234,7 @@ def test_a_padded_batch_with_softcap_and_windows_is_as_on_torch():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("capability", [80, 86, 90])  # 89 has the instructions and the shared memory of 86
+@pytest.mark.parametrize("capability", [86, 90])  # 80 and 89 have the instructions of 86, and no less shared memory
 def test_the_kernels_compile_and_fit_into_the_shared_memory_of_gpus_that_are_not_here(capability):
     """The interpreter takes what the compiler refuses, such as variables that change their shape in a loop."""
     command = [sys.executable, str(Path(__file__).parent / "compile_kernels.py"), str(capability)]
