@@ -10,7 +10,7 @@ import ragbias
 from ragbias import calibration
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
-from ragbias.methods.profiles import Profile, shipped
+from ragbias.methods.profiles import Profile, find, shipped
 
 PROFILE = Profile("some/model", 64, 3, 7, -0.5, (1, 2), {"check": {"loss": 0.5}, "curve": list(range(200))})
 METHOD = ChannelScaling(7, -0.5, layers=(1, 2))
@@ -121,7 +121,7 @@ def test_a_profile_of_another_shape_is_refused_when_attached(llama):
 
 
 def test_all_shipped_profiles_are_valid_and_the_papers():
-    found = {name: (p.hidden_size, p.channel, p.factor, p.layers) for name, p in shipped().items() if name != "tiny"}
+    found = {name: (p.hidden_size, p.channel, p.factor, p.layers) for name, p in shipped().items() if not p.measured}
     assert found == {
         "meta-llama/Llama-2-7b-chat-hf": (4096, 2393, -1, (10, 25)),
         "meta-llama/Llama-2-13b-chat-hf": (5120, 4283, -1, (10, 34)),
@@ -138,5 +138,15 @@ def test_the_profile_of_tiny_was_measured_and_fits_the_model():
     lm = ragbias.DebiasedLM.from_pretrained("tiny", method="channel-scaling")
     with ragbias.debias(lm.model, lm.method):
         pass
-    measured = shipped()["tiny"].measured
+
+
+@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+def test_our_profiles_say_what_was_measured(name):
+    measured = shipped()[name].measured
     assert {"check", "choice", "losses", "layer_search", "channel_search", "curve", "settings"} <= measured.keys()
+    check = measured["check"]
+    assert measured["beats_plain"] == (check["difference"] < -2 * check["standard_error"])
+
+
+def test_a_name_that_stands_for_a_model_and_its_hub_name_have_the_same_profile():
+    assert find("smollm2") == find("HuggingFaceTB/SmolLM2-135M-Instruct") == shipped()["smollm2"]
