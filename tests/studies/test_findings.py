@@ -1,0 +1,54 @@
+"""The page of findings claims no figure that the kept studies do not give, and none without an interval."""
+
+import re
+
+import pytest
+
+from ragbias.evaluation.report import tables
+from ragbias.evaluation.report.against import minus_method
+from ragbias.evaluation.report.read_runs import read_run, summary_of
+from studies.publish import RESULTS, ROOT, studies
+
+PAGE = (ROOT / RESULTS / "findings.md").read_text()
+FIGURE = re.compile(r"([+-]?)(\d+\.\d\d) \([+-]?(\d+\.\d\d) to [+-]?(\d+\.\d\d)\)")
+AGAINST = re.compile(r"ragbias report docs/results/(\S+) --against (\S+)")
+
+
+def figures(text):
+    """``+0.43 (0.09 to 0.78)`` and ``0.43 (+0.09 to +0.78)`` are the same figure."""
+    return {(sign == "-", *numbers) for sign, *numbers in FIGURE.findall(text)}
+
+
+@pytest.fixture(scope="module")
+def known():
+    """The figures of the pages that are written from what is kept, and of the commands that the page names."""
+    pages = [(ROOT / RESULTS / name).read_text() for name in ("models.md", "calibrations.md")]
+    told = [
+        tables.with_interval(figure, "+.2f")
+        for name, method in AGAINST.findall(PAGE)
+        for figure in _against(name, method)
+    ]
+    return figures("\n".join([*pages, *told]))
+
+
+def _against(name, method):
+    run = read_run(ROOT / RESULTS / name)
+    for result in summary_of([run])["results"]:
+        for by_method in minus_method(result, [run], method).values():
+            for each in by_method.values():
+                yield from each.values()
+
+
+def test_every_figure_is_one_of_the_kept_studies(known):
+    claimed = figures(PAGE)
+    assert len(claimed) > 20 and not claimed - known
+
+
+def test_no_figure_stands_without_its_interval():
+    prose = FIGURE.sub("", PAGE.split("## What it took")[0])
+    assert not re.findall(r"\d\.\d\d", re.sub(r"\]\([^)]*\)|`[^`]*`|arXiv [\d.]+", "", prose))
+
+
+def test_every_study_that_is_kept_is_named():
+    kept = [name for name in studies() if (ROOT / RESULTS / name).is_dir()]
+    assert [name for name in kept if f"({name}/report.html)" not in PAGE] == []
