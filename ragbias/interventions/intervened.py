@@ -80,9 +80,6 @@ class Intervened(AttentionMethod):
         changed = {layer for each in self.interventions for layer in each.layer_indices(n_layers)}
         return sorted(changed | set(self.on.layer_indices(n_layers)))
 
-    def for_last_tokens(self, count: int) -> Intervened:
-        return Intervened(*self.interventions, on=self.on.for_last_tokens(count))
-
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
         return self.on.document_order(documents)
 

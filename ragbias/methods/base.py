@@ -106,10 +106,6 @@ class Method:
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
-    def for_last_tokens(self: Self, count: int) -> Self:
-        """The method for a prompt whose last ``count`` tokens are as many steps of generation, in one pass."""
-        return self
-
     def validate(self, hidden_size: int, n_layers: int) -> None:
         """Raise ``MethodError`` if the parameters do not fit a model of this size."""
         self.layer_indices(n_layers)

@@ -119,9 +119,6 @@ class ChannelScaling(Reweightable):
         super().validate(hidden_size, n_layers)
         check_channel_exists("channel-scaling: channel", self.channel, hidden_size)
 
-    def for_last_tokens(self, count: int) -> ChannelScaling:
-        return replace(self, last=count)
-
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         if self.last == "all":
             return 0  # all queries are computed once, from other hidden states

@@ -54,9 +54,6 @@ class Compose(AttentionMethod):
     def layer_indices(self, n_layers: int) -> Sequence[int]:
         return sorted({*self.siw.layer_indices(n_layers), *self.other.layer_indices(n_layers)})
 
-    def for_last_tokens(self, count: int) -> Compose:
-        return Compose(self.siw, self.other.for_last_tokens(count))
-
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
         return self.other.query_input(hidden, layer, prefill)
 
