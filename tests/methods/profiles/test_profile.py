@@ -140,7 +140,7 @@ def test_the_profile_of_tiny_was_measured_and_fits_the_model():
         pass
 
 
-@pytest.mark.parametrize("name", ["tiny", "smollm2"])
+@pytest.mark.parametrize("name", ["tiny", "smollm2", "gemma3-270m"])
 def test_our_profiles_say_what_was_measured(name):
     measured = shipped()[name].measured
     assert {"check", "choice", "losses", "layer_search", "channel_search", "curve", "settings"} <= measured.keys()
