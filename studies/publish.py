@@ -37,12 +37,25 @@ PAGES = (
     Path("README.md"),
 )
 BESIDE_THE_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that no answer depends on
+PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment that begins a file of settings, up to its command
 MARKED = re.compile(r"(<!-- (studies|calibrations|advice|advice with reasons) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def studies(root: Path = ROOT) -> list[str]:
     """The names of the studies: those of their files of settings."""
     return sorted(path.stem for path in (root / SETTINGS).glob("*.yaml"))
+
+
+def purpose(file: Path) -> str:
+    """What a study is for, in the words that begin its settings.
+
+    Raises:
+        RunError: they do not begin with a comment.
+    """
+    told = PURPOSE.match(file.read_text(encoding="utf-8"))
+    if told is None:
+        raise RunError(f"{file} does not say what it is for; expected a comment as its first line")
+    return re.sub(r"\n?# ", " ", told[0]).strip(" :\n") + "."
 
 
 def kept(root: Path = ROOT) -> Summaries:
@@ -57,7 +70,7 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     evidence = [case for name, summary in summaries.items() for case in evidence_of(name, summary)]
     found = advised(evidence)
     parts = {
-        "studies": tables_of(summaries),
+        "studies": tables_of(summaries, {name: purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
         "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
         "advice": wording.as_markdown(found, why=False),
         "advice with reasons": f"{wording.as_markdown(found)}\n{wording.default_in_words(found)}\n",

@@ -14,16 +14,16 @@ NOTHING_YET = "No study is kept here yet.\n"
 Summaries = Mapping[str, Mapping[str, Any]]
 
 
-def tables_of(summaries: Summaries) -> str:
-    """An overview of all studies, and the tables of each, in Markdown."""
+def tables_of(summaries: Summaries, purposes: Mapping[str, str]) -> str:
+    """An overview of all studies, and the tables of each with its purpose, in Markdown."""
     if not summaries:
         return NOTHING_YET
     parts = [_overview(summaries)]
     for study, result, measure in _cases(summaries):
         notes = "".join(f"- {tables.in_markdown(note)}\n" for note in result["notes"])
         parts += [
-            f"### {tables.in_markdown(tables.title(result, measure))}\n",
-            f"{_source(study, summaries[study]['hours'])}\n",
+            f"### {study}: {tables.in_markdown(tables.title(result, measure))}\n",
+            f"{purposes[study]} {_source(study, summaries[study]['hours'])}\n",
             _table(result, measure),
             *([notes] if notes else []),
         ]
@@ -65,12 +65,12 @@ def _cases(summaries: Summaries) -> Iterator[tuple[str, Mapping[str, Any], str]]
 
 
 def _overview(summaries: Summaries) -> str:
-    """One row for each model, task, number of documents and measure."""
-    head = ["model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
+    """One row for each model, task, number of documents and measure of a study."""
+    head = ["study", "model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
     head += [f"{DEFAULT_METHOD} - plain {name}" for name in ("mean", "worst", "best")]
     head += ["better than the plain mean", "worse"]
     body = []
-    for _, result, measure in _cases(summaries):
+    for study, result, measure in _cases(summaries):
         figures = {label: figures_of(method, measure) for label, method in result["methods"].items()}
         plain, default = figures.get(REFERENCE, {}), (figures.get(DEFAULT_METHOD, {}).get("minus_plain") or {})
         means = {
@@ -80,6 +80,7 @@ def _overview(summaries: Summaries) -> str:
         }
         body.append(
             [
+                study,
                 result["model"],
                 result["task"],
                 str(result["documents"]),
