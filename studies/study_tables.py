@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragbias.evaluation.advice.evidence import REFERENCE, figures_of
 from ragbias.evaluation.advice.wording import MEASURES
+from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 

@@ -11,10 +11,10 @@ from typing import Any, Protocol, TypeAlias
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.measures.aggregates import REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.reward_bench import SECTIONS
-from ragbias.evaluation.names import ACCURACY, LOGPROB
+from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.report.plain_text import no_formula, printable
 
@@ -91,9 +91,9 @@ def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[
     measure = measure or result["measures"][0]
 
     def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
-        figures = item[1] if measure == ACCURACY else item[1][measure] or {"mean": [None], "worst": None}
-        mean = figures["mean"][0]
-        worst = figures["worst"][0] if figures["worst"] else mean
+        figures = figures_of(item[1], measure)
+        mean = figures["mean"][0] if figures else None
+        worst = figures["worst"][0] if figures.get("worst") else mean
         return -(worst if worst is not None else -math.inf), -(mean if mean is not None else -math.inf), item[0]
 
     return sorted(result["methods"].items(), key=rank)
@@ -150,13 +150,13 @@ def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> l
     return [
         _cells(result, label, measure, written)
         for label, method in ranked(result, measure)
-        if measure == ACCURACY or method[measure]
+        if figures_of(method, measure)
     ]
 
 
 def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written) -> dict[str, str]:
     method = result["methods"][label]
-    figures = method if measure == ACCURACY else method[measure]
+    figures = figures_of(method, measure)
     cells = {"method": label, **{name: written(figures[name]) for name in ("worst", "mean", "gap")}}
     if measure == ACCURACY:
         cells[f"worst - {REFERENCE}"] = written((method["difference"] or {}).get("worst"), "+.2f")

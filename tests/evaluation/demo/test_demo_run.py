@@ -3,6 +3,7 @@
 import json
 
 from ragbias.evaluation.demo import demo_run as demo
+from ragbias.evaluation.demo.outcome import save
 
 
 def test_tiny_has_a_bias_and_pine_removes_it(tmp_path):
@@ -15,7 +16,7 @@ def test_tiny_has_a_bias_and_pine_removes_it(tmp_path):
     assert (pine["gap"], pine["flip_rate"]) == (0, 0)
     assert pine["mean"] >= none["mean"] - 0.03
     assert pine["mean"] >= none["worst"] + 0.05
-    demo.save(outcome, tmp_path)
+    save(outcome, demo.figure(outcome), tmp_path)
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}
     assert set(written["results"]["20"]["pine"]) == {
