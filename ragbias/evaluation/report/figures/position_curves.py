@@ -64,7 +64,7 @@ def overlaid(
     looks: Mapping[str, Look] | None = None,
     scale: Scale = ACCURACY,
 ) -> Figure:
-    """All methods, six at most, in one panel; one panel for each entry, named by its key.
+    """All methods in one panel; one panel for each entry, named by its key.
 
     Args:
         looks: by label; None: each panel's methods in their order, for labels that differ between the panels.
