@@ -23,7 +23,7 @@ def tables_of(summaries: Summaries) -> str:
     for study, result, measure in _cases(summaries):
         notes = "".join(f"- {tables.in_markdown(note)}\n" for note in result["notes"])
         parts += [
-            f"### {tables.in_markdown(tables.title(result, measure))}\n",
+            f"### {tables.in_markdown(f'{study}: {tables.title(result, measure)}')}\n",
             f"{_source(study, summaries[study]['hours'])}\n",
             _table(result, measure),
             *([notes] if notes else []),
@@ -66,12 +66,12 @@ def _cases(summaries: Summaries) -> Iterator[tuple[str, Mapping[str, Any], str]]
 
 
 def _overview(summaries: Summaries) -> str:
-    """One row for each model, task, number of documents and measure."""
-    head = ["model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
+    """One row for each study, model, task, number of documents and measure."""
+    head = ["study", "model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
     head += [f"{DEFAULT_METHOD} - plain {name}" for name in ("mean", "worst", "best")]
     head += ["better than the plain mean", "worse"]
     body = []
-    for _, result, measure in _cases(summaries):
+    for study, result, measure in _cases(summaries):
         figures = {label: figures_of(method, measure) for label, method in result["methods"].items()}
         plain, default = figures.get(REFERENCE, {}), (figures.get(DEFAULT_METHOD, {}).get("minus_plain") or {})
         means = {
@@ -81,6 +81,7 @@ def _overview(summaries: Summaries) -> str:
         }
         body.append(
             [
+                study,
                 result["model"],
                 result["task"],
                 str(result["documents"]),

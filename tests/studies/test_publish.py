@@ -78,7 +78,7 @@ def test_the_page_holds_the_figures_of_the_summary_and_nothing_without_an_interv
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| pine", "| canonical"))]
     assert len(rows) == 4
     assert all(cell == "-" or "(" in cell for _, *cells in rows for cell in cells)
-    assert "### tiny, 4 documents, model tiny: log-probability of the gold answer" in page
+    assert f"### {NAME}: tiny, 4 documents, model tiny: log-probability of the gold answer" in page
     assert "| time |" not in page  # the cost was not measured with an interval
     assert "copied to the others: canonical-order, pine." in page
 
@@ -90,7 +90,7 @@ def test_evidence_and_advice_follow_from_what_is_kept_even_without_the_run(runs,
         (NAME, "accuracy", 6), (NAME, "logprob", 6)
     ]  # fmt: skip
     assert "| one fact in one passage | `" in (root / "README.md").read_text()
-    assert "tiny, tiny, 4 documents, 6 questions" in (root / "docs/how-to/choose-a-method.md").read_text()
+    assert f"{NAME}: tiny, tiny, 4 documents, 6 questions" in (root / "docs/how-to/choose-a-method.md").read_text()
     before = {path: (root / path).read_text() for path in written(root)}
     publish(tmp_path / "no runs", root=root)
     assert {path: (root / path).read_text() for path in before} == before

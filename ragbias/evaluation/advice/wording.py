@@ -58,7 +58,7 @@ def _case_in_words(case: Case, method: str) -> str:
     effect = case.effects[label]
     cost = f"; prefill x{effect.cost:.2f}" if effect.cost else ""
     return (
-        f"{case.model}, {case.task}, {case.documents} documents, {_count(case.questions, 'question')}, "
+        f"{case.study}: {case.model}, {case.task}, {case.documents} documents, {_count(case.questions, 'question')}, "
         f"{MEASURES[case.measure]}: {nearest}{_differences(effect)} of the plain model{bias}{cost}."
     )
 

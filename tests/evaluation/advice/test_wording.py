@@ -22,7 +22,7 @@ def test_a_recommendation_names_its_figures_its_evidence_and_what_qualifies_besi
     found = advice(ONE_FACT, [case()])
     assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
     assert list(reasons(found)) == [
-        "m, mdqa, 10 documents, 120 questions, log-probability: +0.57 (+0.21 to +0.91) against the mean, "
+        "made-up: m, mdqa, 10 documents, 120 questions, log-probability: +0.57 (+0.21 to +0.91) against the mean, "
         "+1.40 (+0.99 to +1.81) against the worst position, -0.59 (-1.06 to -0.16) against the best position "
         "of the plain model (whose best position is 1.99 (1.50 to 2.52) above its worst); prefill x1.50.",
         "These qualify as well: permutation-vote (prefill x4.70).",
@@ -68,4 +68,6 @@ def test_whether_the_evidence_is_for_the_default_is_said():
 def test_the_table_has_a_row_for_each_kind_of_task():
     lines = as_markdown([advice(kind, [case()]) for kind in KINDS]).splitlines()
     assert len(lines) == 2 + len(KINDS) and {line.count("|") for line in lines} == {5}
-    assert lines[2].startswith("| one fact in one passage | `pine` | weak evidence: 1 model, 120 questions | m, mdqa, ")
+    assert lines[2].startswith(
+        "| one fact in one passage | `pine` | weak evidence: 1 model, 120 questions | made-up: m, "
+    )
