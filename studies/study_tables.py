@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragbias.evaluation.advice.evidence import REFERENCE, figures_of
 from ragbias.evaluation.advice.wording import MEASURES
+from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 
@@ -65,7 +66,7 @@ def _cases(summaries: Summaries) -> Iterator[tuple[str, Mapping[str, Any], str]]
 
 
 def _overview(summaries: Summaries) -> str:
-    """One row for each model, task, number of documents and measure of a study."""
+    """One row for each study, model, task, number of documents and measure."""
     head = ["study", "model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
     head += [f"{DEFAULT_METHOD} - plain {name}" for name in ("mean", "worst", "best")]
     head += ["better than the plain mean", "worse"]

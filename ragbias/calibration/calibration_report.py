@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,22 +18,19 @@ from ragbias.calibration.parameter_search import search_parameters
 from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.files import writing
-from ragbias.methods.profiles import Profile
+from ragbias.methods import ChannelScaling
 
 COLUMNS = 4  # of the plot
 
 
-def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> Profile:
-    """Calibrate under a progress bar for each stage, and write the profile to ``out`` and a plot beside it."""
-    profile = calibrate(settings, out, restart, _bars(progress))
+def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
+    """Calibrate under a progress bar for each stage, and write the record to ``out``; of a channel a plot beside it."""
+    if settings.method != ChannelScaling.name:
+        return search_parameters(settings, out, restart, _bars(progress))
+    record = calibrate(settings, out, restart, _bars(progress)).as_dict()
     if find_spec("matplotlib") is not None:
-        plot_channel(profile, out.with_suffix(".png"))
-    return profile
-
-
-def run_parameters(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
-    """Search parameters under a progress bar for each stage, and write the record to ``out``."""
-    return search_parameters(settings, out, restart, _bars(progress))
+        plot_channel(record, out.with_suffix(".png"))
+    return record
 
 
 def _bars(progress: Progress) -> Callable[[str, int, int], None]:
@@ -48,7 +45,12 @@ def _bars(progress: Progress) -> Callable[[str, int, int], None]:
     return advance
 
 
-def tell_parameters(record: dict[str, Any], console: Console) -> None:
+def tell(record: Mapping[str, Any], console: Console) -> None:
+    """What was tried, what is best, and whether it helps."""
+    (_tell_channel if "channel" in record else _tell_parameters)(record, console)
+
+
+def _tell_parameters(record: Mapping[str, Any], console: Console) -> None:
     """The settings that were tried, the best first, and how the best one does on other prompts."""
     figures = ("divergence", "loss")
     names = [name for name in record["tried"][0] if name not in figures]
@@ -63,38 +65,37 @@ def tell_parameters(record: dict[str, Any], console: Console) -> None:
         console.print("On other prompts it does no better than the plain model.")
 
 
-def tell(profile: Profile, console: Console) -> None:
-    """What was tried, what is best, and whether it helps."""
-    measured = profile.measured
-    if not measured["channel_search"]["passed"]:
+def _tell_channel(record: Mapping[str, Any], console: Console) -> None:
+    """Every loss, how far a channel follows the position, and how the best setting does on other questions."""
+    if not record["channel_search"]["passed"]:
         console.print(
             "No channel passed Algorithm 1 (monotone in more than a quarter of the layers); "
             "those that are monotone in the most layers were tried instead."
         )
-    plain = measured["choice"]["plain"]["loss"]
+    plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
     table = plain_table(f"Loss of the right answers; {plain:.4f} without scaling", *headings)
-    for tried in sorted((*measured["losses"], *measured.get("two_channels", ())), key=lambda tried: tried["loss"]):
+    for tried in sorted((*record["losses"], *record.get("two_channels", ())), key=lambda tried: tried["loss"]):
         figures = [f"{tried['loss']:.4f}", f"{tried['difference']:+.4f}", f"{tried['standard_error']:.4f}"]
         table.add_row(str(tried["channel"]), f"{tried['factor']:g}", "{}-{}".format(*tried["layers"]), *figures)
     console.print(table)
-    correlation = measured["channel_search"]["position_correlation"]
+    correlation = record["channel_search"]["position_correlation"]
     strongest = max((abs(r), channel) for channel, layers in correlation.items() for r in layers.values())
     console.print(f"Strongest correlation of a tried channel with the position: {strongest[0]:.2f} ({strongest[1]})")
-    ranges = ", ".join(f"{name} {at[0]}-{at[1]}" for name, at in measured["layer_search"]["ranges"].items())
+    ranges = ", ".join(f"{name} {at[0]}-{at[1]}" for name, at in record["layer_search"]["ranges"].items())
     console.print(f"Layers compared: {ranges}")
-    check = measured["check"]
-    first, last = profile.layers
+    check = record["check"]
+    first, last = record["layers"]
     console.print(
-        f"Best: channel {profile.channel}, factor {profile.factor:g}, layers {first}-{last}. On questions that had no "
-        f"part in the choice: loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
+        f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On questions that had "
+        f"no part in the choice: loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
         f"difference {check['difference']:+.4f} (standard error {check['standard_error']:.4f})."
     )
-    if not measured["beats_plain"]:
+    if not record["beats_plain"]:
         console.print("That is not clearly better than the plain model: do not expect this profile to help.")
 
 
-def plot_channel(profile: Profile, path: Path) -> None:
+def plot_channel(record: Mapping[str, Any], path: Path) -> None:
     """The channel's mean value over random strings against position, one panel for the output of each layer.
 
     The thick line is a cubic fit like the one that the search tests, solid where the channel was found monotone, dashed
@@ -102,9 +103,9 @@ def plot_channel(profile: Profile, path: Path) -> None:
     """
     from matplotlib.figure import Figure  # optional
 
-    positions, by_layer = profile.measured["curve"]["positions"], profile.measured["curve"]["by_layer"]
-    search = profile.measured["channel_search"]
-    monotone = search["monotone_layers"][str(profile.channel)]
+    positions, by_layer = record["curve"]["positions"], record["curve"]["by_layer"]
+    search = record["channel_search"]
+    monotone = search["monotone_layers"][str(record["channel"])]
     rows = -(-len(by_layer) // COLUMNS)
     columns = min(COLUMNS, len(by_layer))
     figure = Figure(figsize=(3.2 * columns, 0.5 + 2.2 * rows), layout="constrained")
@@ -123,7 +124,7 @@ def plot_channel(profile: Profile, path: Path) -> None:
         panel.tick_params(labelsize=7)
     for panel in panels[len(by_layer) :]:
         panel.set_visible(False)
-    title = f"{profile.model}: mean of hidden channel {profile.channel} after each layer"
+    title = f"{record['model']}: mean of hidden channel {record['channel']} after each layer"
     figure.suptitle(literal(title), fontsize=11)
     figure.supxlabel("position in the string", fontsize=9)
     with writing(path):

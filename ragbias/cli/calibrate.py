@@ -85,10 +85,7 @@ def calibrate(
     )
     try:
         with naming(out), progress() as bar:
-            if method != "channel-scaling":
-                record = report.run_parameters(settings, out, restart, bar)
-            else:
-                profile = report.run(settings, out, restart, bar)
+            record = report.run(settings, out, restart, bar)
     except NoPositionalChannelError as error:
         console.print(f"No profile is written: {error}")
         raise typer.Exit(1) from None
@@ -96,15 +93,8 @@ def calibrate(
         if unfinished(out):
             console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
         raise
-    if method != "channel-scaling":
-        report.tell_parameters(record, console)
-        console.print(f"Written: {out}")
-        write_json(record, json_path)
-        if record["beats_plain"] is False:
-            raise typer.Exit(1)
-        return
-    report.tell(profile, console)
+    report.tell(record, console)
     console.print(f"Written: {out}")
-    write_json(profile.as_dict(), json_path)
-    if not profile.measured["beats_plain"]:
+    write_json(record, json_path)
+    if record["beats_plain"] is False:
         raise typer.Exit(1)

@@ -32,25 +32,24 @@ def demo(
     """Measure position bias before and after each method on a FAISS index: tiny's, or a real model's on short notes."""
     quiet_libraries()
     if model == "tiny":
-        _tiny_demo(model, questions or 40, seed, out, json_path)
+        _tiny_demo(questions or 40, seed, out, json_path)
     else:
         _notes_demo(model, questions or 20, seed, out, json_path)
 
 
-def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
+def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """The embedded model's questions about its own world, with every method."""
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.demo.kept_documents import first_token_line
+    from ragbias.evaluation.demo.outcome import save
     from ragbias.evaluation.tasks.by_position import widest_margin
 
-    settings = demo_run.DemoSettings(model=model, questions=questions, seed=seed)
+    settings = demo_run.DemoSettings(questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
         prepared = demo_run.Demo(settings)
-    methods = demo_run.demo_methods(model)
-    if not any(method.name == "channel-scaling" for method in methods):
-        console.print(f"channel-scaling is left out: it has no profile for {model!r}")
+    answers = len(demo_run.demo_methods()) * len(settings.documents) * settings.positions * questions
     with progress() as bar:
-        task = bar.add_task("", total=len(methods) * len(settings.documents) * settings.positions * questions)
+        task = bar.add_task("", total=answers)
         outcome = demo_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
@@ -63,7 +62,7 @@ def _tiny_demo(model: str, questions: int, seed: int, out: Path, json_path: Path
     with status("Asking with documents that were computed before"):
         line = first_token_line(prepared.lm, prepared.task(max(settings.documents))[0])
     console.print(line, highlight=False)
-    demo_run.save(outcome, out)
+    save(outcome, demo_run.figure(outcome), out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
     _frameworks(prepared, demo_run.telling_question(prepared))
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
@@ -73,6 +72,7 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
     from ragbias.evaluation.demo.kept_documents import first_token_line
+    from ragbias.evaluation.demo.outcome import save
 
     with status(f"Loading the model {model}, embedding the notes"):
         prepared = notes_run.NotesDemo(notes_run.NotesSettings(model=model, questions=questions, seed=seed))
@@ -88,7 +88,7 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     with status("Asking with documents that were computed before"):
         line = first_token_line(prepared.lm, prepared.task)
     console.print(line, highlight=False)
-    notes_run.save(outcome, out)
+    save(outcome, notes_run.figure(outcome), out)
     console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}; {outcome['settings']['seconds']:.0f} s")
     write_json(outcome, json_path)
 

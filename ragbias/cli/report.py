@@ -27,6 +27,7 @@ def report(
     from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables
     from ragbias.evaluation.report.against import as_tables_against, minus_method
+    from ragbias.evaluation.report.csv_table import as_csv
     from ragbias.evaluation.report.read_runs import read_run, summary_of
 
     runs = [read_run(folder) for folder in folders]
@@ -56,7 +57,7 @@ def report(
     if markdown is not None:
         write_text(tables.as_markdown(summary), markdown)
     if csv is not None:
-        write_text(tables.as_csv(summary), csv)
+        write_text(as_csv(summary), csv)
     write_json(summary, json_path)
     for path in (html, markdown, csv, json_path):
         if path is not None:

@@ -1,4 +1,4 @@
-"""Names of tasks and measures, as they are typed and stand in records; listed here for what runs without torch."""
+"""Names of tasks, measures and the plain model, as they are typed and stand in records; for what runs without torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 TASK_NAMES = ("mdqa", "kv-retrieval", "longbench", "musique", "judge", "llmbar", "tiny")
 JUDGES = ("judge", "llmbar")  # tasks whose answers prefer one of two responses
 HARNESS_TASK = "lm-eval"  # runs any task of lm-eval
+REFERENCE = "none"  # the method that others are compared with
 MMLU = "mmlu"  # short for lm-eval with this task
 
 Measure: TypeAlias = Literal["accuracy", "logprob"]

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any, TypeAlias
 
-from ragbias.evaluation.names import ACCURACY
+from ragbias.evaluation.measures.estimates import figures_of
+from ragbias.evaluation.names import REFERENCE
 from ragbias.methods import get
 
 FILE = "evidence.json"
-REFERENCE = "none"
 
 Figure: TypeAlias = tuple[float, float, float]  # estimate, and the ends of its 95% interval
 
@@ -110,11 +110,6 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
                     )
                 )
     return found
-
-
-def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """The part of a method's summary that is of one measure; empty where that was not measured of it."""
-    return method if measure == ACCURACY else method[measure] or {}
 
 
 def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[str, Any]) -> Effect:

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from ragbias.evaluation.advice.evidence import REFERENCE, Case
-from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
+from ragbias.evaluation.advice.evidence import Case
+from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
 
 BORNE = {LOGPROB: 0.1, ACCURACY: 0.02}  # nats, and share of right answers
 LONG = 4_000  # tokens of a prompt from which on it is a long context, whatever the task

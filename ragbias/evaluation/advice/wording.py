@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ragbias.evaluation.advice.evidence import REFERENCE, Case, Effect, Figure
+from ragbias.evaluation.advice.evidence import Case, Effect, Figure
 from ragbias.evaluation.advice.rule import BORNE, NO_EVIDENCE, Advice, advice
-from ragbias.evaluation.names import ACCURACY, LOGPROB
+from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
 from ragbias.methods import DEFAULT_METHOD
 
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import platform
 import random
 import tempfile
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from ragbias.evaluation import bounds
 from ragbias.evaluation.cost import random_prompts
 from ragbias.evaluation.cost.arithmetic import kept_prefill, lengths_of, plain_prefill, shape_of
 from ragbias.evaluation.cost.interleaved import Spread, now, spread
-from ragbias.evaluation.cost.machine import machine, versions
+from ragbias.evaluation.cost.machine import all_versions, machine
 from ragbias.evaluation.cost.model_shapes import in_every_layer
 from ragbias.evaluation.cost.speed_measurement import (
     SpeedSettings,
@@ -123,7 +122,7 @@ def run(settings: CachedSettings, progress: Progress) -> dict[str, Any]:
     return {
         "settings": asdict(settings),
         "model": described(speed, model),
-        "versions": {**versions(), "python": platform.python_version()},
+        "versions": all_versions(),
         "machine": machine(),
         "results": results,
     }

@@ -21,6 +21,11 @@ def versions() -> dict[str, str]:
     }
 
 
+def all_versions() -> dict[str, str]:
+    """Of the libraries that compute, and of Python."""
+    return {**versions(), "python": platform.python_version()}
+
+
 def machine() -> dict[str, Any]:
     """System, processor, the vector instructions that torch uses on it, cores, threads and GPUs."""
     return {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from ragbias.evaluation import bounds
 from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.forward_cost import ForwardCost, measure
-from ragbias.evaluation.cost.machine import machine, versions
+from ragbias.evaluation.cost.machine import all_versions, machine
 from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.parse import parse_methods
@@ -122,7 +121,7 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
     return {
         "settings": asdict(settings),
         "model": described(settings, model),
-        "versions": {**versions(), "python": platform.python_version()},
+        "versions": all_versions(),
         "machine": machine(),
         "results": results,
     }

@@ -1,30 +1,25 @@
-"""The demo: a FAISS index, a biased model, and every method, measured on held-out questions."""
+"""The demo of ``tiny``: a FAISS index, a biased model, and every method, measured on held-out questions."""
 
 from __future__ import annotations
 
-import json
-import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
+from matplotlib.figure import Figure
 
-from ragbias.errors import MethodError
 from ragbias.evaluation.cost.interleaved import figures, interleaved, now
+from ragbias.evaluation.demo.outcome import conditions
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+from ragbias.evaluation.report.figures.position_curves import overlaid
 from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.tasks import Case, Task
 from ragbias.evaluation.tasks.by_position import Curve, measure
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
-from ragbias.files import writing
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
 from ragbias.methods import (
@@ -40,6 +35,7 @@ from ragbias.methods import (
 from ragbias.models.tiny.world import Passage, WorldQuestion, held_out_corpus, held_out_questions
 from ragbias.prompt import Prompt
 
+MODEL = "tiny"
 ROUNDS = 7  # in which the time to the first token is measured
 
 
@@ -54,7 +50,6 @@ class DemoSettings:
         documents: numbers of retrieved documents.
     """
 
-    model: str = "tiny"
     questions: int = 40
     corpus: int = 200
     positions: int = 5
@@ -62,12 +57,17 @@ class DemoSettings:
     seed: int = 0
 
 
-def demo_methods(model: str) -> list[Method]:
-    """Every method of the demo, ``none`` first; channel scaling only where it has a profile for the model."""
-    scaling: list[Method] = []
-    with suppress(MethodError):
-        scaling.append(ChannelScaling.from_profile(model))
-    return [NoMethod(), Segmented(), Pine(), *scaling, AttentionSorting(), LongContextReorder(), CanonicalOrder()]
+def demo_methods() -> list[Method]:
+    """Every method of the demo, ``none`` first."""
+    return [
+        NoMethod(),
+        Segmented(),
+        Pine(),
+        ChannelScaling.from_profile(MODEL),
+        AttentionSorting(),
+        LongContextReorder(),
+        CanonicalOrder(),
+    ]
 
 
 def as_text(passage: Passage) -> str:
@@ -116,7 +116,7 @@ class Demo:
 
     def __init__(self, settings: DemoSettings) -> None:
         self.settings = settings
-        self.lm = load_model(settings.model)
+        self.lm = load_model(MODEL)
         corpus = held_out_corpus(settings.corpus, settings.seed)
         self.questions = held_out_questions(corpus, settings.questions, settings.seed)
         self.index = Index([as_text(passage) for passage in corpus], minilm())
@@ -146,7 +146,7 @@ def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
     hits: dict[str, float] = {}
     for documents in settings.documents:
         task, hits[str(documents)] = demo.task(documents)
-        methods = demo_methods(settings.model)
+        methods = demo_methods()
         ratios = prefill_ratios(task, methods)
         curves[documents] = {}
         results[str(documents)] = {}
@@ -188,40 +188,27 @@ def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
     """Everything needed to repeat the run."""
     settings = demo.settings
     return {
-        "model": settings.model,
-        "dtype": str(demo.lm.model.dtype),
+        "model": MODEL,
+        **conditions(demo.lm),
         "questions": settings.questions,
         "corpus_passages": settings.corpus,
         "seed": settings.seed,
-        "methods": [str(method) for method in demo_methods(settings.model)],
+        "methods": [str(method) for method in demo_methods()],
         "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
         "retriever_found_gold": hits,
         "order": "gold passage at the position, the others by rank",
         "flip_rate": "over the orders that the positions make",
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "threads": torch.get_num_threads(),
     }
 
 
-def save(outcome: dict[str, Any], folder: Path) -> None:
-    """Write ``results.json`` and ``bias.png``."""
-    from ragbias.evaluation.report.figures.position_curves import overlaid
-
-    folder.mkdir(parents=True, exist_ok=True)
-    plain = {"settings": outcome["settings"], "results": outcome["results"]}
-    with writing(folder / "results.json"):
-        (folder / "results.json").write_text(json.dumps(plain, indent=2) + "\n")
+def figure(outcome: dict[str, Any]) -> Figure:
+    """Accuracy by position, the methods beside each other, a panel for each number of documents."""
     settings = outcome["settings"]
-    title = f"Accuracy by the answer's position: model {settings['model']}, {settings['questions']} held-out questions"
+    title = f"Accuracy by the answer's position: model {MODEL}, {settings['questions']} held-out questions"
     panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
-    figure = overlaid(panels)
-    figure.suptitle(literal(title))
-    with writing(folder / "bias.png"):
-        figure.savefig(folder / "bias.png", dpi=120)
+    drawn = overlaid(panels)
+    drawn.suptitle(literal(title))
+    return drawn
 
 
 def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, list[float | None]]]:

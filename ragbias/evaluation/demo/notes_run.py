@@ -6,29 +6,26 @@ the log-probability of the gold answer, which shows a bias on few questions, and
 
 from __future__ import annotations
 
-import json
-import platform
 import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
+from matplotlib.figure import Figure
 
 from ragbias.errors import RunError
 from ragbias.evaluation.demo.notes import NotesQA, notes
+from ragbias.evaluation.demo.outcome import conditions
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
 from ragbias.evaluation.measures.gold_probability import NATS
 from ragbias.evaluation.model_loading import load_model
+from ragbias.evaluation.report.figures.position_curves import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread
-from ragbias.files import writing
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR
 
 METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
@@ -133,31 +130,18 @@ def _described(demo: NotesDemo, seconds: float) -> dict[str, Any]:
     """Everything needed to repeat the run."""
     return {
         **asdict(demo.settings),
-        "dtype": str(demo.lm.model.dtype),
+        **conditions(demo.lm),
         "methods": [str(method) for method in METHODS],
         "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
         "invariant_methods": "asked in one order, as all give them the same bits",
         "intervals": "95%, bootstrap over questions, paired",
-        "versions": {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
-        "threads": torch.get_num_threads(),
         "seconds": round(seconds, 1),
     }
 
 
-def save(outcome: dict[str, Any], folder: Path) -> None:
-    """Write ``results.json`` and ``bias.png``."""
-    from ragbias.evaluation.report.figures.position_curves import RELATIVE_LOGPROB, overlaid
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with writing(folder / "results.json"):
-        (folder / "results.json").write_text(json.dumps(outcome, indent=2) + "\n")
+def figure(outcome: dict[str, Any]) -> Figure:
+    """The curves of all methods, relative to the plain model's mean over positions."""
     settings, results = outcome["settings"], outcome["results"]
     title = f"{settings['model']}, {settings['documents']} notes, {settings['questions']} questions"
     curves = {name: each["minus_plain_mean_by_position"] for name, each in results.items()}
-    figure = overlaid({title: curves}, scale=RELATIVE_LOGPROB)
-    with writing(folder / "bias.png"):
-        figure.savefig(folder / "bias.png", dpi=120)
+    return overlaid({title: curves}, scale=RELATIVE_LOGPROB)

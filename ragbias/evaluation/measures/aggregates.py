@@ -27,9 +27,8 @@ from ragbias.evaluation.measures.estimates import (
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
 from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
-from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB
+from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
 
-REFERENCE = "none"
 LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
 REFERENCE_LINES = {0: "closed_book", 1: "oracle"}  # by the number of documents
 

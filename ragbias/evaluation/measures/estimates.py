@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from ragbias.evaluation.measures import bootstrap
 from ragbias.evaluation.measures.bootstrap import FEWEST, LIKE, SHARE, Figures, Interval, Scores
+from ragbias.evaluation.names import ACCURACY
 
 Estimate: TypeAlias = list[float | None]
 MINUS_PLAIN: Figures = {
@@ -22,6 +23,11 @@ MINUS_PLAIN: Figures = {
     "gap": ("gap", "gap"),
 }
 ENDS = ("worst", "best", "gap")  # what there is of several positions only
+
+
+def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
+    """The part of a method's summary that is of one measure; empty where that was not measured of it."""
+    return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:

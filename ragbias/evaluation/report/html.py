@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from ragbias.evaluation.extras import required
 from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost
@@ -182,8 +183,7 @@ def _chance(result: Mapping[str, Any]) -> list[str]:
     """Which gaps noise would make as well."""
     notes = []
     for measure in result["measures"]:
-        methods = tables.ranked(result, measure)
-        figures = {label: method if measure == ACCURACY else method[measure] for label, method in methods}
+        figures = {label: figures_of(method, measure) for label, method in tables.ranked(result, measure)}
         within = [
             f"{label} (gap {each['gap'][0]:.2f}, chance {each['gap_by_chance']:.2f})"
             for label, each in figures.items()

@@ -1,22 +1,20 @@
-"""The tables of methods, best worst position first: for the terminal, as Markdown and as CSV."""
+"""The tables of methods, best worst position first: for the terminal and as Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.evaluation.measures.aggregates import REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
+from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.reward_bench import SECTIONS
-from ragbias.evaluation.names import ACCURACY, LOGPROB
+from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.evaluation.report.plain_text import no_formula, printable
+from ragbias.evaluation.report.plain_text import printable
 
 NOTHING = "-"
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
@@ -34,7 +32,6 @@ LEGENDS = {
     "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
     "probable.",
 }
-BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
@@ -91,9 +88,9 @@ def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[
     measure = measure or result["measures"][0]
 
     def rank(item: tuple[str, Mapping[str, Any]]) -> tuple[float, float, str]:
-        figures = item[1] if measure == ACCURACY else item[1][measure] or {"mean": [None], "worst": None}
-        mean = figures["mean"][0]
-        worst = figures["worst"][0] if figures["worst"] else mean
+        figures = figures_of(item[1], measure)
+        mean = figures["mean"][0] if figures else None
+        worst = figures["worst"][0] if figures.get("worst") else mean
         return -(worst if worst is not None else -math.inf), -(mean if mean is not None else -math.inf), item[0]
 
     return sorted(result["methods"].items(), key=rank)
@@ -150,13 +147,13 @@ def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> l
     return [
         _cells(result, label, measure, written)
         for label, method in ranked(result, measure)
-        if measure == ACCURACY or method[measure]
+        if figures_of(method, measure)
     ]
 
 
 def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written) -> dict[str, str]:
     method = result["methods"][label]
-    figures = method if measure == ACCURACY else method[measure]
+    figures = figures_of(method, measure)
     cells = {"method": label, **{name: written(figures[name]) for name in ("worst", "mean", "gap")}}
     if measure == ACCURACY:
         cells[f"worst - {REFERENCE}"] = written((method["difference"] or {}).get("worst"), "+.2f")
@@ -281,68 +278,3 @@ def in_markdown(text: str) -> str:
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)
     return text.replace("_", "\\_")
-
-
-def as_csv(summary: Mapping[str, Any]) -> str:
-    """One line for each method of each result, intervals in columns of their own; positions counted from 0."""
-    rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    positions = sorted((name for name in names if name.startswith(BY_POSITION)), key=_position)
-    written = io.StringIO()
-    writer = csv.DictWriter(written, [name for name in names if name not in positions] + positions, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return written.getvalue()
-
-
-def _position(name: str) -> tuple[str, int]:
-    measure, _, rest = name.partition("_at_")
-    return measure, int(rest.partition("_")[0])
-
-
-def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
-    row |= {
-        "documents": result["documents"],
-        "method": no_formula(label),
-        "questions": method["questions"],
-        "rows": method["rows"],
-    }
-    for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
-        row |= _columns(name, method[name])
-    row["gap_by_chance"] = method["gap_by_chance"]
-    row |= _columns("kendall_tau", method["kendall_tau"])
-    for name, figure in (method["difference"] or {}).items():
-        row |= _columns(f"{name}_minus_{REFERENCE}", figure)
-    for name in ("worst", "best"):
-        row |= _columns(f"mean_minus_{REFERENCE}_{name}", (method["minus_plain"] or {}).get(name))
-    for name in ("prompt_tokens", "completion_tokens", "seconds"):
-        row[name] = method[name]
-    for name, figure in method.get("cost", {}).items():
-        row |= _columns(name, figure)
-    if judge := method.get("judge"):
-        for name in JUDGE_FIGURES:
-            row |= _columns(name, judge[name])
-        row["undecided"] = judge["undecided"]
-        for section, figure in judge["sections"].items():
-            row |= _columns(f"section_{section.lower().replace(' ', '_')}", figure)
-    row |= _logprob_columns(method["logprob"]) if method["logprob"] else {}
-    for position, figure in method["accuracy_by_position"].items():
-        row |= _columns(f"accuracy_at_{position}", figure)
-    return row
-
-
-def _logprob_columns(figures: Mapping[str, Any]) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in ("mean", "worst", "best", "gap", "spread", "kl", "agreement"):
-        row |= _columns(f"logprob_{name}" if name not in ("kl", "agreement") else name, figures[name])
-    minus = figures["minus_plain"] or {}
-    for name in ("mean", "worst", "best"):
-        row |= _columns(f"logprob_mean_minus_{REFERENCE}_{name}", minus.get(name))
-    for position, figure in figures["by_position"].items():
-        row |= _columns(f"logprob_at_{position}", figure)
-    return row
-
-
-def _columns(name: str, figure: Iterable[float | None] | None) -> dict[str, float | None]:
-    return dict(zip((name, f"{name}_low", f"{name}_high"), figure or (None, None, None), strict=True))

@@ -118,7 +118,10 @@ class MultiDocumentQA(Task):
             gold, key = example.passages[example.gold], f"{self.seed} {example.id}"
             for passages, position, order in arranged(gold, others, positions, self.orders, key):
                 cut = [_Passage(title, shortened(text, example.answers, self.shorten)) for title, text in passages]
-                documents = [self._document(number, passage) for number, passage in enumerate(cut, start=1)]
+                documents = [
+                    document_text(*passage, number if self.indices else None)
+                    for number, passage in enumerate(cut, start=1)
+                ]
                 yield Case(
                     id=f"{example.source}/{example.line.number}/{count}/{position}/{order}"
                     + (f"/{self.seed}" if pool or order else ""),
@@ -132,10 +135,6 @@ class MultiDocumentQA(Task):
                     contents=tuple(map("\n".join, cut)),
                     shorten=self.shorten,
                 )
-
-    def _document(self, number: int, passage: _Passage) -> str:
-        index = f"[{number}]" if self.indices else ""
-        return f"Document {index}(Title: {passage.title}) {passage.text}"
 
     def _distractors(self, example: _Example, pool: dict[_Passage, str]) -> Iterator[list[_Passage]]:
         """The other documents, for each number of documents."""
@@ -168,6 +167,12 @@ class MultiDocumentQA(Task):
                 f"{example.line.number}; ask for at most {len(found) + 1} documents"
             )
         return found
+
+
+def document_text(title: str, text: str, number: int | None = None) -> str:
+    """A passage as prompts have it, with its number, counted from 1, or without."""
+    index = "" if number is None else f"[{number}]"
+    return f"Document {index}(Title: {title}) {text}"
 
 
 def _example(source: str, line: Line) -> _Example:

@@ -68,4 +68,6 @@ def test_whether_the_evidence_is_for_the_default_is_said():
 def test_the_table_has_a_row_for_each_kind_of_task():
     lines = as_markdown([advice(kind, [case()]) for kind in KINDS]).splitlines()
     assert len(lines) == 2 + len(KINDS) and {line.count("|") for line in lines} == {5}
-    assert lines[2].startswith("| one fact in one passage | `pine` | weak evidence: 1 model, 120 questions | made-up: m, mdqa, ")
+    assert lines[2].startswith(
+        "| one fact in one passage | `pine` | weak evidence: 1 model, 120 questions | made-up: m, "
+    )

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from ragbias.cli import main
 from ragbias.cli.terminal import console
 from ragbias.evaluation.cost.speed_measurement import SpeedSettings
 
@@ -12,16 +11,12 @@ QUICK = ("--rounds", 1, "--steps", 1)
 
 
 @pytest.fixture
-def speed(monkeypatch, capsys):
+def speed(cli, monkeypatch):
     """Run the command; gives exit code, output and errors."""
 
     def typed(*arguments, width=80):
-        monkeypatch.setattr("sys.argv", ["ragbias", "speed", *map(str, arguments)])
         monkeypatch.setattr(console, "width", width)
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        said = capsys.readouterr()
-        return stopped.value.code or 0, said.out, said.err
+        return cli("speed", *arguments)
 
     return typed
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from ragbias.cli import main
 from ragbias.errors import RunError
 from ragbias.evaluation.report.against import minus_method
 from ragbias.evaluation.report.read_runs import read_run, summary_of
@@ -41,15 +40,13 @@ def test_a_difference_turned_round_changes_its_sign_only(run, result):
     assert one == pytest.approx([-value, -high, -low])
 
 
-def test_the_command_shows_and_writes_them(tmp_path, monkeypatch, capsys):
+def test_the_command_shows_and_writes_them(cli, tmp_path):
     out = tmp_path / "report.json"
-    monkeypatch.setattr("sys.argv", ["ragbias", "report", str(KEPT), "--against", "pine", "--json", str(out)])
-    with pytest.raises(SystemExit) as ended:
-        main()
+    code, said, _ = cli("report", KEPT, "--against", "pine", "--json", out)
     (result,) = json.loads(out.read_text())["results"]
     value, low, high = result["minus"]["pine"]["logprob"]["pine(to_layer=23)"]["mean"]
-    assert not ended.value.code
-    assert f"{value + 0:+.2f} ({low:+.2f} to {high:+.2f})" in capsys.readouterr().out
+    assert code == 0
+    assert f"{value + 0:+.2f} ({low:+.2f} to {high:+.2f})" in said
 
 
 def test_a_method_that_was_not_run_is_refused(run, result):

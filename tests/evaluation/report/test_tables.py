@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import tables
+from ragbias.evaluation.report.csv_table import as_csv
 from support.bench_records import logprobs_with, record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]
@@ -72,7 +73,7 @@ def test_methods_that_reorder_have_a_column_and_the_others_a_dash():
     lines = shown(tables.as_table(result)).splitlines()
     assert max(map(len, lines)) <= 80
     assert next(line for line in lines if line.startswith("canonical-order")).split()[-2:] == ["1.00", "x1.00"]
-    entries = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(tables.as_csv(summary)))}
+    entries = {each["method"]: each["kendall_tau"] for each in csv.DictReader(io.StringIO(as_csv(summary)))}
     assert float(entries["canonical-order"]) == 1 and entries["pine"] == ""
     (without,) = summarise([each for each in records if each.method != "canonical-order"])["results"]
     assert "order" not in tables.headings(without)
@@ -111,7 +112,7 @@ def test_markdown_has_a_row_for_each_method_and_names_cannot_break_out():
 def test_csv_holds_every_figure_of_every_method_and_position():
     records = records_with(ACCURACIES, 20) + records_with(ACCURACIES, 20, documents=12)
     summary = summarise(records, COST)
-    entries = list(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    entries = list(csv.DictReader(io.StringIO(as_csv(summary))))
     assert [(each["documents"], each["method"]) for each in entries] == [
         (str(result["documents"]), label) for result in summary["results"] for label, _ in tables.ranked(result)
     ]
@@ -134,7 +135,7 @@ def test_a_judges_figures_have_columns_of_their_own():
         "0.00 (0.00 to 0.00)", "1.00 (1.00 to 1.00)", "1.00 (1.00 to 1.00)", "0.00 (0.00 to 0.00)"
     ]  # fmt: skip
     assert "swap-consistent" in shown(tables.as_judge_table(result))
-    (entry,) = csv.DictReader(io.StringIO(tables.as_csv(summary)))
+    (entry,) = csv.DictReader(io.StringIO(as_csv(summary)))
     assert (entry["swap_consistency"], entry["prefers_first"]) == ("0.0", "1.0")
 
 
@@ -158,7 +159,7 @@ def test_sections_of_rewardbench_have_columns_of_their_own():
     ]  # fmt: skip
     assert max(map(len, shown(tables.as_judge_table(result)).splitlines())) <= 80
     assert "Chat | Safety | no verdict" in tables.as_markdown(summary)
-    entry = next(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    entry = next(csv.DictReader(io.StringIO(as_csv(summary))))
     assert (entry["method"], entry["section_chat"], entry["section_safety"], entry["undecided"]) == (
         "pine", "1.0", "1.0", "0.0"
     )  # fmt: skip
@@ -186,7 +187,7 @@ def test_log_probabilities_have_a_table_of_their_own():
     (table,) = tables.as_tables(result)
     lines = shown(table).splitlines()
     assert max(map(len, lines)) <= 80 and any(line.startswith("pine") for line in lines)
-    entry = next(csv.DictReader(io.StringIO(tables.as_csv(summary))))
+    entry = next(csv.DictReader(io.StringIO(as_csv(summary))))
     assert entry["method"] == "pine" and entry["mean"] == ""
     assert float(entry["logprob_mean_minus_none_worst"]) == minus["worst"][0]
     assert float(entry["logprob_at_9"]) == result["methods"]["pine"]["logprob"]["by_position"]["9"][0]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ragbias.evaluation.measures.aggregates import REFERENCE
+from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report.figures.panels import open_frame, panel_title, panels, shared_legend
 from ragbias.evaluation.report.looks import Look, literal, looks_of
 from ragbias.evaluation.report.tables import ranked
@@ -64,7 +64,7 @@ def overlaid(
     looks: Mapping[str, Look] | None = None,
     scale: Scale = ACCURACY,
 ) -> Figure:
-    """All methods, six at most, in one panel; one panel for each entry, named by its key.
+    """All methods in one panel; one panel for each entry, named by its key.
 
     Args:
         looks: by label; None: each panel's methods in their order, for labels that differ between the panels.
