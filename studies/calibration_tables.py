@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ragbias.errors import DataError
 from ragbias.evaluation.report.tables import markdown_table
 from ragbias.files import write_atomically
 
@@ -17,8 +18,14 @@ Records = Mapping[str, Record]
 
 
 def keep_calibrations(made: Path, kept: Path) -> list[str]:
-    """Copy the finished calibrations of a folder, with their plots; returns their names."""
+    """Copy the finished calibrations of a folder, with their plots; returns their names.
+
+    Raises:
+        DataError: one of them is damaged; nothing is copied then.
+    """
     finished = sorted(path for path in made.glob("*.json") if not path.name.endswith(".partial.json"))
+    for record in finished:
+        _read(record)
     kept.mkdir(parents=True, exist_ok=True)
     for record in finished:
         for path in filter(Path.is_file, (record, record.with_suffix(".png"))):
@@ -27,8 +34,24 @@ def keep_calibrations(made: Path, kept: Path) -> list[str]:
 
 
 def read_calibrations(kept: Path) -> Records:
-    """The records that are kept, by name."""
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(kept.glob("*.json"))}
+    """The records that are kept, by name.
+
+    Raises:
+        DataError: one of them is damaged.
+    """
+    return {path.stem: _read(path) for path in sorted(kept.glob("*.json"))}
+
+
+def _read(path: Path) -> Record:
+    try:
+        record: Record = json.loads(path.read_text(encoding="utf-8"))
+        calibrations_in_words({path.stem: record})
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{path} is no record of a calibration ({type(error).__name__}: {error}); put it back, or remove it and "
+            "calibrate again"
+        ) from error
+    return record
 
 
 def calibrations_in_words(records: Records) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ragbias.errors import RunError
+from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import PACKED, Record, as_lines
 from ragbias.evaluation.data.run_folder import COST, NOISE, ROWS, SETTINGS, SUMMARY
 from ragbias.evaluation.measures.aggregates import setting_of
@@ -33,13 +33,18 @@ def keep(folder: Path, kept: Path) -> None:
     Of a run that is not finished, the questions are kept that every method has answered, and notes say so.
 
     Raises:
-        RunError: too few questions for intervals, or too large to be kept.
+        RunError: too few questions for intervals, too large to be kept, or answers of a finished run are lost.
         RunError, DataError: as ``read_run``.
     """
     run = _without_paths(read_run(folder), kept.name)
     if not is_finished(folder):
         run = _whole_questions(run)
     summary = {**summary_of([run]), "hours": _hours(run)}
+    if is_finished(folder) and _rows(summary) != _rows(read_kept(folder)):
+        raise RunError(
+            f"{folder} does not hold the answers that its {SUMMARY} was made of; remove that file and run the bench "
+            "again, it goes on with what is missing"
+        )
     for result in summary["results"]:
         questions = max(method["questions"] for method in result["methods"].values())
         if questions < FEWEST:
@@ -65,9 +70,26 @@ def keep(folder: Path, kept: Path) -> None:
 
 
 def read_kept(kept: Path) -> dict[str, Any]:
-    """The summary of a folder that ``keep`` has written."""
-    found: dict[str, Any] = json.loads((kept / SUMMARY).read_text(encoding="utf-8"))
+    """The summary of a folder that ``keep`` has written, or of a finished run.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        found: dict[str, Any] = json.loads((kept / SUMMARY).read_text(encoding="utf-8"))
+        _rows(found)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{kept / SUMMARY} is damaged ({type(error).__name__}: {error}); put the file back") from error
     return found
+
+
+def _rows(summary: Mapping[str, Any]) -> dict[tuple[Any, ...], int]:
+    """The numbers of answers by setting and method."""
+    return {
+        (result["model"], result["task"], result["documents"], label): method["rows"]
+        for result in summary["results"]
+        for label, method in result["methods"].items()
+    }
 
 
 def answers_size(results: Path) -> int:

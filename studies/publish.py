@@ -13,7 +13,7 @@ import argparse
 import re
 from pathlib import Path
 
-from ragbias.errors import RunError
+from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.advice import wording
 from ragbias.evaluation.advice.evidence import as_json, evidence_of
 from ragbias.evaluation.advice.rule import advised
@@ -122,4 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path, help="the folder of the runs, each named as its study")
     parser.add_argument("--unfinished", action="store_true", help="keep what there is of runs that are not finished")
     given = parser.parse_args()
-    publish(given.runs, given.unfinished)
+    try:
+        publish(given.runs, given.unfinished)
+    except RagBiasError as error:
+        parser.exit(2, f"{error}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.errors import MethodError
-from ragbias.files import replacing, write_atomically
+from ragbias.files import irregular, replacing, write_atomically
 
 SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
 
@@ -81,11 +82,15 @@ class PartialResults:
         if not self._file.exists():
             self._sums.unlink(missing_ok=True)  # a rest without its settings
             return {}
+        if kind := irregular(self._file):
+            raise MethodError(f"{self._file} is {kind}; remove it")
         try:
             data = json.loads(self._file.read_text())
-            settings, results = data["settings"], dict(data["results"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            settings, results = dict(data["settings"]), dict(data["results"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise MethodError(f"{self._file} cannot be read: {error}; start anew with --restart") from error
+        if damaged := [name for name, value in results.items() if not (type(value) in (list, dict) and _finite(value))]:
+            raise MethodError(f"{self._file}: {damaged[0]!r} holds no measurements; start anew with --restart")
         if settings != self._settings:
             changed = [
                 f"{name} was {settings.get(name)!r} and is {self._settings.get(name)!r} now"
@@ -100,6 +105,13 @@ class PartialResults:
 
     def _write(self) -> None:
         write_atomically(self._file, json.dumps({"settings": self._settings, "results": self.results}).encode())
+
+
+def _finite(value: Any) -> bool:
+    """Whether plain data holds finite numbers alone, some in every list and object."""
+    if isinstance(value, (list, dict)):
+        return bool(value) and all(map(_finite, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def unfinished(out: Path) -> bool:

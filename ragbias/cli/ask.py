@@ -41,8 +41,10 @@ def ask(
 
     if not question.strip():
         raise typer.BadParameter("the question is empty")
+    if any("\ud800" <= character <= "\udfff" for character in question):
+        raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
     quiet_libraries()
-    name = model or "smollm2"
+    name = "smollm2" if model is None else model
     chunks = own_files.read_chunks(documents)
     if model is None and not installed("smollm2"):
         raise typer.BadParameter(

@@ -247,9 +247,9 @@ def perturbation(
 
     from ragbias.evaluation.experiments.channel_curves import PAPERS_LENGTH
     from ragbias.evaluation.experiments.perturbation import measure
-    from ragbias.methods.profiles import find
+    from ragbias.methods.profiles import find, of_model
 
-    found = find(profile or model)
+    found = of_model(model) if profile is None else find(profile)
     chosen = found if channel is None else replace(found, channel=channel)
     return Experiment(
         lambda lm, samples, track: measure(

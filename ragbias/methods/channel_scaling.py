@@ -23,7 +23,7 @@ from ragbias.checks import (
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
 from ragbias.methods.base import LayerRange, in_layers
-from ragbias.methods.profiles import Profile, find
+from ragbias.methods.profiles import Profile, find, of_model
 from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class ChannelScaling(Reweightable):
             alone = f", or {cls.name!r} alone for the model's profile"
             check_parameters(cls.name, cls, parameters, alone)
             return cls(**parameters)
-        return cls.from_profile((model_name or "(unnamed model)") if profile is None else profile, **given)
+        return cls.from_profile(of_model(model_name or "(unnamed model)") if profile is None else profile, **given)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         if self._calibrated_for is not None and self._calibrated_for != (hidden_size, n_layers):

@@ -111,7 +111,7 @@ def _is_whole(copy: Path) -> bool:
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, AttributeError):  # the last of JSON that is no object
         return False
 
 
@@ -229,9 +229,10 @@ def _readable(file: Path, name: str) -> Iterator[None]:
         yield
     except Exception as error:  # a damaged file raises whatever its reader does
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        if "architecture" in reason:
+        if "architecture" in reason or "configuration class" in reason:  # the latter of what is no decoder
             raise UnsupportedModelError(
-                f"model {name!r}: {reason} Take a GGUF file of another architecture, or the model's own weights"
+                f"model {name!r}: {reason.rstrip('.')}. Take a GGUF file of another architecture, or the model's own "
+                "weights"
             ) from error
         if "ignore_mismatched_sizes" in reason:
             raise ModelFileError(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.errors import ArgumentError, ModelFileError
-from ragbias.models.gguf import is_gguf
+from ragbias.models.gguf import MANIFEST, is_gguf
 from ragbias.models.named import PACKAGED, installed, local_path
 
 GGUF = "gguf_file"
@@ -100,10 +102,26 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 @contextmanager
+def _copy_errors(name: str, path: str) -> Iterator[None]:
+    """Say that the copy of a GGUF file is damaged; of other folders, what was raised."""
+    try:
+        yield
+    except (OSError, JSONDecodeError, SafetensorError) as error:
+        if not (Path(path) / MANIFEST).is_file():
+            raise
+        reason = str(error).splitlines()[0]
+        raise ModelFileError(
+            f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder, and it is made "
+            "again"
+        ) from error
+
+
+@contextmanager
 def _load_errors(name: str, path: str) -> Iterator[None]:
     """Say in one line why a model cannot be loaded, and what to do."""
     try:
-        yield
+        with _copy_errors(name, path):
+            yield
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise

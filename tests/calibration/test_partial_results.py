@@ -1,6 +1,7 @@
 """What an unfinished calibration leaves on disk."""
 
 import multiprocessing
+import os
 
 import numpy as np
 import pytest
@@ -35,6 +36,33 @@ def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
     (tmp_path / "profile.json.partial.npz").write_bytes(content)
     with pytest.raises(MethodError, match=r"partial\.npz cannot be read.*--restart"):
         partial.sums()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"settings": [], "results": {"loss": [1.5', "cannot be read: .*--restart"),
+        ('{"settings": [5], "results": {}}', "cannot be read: .*--restart"),
+        pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
+        (
+            '{"settings": {"seed": 1}, "results": {"loss": 5}}',
+            "'loss' holds no measurements; start anew with --restart",
+        ),
+        ('{"settings": {"seed": 1}, "results": {"loss": {}}}', "'loss' holds no measurements"),
+        ('{"settings": {"seed": 1}, "results": {"loss": [1.5, null]}}', "'loss' holds no measurements"),
+        ('{"settings": {"seed": 1}, "results": {"loss": {"loss": NaN}}}', "'loss' holds no measurements"),
+    ],
+)
+def test_damaged_results_are_named_with_the_remedy(tmp_path, content, words):
+    (tmp_path / "profile.json.partial.json").write_text(content)
+    with pytest.raises(MethodError, match=rf"partial\.json:? {words}"):
+        PartialResults(tmp_path / "profile.json", {"seed": 1})
+
+
+def test_results_that_are_a_pipe_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "profile.json.partial.json")
+    with pytest.raises(MethodError, match=r"partial\.json is a named pipe; remove it"):
+        PartialResults(tmp_path / "profile.json", {"seed": 1})
 
 
 def test_other_settings_are_refused_by_name_until_a_restart(tmp_path):

@@ -69,6 +69,20 @@ def test_a_copy_that_lost_a_file_is_made_again(file, copies, lost):
     assert gguf.dequantised([file], "small") == copy and (copy / lost).exists()
 
 
+def test_a_copy_whose_list_of_files_is_none_is_made_again(file, copies):
+    copy = gguf.dequantised([file], "small")
+    (copy / "files.json").write_text("[]")
+    assert gguf.dequantised([file], "small") == copy and "config.json" in (copy / "files.json").read_text()
+
+
+@pytest.mark.parametrize("damaged", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_damaged_copy_is_named_to_be_removed(file, copies, damaged):
+    copy = gguf.dequantised([file], "small")
+    (copy / damaged).write_bytes(bytes((copy / damaged).stat().st_size))  # zeros, as a crash of the machine leaves them
+    with pytest.raises(ModelFileError, match=rf"copy {copy} is damaged \(.*\); remove that folder"):
+        DebiasedLM.from_pretrained(str(file))
+
+
 def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(file, tmp_path):
     for name in ("UPPER.GGUF", "no-suffix"):
         shutil.copy(file, tmp_path / name)
@@ -110,6 +124,8 @@ def test_a_truncated_file_is_refused_and_leaves_nothing(file, copies, tmp_path, 
 def test_an_unknown_architecture_and_missing_weights_are_refused(tmp_path):
     with pytest.raises(UnsupportedModelError, match="architecture unheard is not supported yet. Take a GGUF file of"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "odd.gguf", architecture="unheard")))
+    with pytest.raises(UnsupportedModelError, match="T5Config.* Take a GGUF file of another"):
+        DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "t5.gguf", architecture="t5")))
     with pytest.raises(ModelFileError, match="lacks weights, model.layers.1"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "less.gguf", without="blk.1.ffn_up.weight")))
 

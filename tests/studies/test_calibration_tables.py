@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from ragbias.errors import DataError
 from ragbias.evaluation.prompts.samples import labelled_questions
 from ragbias.methods.profiles.profile import SHIPPED
 from studies.calibration_questions import ASKED_BY_STUDIES, QUESTIONS, questions
@@ -37,6 +38,18 @@ def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_
     assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
     shutil.rmtree(kept)
     assert calibrations_in_words(read_calibrations(kept)) == "No calibration is kept here yet.\n"
+
+
+@pytest.mark.parametrize("content", ['{"channel": 7', "[]", '{"model": "tiny", "channel": 7}', '{"method": "ape"}'])
+def test_a_damaged_record_is_named_and_nothing_is_copied_over_what_is_kept(made, tmp_path, content):
+    kept = tmp_path / "kept"
+    keep_calibrations(made, kept)
+    before = {path.name: path.read_bytes() for path in kept.iterdir()}
+    (made / "tiny-ape.json").write_text((made / "tiny-ape.json").read_text().replace("loss", "divergence"))
+    (made / "tiny-paper.json").write_text(content)
+    with pytest.raises(DataError, match=r"tiny-paper\.json is no record of a calibration"):
+        keep_calibrations(made, kept)
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
 
 
 def test_the_questions_are_those_after_the_studies_with_cut_passages(tmp_path):

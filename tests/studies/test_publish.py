@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbias.errors import RunError
+from ragbias.errors import DataError, RunError
 from ragbias.evaluation.advice.evidence import from_json, packaged
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.data.records import as_lines, read_records
@@ -118,6 +118,16 @@ def test_a_run_that_is_not_finished_is_kept_on_demand_with_its_whole_questions(u
     records = read_records(root / "docs/results" / NAME / "rows.jsonl.gz")
     assert len(records) == 5 * 3 * 2 and len({each.question for each in records}) == 5
     assert "The run is not finished; these are its first 5 questions." in (root / PAGES[0]).read_text()
+
+
+def test_a_finished_run_that_lost_answers_or_its_summary_is_refused(unfinished, runs, root):
+    shutil.copy(runs / NAME / "summary.json", unfinished / NAME)
+    with pytest.raises(RunError, match=rf"{NAME} does not hold the answers that its summary.json was made of; remove"):
+        publish(unfinished, root=root)
+    (unfinished / NAME / "summary.json").write_text('{"results": [')
+    with pytest.raises(DataError, match=r"summary\.json is damaged \(JSONDecodeError"):
+        publish(unfinished, root=root)
+    assert not (root / "docs/results" / NAME).exists()
 
 
 def test_too_few_questions_and_too_many_bytes_are_refused(unfinished, runs, root, monkeypatch):

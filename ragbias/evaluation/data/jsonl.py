@@ -65,6 +65,13 @@ class Line:
         """A field that is a list of strings, at least one."""
         return tuple(self._text(f"{name}[{index}]", value) for index, value in enumerate(self._list(name)))
 
+    def answers(self) -> tuple[str, ...]:
+        """The field ``answers``: texts of which none is blank, as a blank one is part of whatever is said."""
+        found = self.texts("answers")
+        if not all(answer.strip() for answer in found):
+            raise self.error("'answers' holds an empty text; fill it in, or leave the line out")
+        return found
+
     def pairs(self, name: str) -> tuple[tuple[str, str], ...]:
         """A field that is a list of lists of two strings, at least one."""
         found = []

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError  # noqa: E4
 
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
+OF_LOGPROB = ("answer_tokens", "kl", "agrees")  # what is measured where ``logprob`` is
 PACKED = ".gz"  # ends the name of a file of records that is compressed
 
 
@@ -139,4 +140,7 @@ def _record(path: Path, number: int, line: bytes) -> Record:
         raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error
     if record.score is None and record.logprob is None:
         raise DataError(f"{path}, line {number}: neither score nor logprob was measured; repair the line, or drop it")
+    if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):
+        together = ", ".join(("logprob", *OF_LOGPROB))
+        raise DataError(f"{path}, line {number}: of {together} some are missing; repair the line, or drop it")
     return record

@@ -27,18 +27,26 @@ FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY, HARNESS)
 Costs = dict[str, dict[str, dict[str, Any]]]
 
 
+class _Task(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    data: list[dict[str, Any]] = Field(default_factory=list)
+    tasks: list[str] | str = ""
+
+
 class _Decides(BaseModel):
     """What records depend on, see ``ragbias.evaluation.bench.provenance``; only what is read again is checked."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
-    tasks: list[dict[str, Any]] = Field(default_factory=list)
+    tasks: list[_Task] = Field(default_factory=list)
 
 
 class _About(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     decides: _Decides
+    settings: dict[str, Any] = Field(default_factory=dict)
 
 
 def packed(folder: Path, name: str) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ragbias.errors import DataError
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.prompts.stock_prompt import stock_prompt
-from ragbias.files import irregular
+from ragbias.files import irregular, naming
 from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
 
@@ -28,7 +28,7 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
     if not path.is_dir() and (kind := irregular(path)):
         raise DataError(f"{path} is {kind}; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = (
-        sorted(file for file in path.rglob("*") if file.suffix in ENDINGS and file.is_file())
+        sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
         if path.is_dir()
         else [path]
     )
@@ -42,7 +42,8 @@ def _read(file: Path) -> str:
     if file.stat().st_size > LARGEST:
         raise DataError(f"{file} is larger than {LARGEST >> 20} MiB; split it, or leave it out")
     try:
-        return file.read_text(encoding="utf-8")
+        with naming(file):
+            return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 text ({error.reason}); convert it, or leave it out") from error
 
@@ -59,9 +60,9 @@ def _chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _paragraphs(text: str, size: int) -> Iterator[str]:
-    """No longer than ``size``, unless a word is: cut after a sentence if there is one, else between words."""
+    """No longer than ``size``: cut after a sentence if there is one, else between words, else within one."""
     end = r"(?=\s|$)"
-    piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S+", re.DOTALL)
+    piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
         yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
 

@@ -26,6 +26,8 @@ FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # over positi
 def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
     """By measure and method ``{"mean": ..., "worst": ...}`` minus the same of ``label``, paired; the best mean first.
 
+    Of runs with different measures, one that was not taken of ``label`` has no methods here.
+
     Raises:
         RunError: the result has no such method.
     """
@@ -42,7 +44,7 @@ def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> 
         minus = {
             name: figures
             for name, each in scores.items()
-            if name != label and (figures := differences(each, scores[label], FIGURES, most))
+            if name != label and label in scores and (figures := differences(each, scores[label], FIGURES, most))
         }
         found[measure] = dict(sorted(minus.items(), key=lambda item: -_value(item[1]["mean"])))
     return found

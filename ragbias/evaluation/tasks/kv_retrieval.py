@@ -63,6 +63,8 @@ class KVRetrieval(Task):
         pairs, gold = list(line.pairs("ordered_kv_records")), (line.text("key"), line.text("value"))
         if gold not in pairs:
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
+        if not gold[1].strip():
+            raise line.error("'value' is empty, and part of any answer; leave the line out")
         for count in (len(pairs),) if self.documents is None else self.documents:
             drawn = count < len(pairs)
             others, own = self._drawn(line, pairs, pairs.index(gold), count, question)

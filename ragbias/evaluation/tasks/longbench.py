@@ -65,7 +65,7 @@ class LongBench(Task):
         return qa_f1(prediction, case.answers)
 
     def _cases_of(self, line: Line, question: str) -> Iterator[Case]:
-        dataset, asked, answers = _dataset(line), line.text("input"), line.texts("answers")
+        dataset, asked, answers = _dataset(line), line.text("input"), line.answers()
         passages = [shortened(passage, answers, self.shorten) for passage in _passages(line)]
         for order, arranged in enumerate(orders_of(passages, self.orders, f"{self.seed} {question}")):
             documents = [

@@ -181,7 +181,7 @@ def _example(source: str, line: Line) -> _Example:
     if len(gold) != 1:
         raise line.error(f"{len(gold)} documents in 'ctxs' have \"isgold\": true; expected one")
     passages = [_Passage(context.text("title"), context.text("text")) for context in contexts]
-    return _Example(source, line, line.text("question"), line.texts("answers"), passages, gold[0])
+    return _Example(source, line, line.text("question"), line.answers(), passages, gold[0])
 
 
 def _pool(examples: Sequence[_Example]) -> dict[_Passage, str]:

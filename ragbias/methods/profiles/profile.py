@@ -126,6 +126,15 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
     name = os.fspath(profile)
     if not isinstance(profile, str) or name.endswith(".json") or os.path.isfile(name):
         return Profile.load(name)
+    return of_model(name)
+
+
+def of_model(name: str) -> Profile:
+    """The profile that comes with ragbias for a model; the name may be that of a file of the model as well.
+
+    Raises:
+        MethodError: there is none.
+    """
     known = shipped()
     for candidate, found in known.items():
         if _bare(candidate) == _bare(name):

@@ -61,6 +61,7 @@ def test_records_of_older_runs_do_not_say_what_was_shown(tmp_path):
     ("edited", "complaint"),
     [
         ({"score": None}, "neither score nor logprob was measured"),
+        ({"logprob": -2.0, "kl": 0.5}, "of logprob, answer_tokens, kl, agrees some are missing"),
         ({"score": "1"}, "score: Input should be a valid number, got '1'"),
         ({"score": float("nan")}, "score: Input should be"),
         ({"score": 2}, "score: Input should be less than or equal to 1, got 2"),

@@ -9,15 +9,26 @@ from ragbias.evaluation.demo.own_files import read_chunks
 
 
 def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\n" + "x" * 30)
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\n" + "x" * 20)
     (tmp_path / "b.md").write_text("one\n\ntwo")
     (tmp_path / "c.py").write_text("code")
-    assert read_chunks(tmp_path, size=20) == ["one\n\ntwo", "x" * 30]
+    assert read_chunks(tmp_path, size=20) == ["one\n\ntwo", "x" * 20]
 
 
 def test_long_paragraphs_are_cut_after_sentences_or_between_words(tmp_path):
     (tmp_path / "a.txt").write_text("One sentence. And another one that is long.\n\n" + "y" * 25)
-    assert read_chunks(tmp_path, size=20) == ["One sentence.", "And another one that", "is long.", "y" * 25]
+    assert read_chunks(tmp_path, size=20) == ["One sentence.", "And another one that", "is long.", "y" * 20, "y" * 5]
+
+
+def test_texts_without_spaces_are_cut_and_lose_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("海" * 45)
+    assert read_chunks(tmp_path, size=20) == ["海" * 20, "海" * 5]  # equal chunks are one
+
+
+def test_endings_in_capitals_count_and_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "A.TXT").write_bytes(b"\xef\xbb\xbfone")
+    (tmp_path / "B.Md").write_text("two")
+    assert read_chunks(tmp_path) == ["one", "two"]
 
 
 def test_folders_and_pipes_that_are_named_like_texts_are_left_out(tmp_path):

@@ -1,13 +1,15 @@
 """Differences to any method of a run, against those to the plain model that the summary holds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ragbias.errors import RunError
 from ragbias.evaluation.report.against import minus_method
-from ragbias.evaluation.report.read_runs import read_run, summary_of
+from ragbias.evaluation.report.read_runs import Run, read_run, summary_of
+from support.bench_records import logprobs_with
 
 KEPT = Path(__file__).parents[3] / "docs/results/smollm2-depth"
 
@@ -52,3 +54,13 @@ def test_the_command_shows_and_writes_them(cli, tmp_path):
 def test_a_method_that_was_not_run_is_refused(run, result):
     with pytest.raises(RunError, match=r"'pcw' was not run for mdqa, 10 documents, model smollm2; expected one of 'no"):
         minus_method(result, [run], "pcw")
+
+
+def test_a_measure_that_was_not_taken_of_the_method_has_no_differences():
+    positions = {0: 0.0, 9: -1.0}
+    records = logprobs_with({"none": positions, "pine": positions}, 20)
+    both = [replace(each, score=1.0) if each.method == "none" else each for each in records]
+    run = Run(Path("run"), both, [], {}, {})
+    (result,) = summary_of([run])["results"]
+    found = minus_method(result, [run], "pine")
+    assert found["accuracy"] == {} and found["logprob"].keys() == {"none"}

@@ -149,6 +149,8 @@ def test_a_run_that_holds_a_file_both_plain_and_compressed_is_refused(tmp_path, 
         ("cost.json", '{"a": {"none": {"prefill_ratio": [1, NaN, 1]}}}', " is damaged: a.none.prefill_ratio.1: .*fin"),
         ("settings.json", "[1]", " is damaged: Input should be a valid dictionary"),
         ("settings.json", '{"decides": {"tasks": [5]}}', " is damaged: decides.tasks.0: .*, got 5"),
+        ("settings.json", '{"decides": {"tasks": [{"data": 5}]}}', " is damaged: decides.tasks.0.data: .* list, got 5"),
+        ("settings.json", '{"decides": {}, "settings": 5}', " is damaged: settings: .* dictionary, got 5"),
         ("settings.json", "{}", " is damaged: 'decides' is missing"),
     ],
 )

@@ -129,6 +129,7 @@ def test_another_number_of_documents_than_the_files_is_refused(write: Any) -> No
         (question(MARA, OTTER), "0 documents in 'ctxs' have \"isgold\": true; expected one"),
         (question(GOLD, GOLD), "2 documents in 'ctxs' have \"isgold\": true"),
         (question(GOLD), "one document, but other lines have several"),
+        (question(GOLD, MARA, answers=("1901", " \n")), "'answers' holds an empty text"),
         ({"question": "x", "ctxs": [GOLD, MARA]}, "no field 'answers'"),
         (question(GOLD, {"title": "x", "text": "y"}), "ctxs[1]: no field 'isgold'"),
         (question(GOLD, {**MARA, "text": None}), "ctxs[1]: 'text' is null; expected a string"),

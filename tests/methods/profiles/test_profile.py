@@ -10,6 +10,7 @@ import ragbias
 from ragbias import calibration
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
+from ragbias.methods.parse import get
 from ragbias.methods.profiles import Profile, find, shipped
 
 PROFILE = Profile("some/model", 64, 3, 7, -0.5, (1, 2), {"check": {"loss": 0.5}, "curve": list(range(200))})
@@ -146,6 +147,13 @@ def test_our_profiles_say_what_was_measured(name):
     assert {"check", "choice", "losses", "layer_search", "channel_search", "curve", "settings"} <= measured.keys()
     check = measured["check"]
     assert measured["beats_plain"] == (check["difference"] < -2 * check["standard_error"])
+
+
+def test_a_file_of_a_model_is_not_read_as_its_profile(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF\xff")
+    with pytest.raises(MethodError, match="no channel-scaling profile for .*model.gguf"):
+        get("channel-scaling", str(file))
 
 
 def test_a_name_that_stands_for_a_model_and_its_hub_name_have_the_same_profile():
