@@ -34,6 +34,10 @@ LEGENDS = {
     "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
     "probable.",
 }
+TERMINAL_LEGENDS = {
+    ACCURACY: f"{LEVEL}%: the interval of worst; vs {REFERENCE}: worst - {REFERENCE}",
+    LOGPROB: f"vs {REFERENCE}: mean - {REFERENCE}, and its {LEVEL}% interval",
+}
 BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
@@ -121,9 +125,11 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
     return [methods[label]["seconds"] / methods[REFERENCE]["seconds"], None, None] if kind else None
 
 
-def reorders(result: Mapping[str, Any]) -> bool:
-    """Whether any method puts the documents into an order of its own."""
-    return any(method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE)
+def shows_order(result: Mapping[str, Any]) -> bool:
+    """Whether the table of accuracy has the column *order*: any method puts the documents into an order of its own."""
+    return ACCURACY in result["measures"] and any(
+        method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
+    )
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
@@ -166,7 +172,7 @@ def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written
         cells[f"mean - {REFERENCE}'s {name}"] = written(minus.get(name), "+.2f")
     for name, (heading, form) in OTHER_FIGURES[measure].items():
         cells[heading] = written(figures[name], form)
-    if measure == ACCURACY and reorders(result):
+    if measure == ACCURACY and shows_order(result):
         cells["order"] = written(method["kendall_tau"])
     if kind := cost_kind(result):
         cells[COST_HEADINGS[kind]] = written(cost_of(result, label), prefix="x")

@@ -12,19 +12,26 @@ def test_chunks_are_paragraphs_joined_up_to_the_size(tmp_path):
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\n\n\n" + "x" * 30)
     (tmp_path / "b.md").write_text("one\n\ntwo")
     (tmp_path / "c.py").write_text("code")
-    assert read_chunks(tmp_path, size=20) == ["one\n\ntwo", "x" * 30]
+    assert read_chunks(tmp_path, size=20) == {"one\n\ntwo": "a.txt", "x" * 30: "a.txt"}  # both files have the first
+
+
+def test_a_chunk_names_its_file_from_what_was_given_and_endings_may_be_capitals(tmp_path):
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "A.TXT").write_text("one")
+    assert read_chunks(tmp_path) == {"one": os.path.join("old", "A.TXT")}
+    assert read_chunks(tmp_path / "old" / "A.TXT") == {"one": "A.TXT"}
 
 
 def test_long_paragraphs_are_cut_after_sentences_or_between_words(tmp_path):
     (tmp_path / "a.txt").write_text("One sentence. And another one that is long.\n\n" + "y" * 25)
-    assert read_chunks(tmp_path, size=20) == ["One sentence.", "And another one that", "is long.", "y" * 25]
+    assert list(read_chunks(tmp_path, size=20)) == ["One sentence.", "And another one that", "is long.", "y" * 25]
 
 
 def test_folders_and_pipes_that_are_named_like_texts_are_left_out(tmp_path):
     (tmp_path / "notes.md").mkdir()
     (tmp_path / "notes.md" / "a.txt").write_text("inside")
     os.mkfifo(tmp_path / "pipe.txt")
-    assert read_chunks(tmp_path) == ["inside"]
+    assert list(read_chunks(tmp_path)) == ["inside"]
 
 
 def test_what_is_no_text_is_named(tmp_path):
