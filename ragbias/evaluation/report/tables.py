@@ -15,7 +15,7 @@ from ragbias.evaluation.measures.aggregates import REFERENCE
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.reward_bench import SECTIONS
 from ragbias.evaluation.names import ACCURACY, LOGPROB
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.plain_table import MethodName, plain_table
 from ragbias.evaluation.report.plain_text import no_formula, printable
 
 NOTHING = "-"
@@ -225,7 +225,7 @@ def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
     table = plain_table(title(result, measure), "method", *shown)
     for cells in rows:
         cells[INTERVAL] = _narrow_interval(result, cells["method"], measure)
-        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown.values()))))
+        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown.values()))
     return table
 
 
@@ -253,7 +253,7 @@ def _chosen(result: Mapping[str, Any], shown: Sequence[str]) -> Table:
     """A table of the cells with these headings, without intervals."""
     table = plain_table(title(result), "method", *shown, wrap=True)
     for cells in _rows(result, ACCURACY, estimate):
-        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown))))
+        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown))
     return table
 
 
