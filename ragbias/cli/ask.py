@@ -55,7 +55,7 @@ def ask(
     with status(f"Loading the model {name}, embedding the documents"):
         lm = load_model(name, method, cache=None if cache is None else DocumentCache(folder=cache))
         times.append(time.perf_counter())
-        passages = own_files.nearest(question, chunks, k or (FEW if name == "smollm2" else MANY))
+        passages = own_files.nearest(question, list(chunks), k or (FEW if name == "smollm2" else MANY))
         if k is None:
             passages = own_files.fitting(lm, question, passages, max_new_tokens)
         times.append(time.perf_counter())
@@ -68,7 +68,7 @@ def ask(
         times.append(time.perf_counter())
     console.print(generation.text.strip() or "(the model gave no answer)")
     for number, passage in enumerate(passages, 1):
-        console.print(f"\n[{number}] {passage}", style="dim")
+        console.print(f"\n[{number}] {passage}\n({chunks[passage]})", style="dim")
     report = generation.report
     about = f"\n{name}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
     console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
@@ -81,4 +81,5 @@ def ask(
     if name == "tiny":
         console.print("(tiny reads only texts of its own made-up world; for others, name a --model.)", style="dim")
     written = {"model": name, "text": generation.text, "report": report.as_dict(), "documents": passages}
+    written["sources"] = [chunks[passage] for passage in passages]
     write_json({**written, "seconds": {"load": load, "find": find, "answer": answer}}, json_path)

@@ -38,7 +38,7 @@ def warm(
     from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 
     quiet_libraries()
-    chunks = read_chunks(documents)
+    chunks = list(read_chunks(documents))
     kept = DocumentCache(memory=None, folder=folder, disk=disk)
     with status(f"Loading the model {model}"):
         lm = load_model(model, REUSABLE, cache=kept)

@@ -47,8 +47,8 @@ def report(
             console.print(f"- {note}")
     for measure, legend in tables.LEGENDS.items():
         if any(measure in result["measures"] for result in summary["results"]):
-            console.print(legend)
-    if any(map(tables.reorders, summary["results"])):
+            console.print(f"{legend} In the terminal, {tables.TERMINAL_LEGENDS[measure]}.")
+    if any(map(tables.shows_order, summary["results"])):
         console.print(f"order: {tables.ORDER_LEGEND}")
     if html is not None:
         from ragbias.evaluation.report.html import as_html

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ragbias.cache import DocumentCache
+from ragbias.checks import did_you_mean
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM
@@ -38,8 +39,8 @@ def refused_in_one_line(name: str) -> Iterator[None]:
     except Exception as error:  # a damaged file raises whatever its reader does
         reason = str(error).split("\n")[0] or "no reason given"
         raise RunError(
-            f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); expected {EXPECTED}, with "
-            "whole files of weights, config and tokenizer"
+            f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); {did_you_mean(name, NAMES)}expected "
+            f"{EXPECTED}, with whole files of weights, config and tokenizer"
         ) from error
 
 

@@ -47,6 +47,7 @@ def test_ask_answers_from_files(cli, tmp_path):
     load, find, answer = (f"{each:.1f} s to" for each in written["seconds"].values())
     assert f"{load} load the model, {find} find the chunks, {answer} answer." in said
     assert "[1] The mascot of Heron Mill is a brass owl." in said
+    assert written["sources"] == ["a.txt", "b.md"] and "(a.txt)" in said and "(b.md)" in said
 
 
 def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monkeypatch):

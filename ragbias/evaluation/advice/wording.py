@@ -11,6 +11,8 @@ from ragbias.methods import DEFAULT_METHOD
 
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
 UNKNOWN = "Nothing was measured; compare methods on your own questions with `ragbias bench`."
+ONE_ANSWER = "It gives one answer for all orders of the documents."
+ORDER_STILL_MATTERS = "The answer still depends on the order of the documents."
 NOTHING_PAYS = (
     "No method is sure to be better than the plain model's mean over positions, or, if it is invariant, to lose no "
     f"more than {BORNE[LOGPROB]:g} nats, or {BORNE[ACCURACY]:g} of the accuracy."
@@ -23,10 +25,10 @@ def heading(each: Advice) -> str:
 
 
 def evidence_in_words(each: Advice) -> str:
-    """How strong the evidence is: its models, and the fewest and the most questions of a case."""
+    """How strong the evidence is: its models, and the fewest and the most questions of a case with the method."""
     if not each.cases:
         return NO_EVIDENCE
-    fewest, most = (ends(case.questions for case in each.cases) for ends in (min, max))
+    fewest, most = (ends(case.questions for case in _asked(each)) for ends in (min, max))
     questions = f"{most} questions" if fewest == most else f"{fewest} to {most} questions"
     return f"{each.strength} evidence: {_count(len(each.models), 'model')}, {questions}"
 
@@ -38,9 +40,10 @@ def reasons(each: Advice) -> Iterator[str]:
         return
     if each.method == REFERENCE:
         yield NOTHING_PAYS
-    for case in each.cases:
-        if each.method == REFERENCE or each.method in case.effects:  # else by the other measure only
-            yield _case_in_words(case, each.method)
+    else:
+        yield ONE_ANSWER if _is_invariant(each) else ORDER_STILL_MATTERS
+    for case in _asked(each):
+        yield _case_in_words(case, each.method)
     if each.others:
         yield f"These qualify as well: {', '.join(_with_cost(label, each.cases) for label in each.others)}."
     if len(each.models) > 1:
@@ -48,6 +51,15 @@ def reasons(each: Advice) -> Iterator[str]:
             own = advice(each.kind, [case for case in each.cases if case.model == model])
             if own.method != each.method:
                 yield f"On {model} alone: {own.method}."
+
+
+def _asked(each: Advice) -> list[Case]:
+    """The cases that measured the method; of the plain model, all."""
+    return [case for case in each.cases if each.method == REFERENCE or each.method in case.effects]
+
+
+def _is_invariant(each: Advice) -> bool:
+    return any(case.effects[each.method].invariant for case in each.cases if each.method in case.effects)
 
 
 def _case_in_words(case: Case, method: str) -> str:
@@ -97,8 +109,8 @@ def default_in_words(found: Sequence[Advice]) -> str:
 
 def as_markdown(found: Sequence[Advice], why: bool = True) -> str:
     """A table: a row for each kind of task; ``why``: with the reasons."""
-    rows = [["task", "take", "evidence"], ["---"] * 3]
-    rows += ([each.kind, _taken(each), evidence_in_words(each)] for each in found)
+    rows = [["task", "take", "one answer for all orders", "evidence"], ["---"] * 4]
+    rows += ([each.kind, _taken(each), _one_answer(each), evidence_in_words(each)] for each in found)
     if why:
         last = ["because", "---", *(" ".join(reasons(each)) for each in found)]
         rows = [[*row, cell] for row, cell in zip(rows, last, strict=True)]
@@ -107,3 +119,7 @@ def as_markdown(found: Sequence[Advice], why: bool = True) -> str:
 
 def _taken(each: Advice) -> str:
     return f"`{each.method}`" if each.cases else "-"
+
+
+def _one_answer(each: Advice) -> str:
+    return ("yes" if _is_invariant(each) else "no") if each.cases else "-"

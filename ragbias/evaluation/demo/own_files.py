@@ -17,8 +17,11 @@ ENDINGS = (".txt", ".md", ".rst")
 LARGEST = 2**28  # bytes of one file
 
 
-def read_chunks(path: Path, size: int = 800) -> list[str]:
+def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Paragraphs of all text files at ``path``, joined up to about ``size`` characters, and cut where they are longer.
+
+    Returns:
+        For each chunk the file that it was first found in, named from ``path``.
 
     Raises:
         DataError: there is no such path, no text file in it, or a file is no text; names it.
@@ -32,10 +35,14 @@ def read_chunks(path: Path, size: int = 800) -> list[str]:
         if path.is_dir()
         else [path]
     )
-    chunks = [chunk for file in files for chunk in _chunks(_read(file), size)]
+    folder = path if path.is_dir() else path.parent
+    chunks: dict[str, str] = {}
+    for file in files:
+        for chunk in _chunks(_read(file), size):
+            chunks.setdefault(chunk, str(file.relative_to(folder)))
     if not chunks:
         raise DataError(f"{path} holds no text; expected {', '.join(ENDINGS)} files that are not empty")
-    return list(dict.fromkeys(chunks))
+    return chunks
 
 
 def _read(file: Path) -> str:

@@ -17,7 +17,7 @@ from ragbias.evaluation.measures.estimates import Estimate, differences
 from ragbias.evaluation.measures.per_question import grouped
 from ragbias.evaluation.names import ACCURACY
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.plain_table import MethodName, plain_table
 from ragbias.evaluation.report.read_runs import Run
 
 FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # over positions
@@ -56,7 +56,8 @@ def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label
         headings = [f"{name} - {label}'s" for name in FIGURES]
         table = plain_table(tables.title(result, measure), "method", *headings)
         for name, figures in methods.items():
-            table.add_row(*map(Text, (name, *(tables.with_interval(figures[each], "+.2f") for each in FIGURES))))
+            cells = (Text(tables.with_interval(figures[each], "+.2f")) for each in FIGURES)
+            table.add_row(MethodName(name), *cells)
         yield table
 
 

@@ -90,7 +90,7 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
                 for measure, legend in tables.LEGENDS.items()
                 if _measured(summary, measure)
             ),
-            *([f"Order: {tables.ORDER_LEGEND}"] if any(map(tables.reorders, summary["results"])) else []),
+            *([f"Order: {tables.ORDER_LEGEND}"] if any(map(tables.shows_order, summary["results"])) else []),
             *([ORACLE] if any(_from_oracle(run.settings) for run in runs) else []),
             *([NUMBERED] if any(_numbered(run.settings) for run in runs) else []),
         ],

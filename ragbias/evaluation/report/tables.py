@@ -13,7 +13,7 @@ from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.reward_bench import SECTIONS
 from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.plain_table import MethodName, plain_table
 from ragbias.evaluation.report.plain_text import printable
 
 NOTHING = "-"
@@ -31,6 +31,10 @@ LEGENDS = {
     "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
     "KL(plain || method) of the token after the prompt in nats, and how often both find the same token the most "
     "probable.",
+}
+TERMINAL_LEGENDS = {
+    ACCURACY: f"{LEVEL}%: the interval of worst; vs {REFERENCE}: worst - {REFERENCE}",
+    LOGPROB: f"vs {REFERENCE}: mean - {REFERENCE}, and its {LEVEL}% interval",
 }
 COST_HEADINGS = {"prefill_ratio": "prefill", "seconds_ratio": "time"}
 OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and form
@@ -118,9 +122,11 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
     return [methods[label]["seconds"] / methods[REFERENCE]["seconds"], None, None] if kind else None
 
 
-def reorders(result: Mapping[str, Any]) -> bool:
-    """Whether any method puts the documents into an order of its own."""
-    return any(method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE)
+def shows_order(result: Mapping[str, Any]) -> bool:
+    """Whether the table of accuracy has the column *order*: any method puts the documents into an order of its own."""
+    return ACCURACY in result["measures"] and any(
+        method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
+    )
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
@@ -163,7 +169,7 @@ def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written
         cells[f"mean - {REFERENCE}'s {name}"] = written(minus.get(name), "+.2f")
     for name, (heading, form) in OTHER_FIGURES[measure].items():
         cells[heading] = written(figures[name], form)
-    if measure == ACCURACY and reorders(result):
+    if measure == ACCURACY and shows_order(result):
         cells["order"] = written(method["kendall_tau"])
     if kind := cost_kind(result):
         cells[COST_HEADINGS[kind]] = written(cost_of(result, label), prefix="x")
@@ -216,7 +222,7 @@ def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
     table = plain_table(title(result, measure), "method", *shown)
     for cells in rows:
         cells[INTERVAL] = _narrow_interval(result, cells["method"], measure)
-        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown.values()))))
+        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown.values()))
     return table
 
 
@@ -244,7 +250,7 @@ def _chosen(result: Mapping[str, Any], shown: Sequence[str]) -> Table:
     """A table of the cells with these headings, without intervals."""
     table = plain_table(title(result), "method", *shown, wrap=True)
     for cells in _rows(result, ACCURACY, estimate):
-        table.add_row(*map(Text, (cells["method"], *(cells[heading] for heading in shown))))
+        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown))
     return table
 
 

@@ -36,6 +36,14 @@ def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli
         code, said, errors = cli("report", out, "--html", page)
         assert (code, errors) == (0, "")
         assert ("order: how alike" in said) == ("Order: how alike" in page.read_text()) == told
+        assert "vs none: worst - none" in " ".join(said.split())
+
+
+def test_a_report_of_log_probabilities_alone_explains_its_own_columns_and_no_others(bench, cli, tmp_path):
+    assert bench(*QUICK, "--methods", "none,canonical-order", "--measure", "logprob", "--out", tmp_path / "run")[0] == 0
+    code, said, errors = cli("report", tmp_path / "run")
+    assert (code, errors) == (0, "") and "order: how alike" not in said
+    assert "vs none: mean - none, and its 95% interval" in " ".join(said.split())
 
 
 def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
