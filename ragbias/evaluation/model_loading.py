@@ -16,6 +16,8 @@ from ragbias.lm import DebiasedLM
 from ragbias.models.gguf import is_gguf
 from ragbias.models.named import EXPECTED, NAMES
 
+CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter, which names its model
+
 
 def load_model(name: str, method: str = "none", dtype: str = "auto", cache: DocumentCache | None = None) -> DebiasedLM:
     """A model with its tokenizer.
@@ -45,9 +47,9 @@ def refused_in_one_line(name: str) -> Iterator[None]:
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``RunError`` where a model's name is a file, or a folder in which something is none, as a named pipe.
+    """Raise ``RunError`` where a model's name is a file, or a folder without one or with something else, as a pipe.
 
-    A GGUF file is one.
+    A GGUF file is a model.
     """
     if name in NAMES:
         return
@@ -58,6 +60,8 @@ def refuse_irregular(name: str) -> None:
         for path in sorted(Path(name).iterdir()):
             if not path.is_dir() and (kind := irregular(path)):
                 raise RunError(f"model {name!r}: {path} is {kind}; expected a folder of regular files")
+        if not any(Path(name, config).is_file() for config in CONFIGS):
+            raise RunError(f"model {name!r} cannot be loaded: the folder holds no {CONFIGS[0]}; expected {EXPECTED}")
 
 
 def load_onto_gpu(name: str, dtype: str = "auto") -> DebiasedLM:

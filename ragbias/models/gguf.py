@@ -67,6 +67,8 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
         if path.is_absolute() or len(pieces) < 3:
             raise ModelFileError(f"model {name!r}: there is no such file; expected the path of a GGUF file")
         name, gguf_file = "/".join(pieces[:2]), "/".join(pieces[2:])
+    if Path(name).is_dir() and not Path(name, gguf_file).is_file():
+        raise ModelFileError(f"model {name!r}: its file {gguf_file!r} is not to be had: the folder has none such")
     try:
         return Path(str(cached_file(name, gguf_file, **hub)))
     except (OSError, ValueError) as error:

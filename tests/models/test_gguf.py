@@ -133,7 +133,7 @@ def test_an_unknown_architecture_and_missing_weights_are_refused(tmp_path):
 def test_a_missing_package_and_a_missing_file_are_named(file, tmp_path, monkeypatch):
     with pytest.raises(ModelFileError, match="there is no such file"):
         DebiasedLM.from_pretrained(str(tmp_path / "none.gguf"))
-    with pytest.raises(ModelFileError, match=r"its file 'none\.gguf' is not to be had"):
+    with pytest.raises(ModelFileError, match=r"its file 'none\.gguf' is not to be had: the folder has none such"):
         DebiasedLM.from_pretrained(str(tmp_path), gguf_file="none.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[gguf\]'"):

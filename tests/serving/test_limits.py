@@ -178,5 +178,5 @@ def test_the_command_refuses_in_one_line(cli):
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
-    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded"):
+    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded: the folder holds no config.json"):
         load_served(str(tmp_path))
