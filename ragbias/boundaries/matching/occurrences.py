@@ -155,9 +155,10 @@ def is_number(text: str, begin: int, end: int) -> bool:
 
 
 def is_cut(text: str, begin: int, end: int) -> bool:
-    """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``."""
+    """Whether a letter, a digit, or one more of the same character is right beside ``text[begin:end]``; white space of
+    its own keeps it apart from them."""
     beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
-    return any(outer.isalnum() or (outer == inner and not inner.isspace()) for outer, inner in beside)
+    return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
 
 
 def ends_block(text: str, occurrence: Occurrence) -> bool:
