@@ -16,6 +16,7 @@ from ragbias.boundaries.matching.occurrences import (
     is_bounded,
     is_cut,
     is_quoted,
+    is_tagged,
 )
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
 from ragbias.boundaries.spans import Looseness
@@ -100,9 +101,12 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list
     cover = _Cover(text, assigned)
 
     def is_doubtful(each: Occurrence) -> bool:
-        if each.document not in short or is_alone(text, each.begin, each.end):
+        if each.document not in short:
             return False
-        return not all(map(cover.overlaps, every[each.document]))
+        rivals = [other for other in every[each.document] if not cover.overlaps(other)]
+        if is_quoted(text, each.begin, each.end):  # maybe an attribute of a tag, and the document is in the tag
+            return any(is_tagged(text, other.begin, other.end) for other in rivals)
+        return bool(rivals) and not is_alone(text, each.begin, each.end)
 
     return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
 

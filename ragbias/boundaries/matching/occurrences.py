@@ -135,6 +135,11 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
     return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
 
 
+def is_tagged(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` is all that is between two tags, white space apart."""
+    return text[:begin].rstrip()[-1:] == ">" and text[end:].lstrip()[:1] == "<"
+
+
 def is_alone(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` is quoted, or has its lines to itself."""
     ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
