@@ -109,7 +109,7 @@ def _copy_errors(name: str, path: str) -> Iterator[None]:
     except (OSError, JSONDecodeError, SafetensorError) as error:
         if not (Path(path) / MANIFEST).is_file():
             raise
-        reason = str(error).splitlines()[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelFileError(
             f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder, and it is made "
             "again"

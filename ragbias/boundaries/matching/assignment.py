@@ -103,10 +103,10 @@ def _doubted(text: str, assigned: Sequence[Occurrence], every: Mapping[str, list
     def is_doubtful(each: Occurrence) -> bool:
         if each.document not in short:
             return False
-        rivals = [other for other in every[each.document] if not cover.overlaps(other)]
+        found = every[each.document]
         if is_quoted(text, each.begin, each.end):  # maybe an attribute of a tag, and the document is in the tag
-            return any(is_tagged(text, other.begin, other.end) for other in rivals)
-        return bool(rivals) and not is_alone(text, each.begin, each.end)
+            return any(is_tagged(text, other.begin, other.end) and not cover.overlaps(other) for other in found)
+        return not is_alone(text, each.begin, each.end) and not all(map(cover.overlaps, found))
 
     return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
 

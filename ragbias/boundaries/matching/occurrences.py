@@ -137,7 +137,11 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
 
 def is_tagged(text: str, begin: int, end: int) -> bool:
     """Whether ``text[begin:end]`` is all that is between two tags, white space apart."""
-    return text[:begin].rstrip()[-1:] == ">" and text[end:].lstrip()[:1] == "<"
+    while begin > 0 and text[begin - 1].isspace():
+        begin -= 1
+    while text[end : end + 1].isspace():
+        end += 1
+    return text[begin - 1 : begin] == ">" and text[end : end + 1] == "<"
 
 
 def is_alone(text: str, begin: int, end: int) -> bool:

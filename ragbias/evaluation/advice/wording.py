@@ -59,7 +59,7 @@ def _asked(each: Advice) -> list[Case]:
 
 
 def _is_invariant(each: Advice) -> bool:
-    return any(case.effects[each.method].invariant for case in each.cases if each.method in case.effects)
+    return any(effect.invariant for case in each.cases if (effect := case.effects.get(each.method)))
 
 
 def _case_in_words(case: Case, method: str) -> str:
