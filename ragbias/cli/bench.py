@@ -63,7 +63,10 @@ def bench(
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for rows.jsonl and summary.json; goes on with the run it holds.", callback=folder),
+        typer.Option(
+            help="Folder for rows.jsonl and summary.json; goes on with the run it holds, or with more questions.",
+            callback=folder,
+        ),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
-from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, packed, read_about
+from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about, read_counts
 from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"
@@ -50,12 +50,13 @@ class Store:
     """The folder of a run, locked while this is open.
 
     A run that is refused, or stopped, before it has given a record leaves nothing behind. Where one was killed so
-    early, its folder is taken for another run.
+    early, its folder is taken for another run. A run may be gone on with under a higher limit, save one of lm-eval's
+    tasks: the questions it has asked are the first ones of the new limit.
 
     Args:
         folder: is made if it is not there.
         about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
-            here.
+            here, but for a higher ``"limit"``.
 
     Raises:
         RunError: the folder holds something else, or another process writes there.
@@ -85,10 +86,13 @@ class Store:
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
-            if changed := changes(before["decides"], about["decides"]):
+            changed = changes(before["decides"], about["decides"])
+            if not changed:
+                return
+            if read_counts(self.folder) or not _asks_more(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
-        else:
-            self.write(SETTINGS, about)
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # of fewer questions
+        self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
         """Replace the JSON file of this name in one step."""
@@ -141,6 +145,14 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in sorted({*before, *now})
         if before.get(name) != now.get(name)
     ]
+
+
+def _asks_more(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether nothing but the limit of questions differs, and it is higher now."""
+    asked, wanted = before.get("limit"), now.get("limit")
+    if not isinstance(asked, int) or not isinstance(wanted, int):
+        return False
+    return asked < wanted and {**before, "limit": wanted} == now
 
 
 def _cut_torn_line(path: Path) -> None:

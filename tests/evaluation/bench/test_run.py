@@ -52,6 +52,13 @@ def test_a_run_leaves_every_record_once_its_noise_and_its_summary(whole):
     assert not (whole / "cost.json").exists()
 
 
+def test_a_run_that_was_given_more_questions_ends_like_one_that_had_them_at_once(whole, tmp_path):
+    silently(settings(tmp_path / "run", limit=2, batch_size=4))
+    silently(settings(tmp_path / "run", batch_size=4))
+    for name in ("rows.jsonl", "noise.jsonl"):
+        assert untimed(tmp_path / "run" / name) == untimed(whole / name)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.55, 0.99])
 def test_a_run_that_was_cut_off_ends_like_one_that_was_not(whole, tmp_path, share):
     silently(settings(tmp_path / "run"))

@@ -52,6 +52,24 @@ def test_another_run_is_refused_by_what_differs(tmp_path):
         Store(tmp_path / "run", other)
 
 
+def test_a_run_goes_on_with_more_questions_and_never_with_fewer(tmp_path):
+    folder = tmp_path / "run"
+    with Store(folder, ABOUT) as store:
+        store.records.append([record("a")])
+        store.write("summary.json", {"results": []})
+    with Store(folder, {"decides": {"methods": "none", "limit": 5}}) as store:
+        assert list(store.records.by_key.values()) == [record("a")]
+    assert not (folder / "summary.json").exists()
+    for limit in (3, None):
+        with pytest.raises(RunError, match=rf"holds another run \(limit was 5 and is {limit} now\)"):
+            Store(folder, {"decides": {"methods": "none", "limit": limit}})
+    with pytest.raises(RunError, match=r"limit was 5 and is 6 now; methods was"):
+        Store(folder, {"decides": {"methods": "pine", "limit": 6}})
+    (folder / "harness.json").write_text('{"arc": 3}')
+    with pytest.raises(RunError, match="limit was 5 and is 6 now"):
+        Store(folder, {"decides": {"methods": "none", "limit": 6}})
+
+
 def test_a_folder_of_something_else_or_a_file_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match=r"holds 'thesis\.tex' and no run"):
