@@ -13,6 +13,8 @@ from ragbias.files import write_atomically
 
 NOTHING_YET = "No calibration is kept here yet.\n"
 NORMAL = 1.96  # standard errors to either side of a 95% interval
+CHECKED = ("questions it was checked on", "change of the loss there", "beats plain")
+YES_OR_NO = {True: "yes", False: "no", None: "-"}  # None: the loss had no part in the choice
 Record = Mapping[str, Any]
 Records = Mapping[str, Record]
 
@@ -64,14 +66,11 @@ def calibrations_in_words(records: Records) -> str:
 
 
 def _channels(records: Iterable[Record]) -> str:
-    head = ["model", "variant", "channel", "factor", "layers", "follows the position", "questions it was checked on"]
-    head += ["change of the loss there", "beats plain"]
+    head = ["model", "variant", "channel", "factor", "layers", "follows the position", *CHECKED]
     body = []
     for record in records:
-        search, check = record["channel_search"], record["check"]
-        followed = max(map(abs, search["position_correlation"][str(record["channel"])].values()))
-        margin = NORMAL * check["standard_error"]
-        low, high = (check["difference"] + side * margin for side in (-1, 1))
+        correlation = record["channel_search"]["position_correlation"]
+        followed = max(map(abs, correlation[str(record["channel"])].values()))
         body.append(
             [
                 record["model"],
@@ -80,16 +79,16 @@ def _channels(records: Iterable[Record]) -> str:
                 f"{record['factor']:g}",
                 " to ".join(map(str, record["layers"])),
                 f"r {followed:.2f}",
-                str(record["settings"]["check_samples"] // record["settings"]["depths"]),
-                f"{check['difference']:+.2f} ({low:+.2f} to {high:+.2f})",
-                "yes" if record["beats_plain"] else "no",
+                _checked_on(record),
+                _change(record["check"]),
+                YES_OR_NO[record["beats_plain"]],
             ]
         )
     return markdown_table(head, body) + "\n"
 
 
 def _parameters(records: Iterable[Record]) -> str:
-    head = ["model", "found", "smallest", "settings tried", "prompts"]
+    head = ["model", "found", "smallest", "settings tried", "prompts", *CHECKED]
     body = [
         [
             record["model"],
@@ -97,7 +96,20 @@ def _parameters(records: Iterable[Record]) -> str:
             record["by"],
             str(len(record["tried"])),
             str(record["settings"]["samples"]),
+            _checked_on(record),
+            _change(record["check"]["best"]),
+            YES_OR_NO[record["beats_plain"]],
         ]
         for record in records
     ]
     return markdown_table(head, body) + "\n"
+
+
+def _checked_on(record: Record) -> str:
+    return str(record["settings"]["check_samples"] // record["settings"]["depths"])
+
+
+def _change(against_plain: Mapping[str, float]) -> str:
+    """The difference of the loss, with a 95% interval."""
+    difference, margin = against_plain["difference"], NORMAL * against_plain["standard_error"]
+    return f"{difference:+.2f} ({difference - margin:+.2f} to {difference + margin:+.2f})"

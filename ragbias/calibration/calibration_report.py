@@ -58,11 +58,13 @@ def _tell_parameters(record: Mapping[str, Any], console: Console) -> None:
     for tried in record["tried"][:10]:
         table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
     console.print(table)
+    console.print("On questions that had no part in the choice:")
     for name, found in record["check"].items():
-        console.print(f"Other prompts, {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}")
+        against_plain = f", {_difference(found)}" if "difference" in found else ""
+        console.print(f"  {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}{against_plain}")
     console.print(f"Best: {record['method']}")
     if record["beats_plain"] is False:
-        console.print("On other prompts it does no better than the plain model.")
+        console.print("That is not clearly better than the plain model.")
 
 
 def _tell_channel(record: Mapping[str, Any], console: Console) -> None:
@@ -89,10 +91,14 @@ def _tell_channel(record: Mapping[str, Any], console: Console) -> None:
     console.print(
         f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On questions that had "
         f"no part in the choice: loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
-        f"difference {check['difference']:+.4f} (standard error {check['standard_error']:.4f})."
+        f"{_difference(check)}."
     )
     if not record["beats_plain"]:
         console.print("That is not clearly better than the plain model: do not expect this profile to help.")
+
+
+def _difference(against_plain: Mapping[str, float]) -> str:
+    return f"difference {against_plain['difference']:+.4f} (standard error {against_plain['standard_error']:.4f})"
 
 
 def plot_channel(record: Mapping[str, Any], path: Path) -> None:

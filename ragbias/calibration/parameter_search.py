@@ -22,7 +22,7 @@ from ragbias.calibration.algorithm import Progress, checked_out
 from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import rounded
+from ragbias.calibration.profile_record import difference, is_clear_gain, rounded
 from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.files import write_atomically
@@ -43,7 +43,7 @@ class SearchSpace:
 
     Attributes:
         axes: by parameter, the values that are tried.
-        start: a value for each.
+        start: one of them for each.
         method: the method with such parameters, in a model of so many layers.
         by: what shall be small.
     """
@@ -90,8 +90,9 @@ def search_parameters(
 
     Returns:
         ``method`` (as it is typed), ``by``, ``tried`` (settings with divergence and loss, the best first), ``check``
-        (plain, start and best on prompts that had no part in the choice), ``beats_plain`` (whether the best one's loss
-        is lower there; None where the loss does not choose), ``settings``.
+        (plain, start and best on questions that had no part in the choice; of the latter two the loss's difference from
+        plain and its standard error over questions), ``beats_plain`` (whether the best one's loss is lower there by
+        more than two standard errors; None where the loss does not choose), ``settings``.
 
     Raises:
         MethodError, RunError, OSError: as of ``calibrate``.
@@ -107,11 +108,7 @@ def search_parameters(
     best = search.descend(Comparison(lm, data.choose))
     chosen = search.tried[str(best)]
     tried = sorted(search.tried.values(), key=lambda found: (found[search.space.by], found is not chosen))
-    unseen = Comparison(lm, data.check)
-    check = {
-        name: search.measured(f"check {name}", unseen, method)
-        for name, method in (("plain", NoMethod()), ("start", search.at(search.space.start)), ("best", search.at(best)))
-    }
+    check = search.check(Comparison(lm, data.check), data.check, best)
     record = {
         "version": 1,
         "model": plan.model,
@@ -119,7 +116,7 @@ def search_parameters(
         "by": search.space.by,
         "tried": tried,
         "check": check,
-        "beats_plain": check["best"]["loss"] < check["plain"]["loss"] if search.space.by == "loss" else None,
+        "beats_plain": is_clear_gain(check["best"]) if search.space.by == "loss" else None,
         "settings": {**plan.as_dict(), "samples": len(data.choose), "check_samples": len(data.check)},
     }
     record = {name: rounded(value) for name, value in record.items()}
@@ -146,27 +143,34 @@ class _Search:
             before = dict(best)
             for axis, values in self.space.axes.items():
                 stage = partial(self._advance, f"sweep {sweep}: {axis}", len(values) * len(samples))
-                along = [{**best, axis: value} for value in values]
-                found = [self._objective(setting, samples, stage) for setting in along]
-                if min(found) < self._objective(best, samples, stage):
-                    best = along[found.index(min(found))]
+                found = {value: self._objective({**best, axis: value}, samples, stage) for value in values}
+                lowest = min(values, key=found.__getitem__)
+                if found[lowest] < found[best[axis]]:
+                    best[axis] = lowest
             if best == before:
                 break
         return best
+
+    def check(self, comparison: Comparison, samples: Sequence[Sample], best: Setting) -> dict[str, dict[str, float]]:
+        """Plain, start and best on samples that had no part in the choice."""
+        compared = {"plain": NoMethod(), "start": self.at(self.space.start), "best": self.at(best)}
+        stage = partial(self._advance, "check", len(compared) * len(samples))
+        found = {name: self._measured(f"check {name}", comparison, method, stage) for name, method in compared.items()}
+        against = {name: difference(samples, found[name]["loss"], found["plain"]["loss"]) for name in ("start", "best")}
+        return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
 
     def _advance(self, stage: str, total: int, done: int) -> None:
         self._progress(stage, done, total)
 
     def _objective(self, setting: Setting, samples: Comparison, stage: Callable[[int], None]) -> float:
-        found = self.measured(f"choice {setting}", samples, self.at(setting), stage)
+        found = _means(self._measured(f"choice {setting}", samples, self.at(setting), stage))
         self.tried[str(setting)] = {**setting, **found}
-        value: float = found[self.space.by]
-        return value
+        return found[self.space.by]
 
-    def measured(
-        self, name: str, samples: Comparison, method: Method, stage: Callable[[int], None] = lambda done: None
-    ) -> dict[str, float]:
-        """Mean divergence of the next token from the plain model's (nats), and mean loss of the answers."""
+    def _measured(
+        self, name: str, samples: Comparison, method: Method, stage: Callable[[int], None]
+    ) -> dict[str, list[float]]:
+        """Divergence of the next token from the plain model's (nats), and loss of the answer, of each sample."""
         if name in self._results.results:
             stage(len(samples))
         else:
@@ -174,10 +178,14 @@ class _Search:
             for each in samples.figures(method):
                 figures.append(each)
                 stage(1)
-            divergence, loss = (mean(each) for each in zip(*figures, strict=True))
-            self._results.put(name, {"divergence": divergence, "loss": loss})
-        found: dict[str, float] = self._results.results[name]
+            divergences, losses = map(list, zip(*figures, strict=True))
+            self._results.put(name, {"divergence": divergences, "loss": losses})
+        found: dict[str, list[float]] = self._results.results[name]
         return found
+
+
+def _means(figures: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: mean(values) for name, values in figures.items()}
 
 
 class Comparison:

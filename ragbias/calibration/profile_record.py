@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
@@ -62,7 +62,7 @@ def profile_record(plan: CalibrationPlan, found: Found) -> dict[str, Any]:
     check_plain, check_scaled = found.check[NoMethod()], found.check[found.chosen]
     against_plain = difference(check, check_scaled, check_plain)
     whole = {
-        "beats_plain": against_plain["difference"] < -2 * against_plain["standard_error"],
+        "beats_plain": is_clear_gain(against_plain),
         "check": {
             "plain": loss_by_depth(check, check_plain),
             "scaled": loss_by_depth(check, check_scaled),
@@ -109,6 +109,11 @@ def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequenc
     by_question = list(_means([sample.question for sample in samples], steps).values())
     error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
     return {"difference": mean(by_question), "standard_error": error}
+
+
+def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
+    """Whether a ``difference`` is lower than 0 by more than two standard errors."""
+    return against_plain["difference"] < -2 * against_plain["standard_error"]
 
 
 def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:

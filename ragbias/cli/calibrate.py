@@ -57,8 +57,8 @@ def calibrate(
     """Find a method's parameters for a model: the channel that carries the position, and how to scale it; or with
     --method those of another method. Goes on where it was interrupted.
 
-    Ends with exit code 1 if no channel is found, or if the best setting does not lower the loss on other prompts (a
-    channel: clearly); APE, which is tuned without labels, ends with 0.
+    Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss on other
+    questions; APE, which is tuned without labels, ends with 0.
     """
     from ragbias.calibration import calibration_report as report
     from ragbias.calibration.calibration_settings import CalibrationSettings

@@ -35,7 +35,28 @@ def test_the_best_of_what_was_tried_is_written(few, tmp_path):
     best = record["tried"][0]
     assert methods.get(record["method"]) == AdaptiveParallelEncoding(best["temperature"], best["scale"])
     assert record["check"]["plain"]["divergence"] == pytest.approx(0, abs=1e-6)
+    for name in ("start", "best"):
+        gain = record["check"][name]["loss"] - record["check"]["plain"]["loss"]
+        assert record["check"][name]["difference"] == pytest.approx(gain, abs=1e-5)
+        assert record["check"][name]["standard_error"] > 0
     assert record["settings"]["method"] == "ape" and record["settings"]["check_samples"] == 4
+
+
+def test_every_stage_of_a_search_comes_to_its_end_and_goes_no_further(few, tmp_path):
+    stages = {}
+
+    def progress(stage, done, total):
+        count, _ = stages.get(stage, (0, total))
+        stages[stage] = count + done, total
+
+    search_parameters(CalibrationSettings("tiny", method="ape", **SMALL), tmp_path / "ape.json", progress=progress)
+    assert {"sweep 1: temperature", "check"} <= set(stages)
+    assert all(count == total for count, total in stages.values())
+
+
+@pytest.mark.parametrize("name", sorted(SPACES))
+def test_a_search_starts_at_values_that_are_tried(name):
+    assert all(value in SPACES[name].axes[parameter] for parameter, value in SPACES[name].start.items())
 
 
 @torch.no_grad()
@@ -81,7 +102,7 @@ def test_a_search_by_loss_that_does_not_help_says_so_and_ends_with_exit_code_1(c
     sizes = [f"--{name}={value}" for name, value in SMALL.items()]
     out = tmp_path / "p.json"
     code, said, _ = cli("calibrate", "--model=tiny", "--method=position-interpolation", f"--out={out}", *sizes)
-    assert code == 1 and "no better than the plain model" in said
+    assert code == 1 and "not clearly better than the plain model" in said
     assert json.loads(out.read_text())["beats_plain"] is False
 
 

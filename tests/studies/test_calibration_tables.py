@@ -22,7 +22,15 @@ def made(tmp_path):
     (folder / "tiny-paper.json").write_text(json.dumps(profile))
     (folder / "tiny-paper.png").write_bytes(b"a picture")
     (folder / "tiny-released.json.partial.json").write_text("{}")
-    found = {"model": "tiny", "method": "ape(scale=0.9)", "by": "loss", "tried": [1, 2], "settings": {"samples": 7}}
+    found = {
+        "model": "tiny",
+        "method": "ape(scale=0.9)",
+        "by": "loss",
+        "tried": [1, 2],
+        "check": {"best": {"loss": 2.0, "difference": -0.2, "standard_error": 0.05}},
+        "beats_plain": True,
+        "settings": {"samples": 7, "check_samples": 6, "depths": 2},
+    }
     (folder / "tiny-ape.json").write_text(json.dumps(found))
     return folder
 
@@ -34,7 +42,7 @@ def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_
     told = calibrations_in_words(read_calibrations(kept))
     assert "| tiny | paper | 7 | -1 | 1 to 1 | r 0.18 |" in told
     assert "| +0.04 (-0.04 to +0.13) | no |" in told  # 0.0448 with a standard error of 0.0431
-    assert "| tiny | ape(scale=0.9) | loss | 2 | 7 |" in told
+    assert "| tiny | ape(scale=0.9) | loss | 2 | 7 | 3 | -0.20 (-0.30 to -0.10) | yes |" in told
     assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
     shutil.rmtree(kept)
     assert calibrations_in_words(read_calibrations(kept)) == "No calibration is kept here yet.\n"
