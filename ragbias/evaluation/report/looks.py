@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report.plain_text import printable
 
 # the colours that Okabe and Ito found safe for the colour-blind; lines differ in dashes and markers as well
 LINES: tuple[tuple[str, Any], ...] = (
-    ("#000000", "-"),
     ("#d55e00", "--"),
     ("#0072b2", "-."),
     ("#009e73", ":"),
     ("#cc79a7", (0, (5, 1, 1, 1, 1, 1))),
     ("#56b4e9", (0, (1, 1))),
 )
-MARKERS = "os^DvP<>"
+MARKERS = "s^DvP<>p"
 FEW = 4  # layers that are listed one by one
 
 
@@ -31,13 +31,18 @@ class Look:
     filling: str
 
 
-def looks_of(labels: Iterable[str]) -> dict[str, Look]:
-    """One look for each label, the first 16 told apart by marker and filling alone.
+BLACK = Look("#000000", "-", "o", "#000000")
 
-    Figures that are read beside each other take one assignment, made of the labels of all of them.
+
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """One look for each label, the first 17 told apart by marker and filling alone.
+
+    The plain model, or the first label where it is not among them, is black, and none of the others is. Figures that
+    are read beside each other take one assignment, made of the labels of all of them.
     """
-    looks = {}
-    for index, label in enumerate(dict.fromkeys(labels)):
+    plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
+    looks = dict.fromkeys(plain_first[:1], BLACK)
+    for index, label in enumerate(plain_first[1:]):
         colour, dashes = LINES[index % len(LINES)]
         filling = "white" if index // len(MARKERS) % 2 else colour
         looks[label] = Look(colour, dashes, MARKERS[index % len(MARKERS)], filling)

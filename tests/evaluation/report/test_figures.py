@@ -48,7 +48,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
     figure = u_curves(many, looks_of(many["methods"]))
-    assert len(figure.axes) == 16
+    assert len(figure.axes) == 15
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
         first["none (plain model)"], [point[0] for point in many["methods"]["none"]["accuracy_by_position"].values()]
@@ -74,6 +74,12 @@ def test_methods_are_told_apart_without_colour():
     assert len(looks) == 16
     looks = list(looks_of(result["methods"]).values())
     assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
+
+
+def test_the_plain_model_alone_is_black_wherever_it_stands():
+    looks = looks_of(["pine", *LABELS, "none", "pine"])
+    assert [label for label, look in looks.items() if look.colour == "#000000"] == ["none"]
+    assert looks_of(["a", "b"])["a"] == looks["none"] and looks_of([]) == {}
 
 
 def test_a_method_looks_the_same_in_all_figures_of_a_report():
@@ -107,7 +113,8 @@ def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
 def test_names_of_16_methods_do_not_overlap(drawn):
     (result,) = results_of(["none", *LABELS])
     figure = drawn(*([result] if drawn is flip_rates else [result, looks_of(result["methods"])]))
-    wanted = {panel_title(label) if drawn is u_curves else label for label in result["methods"]}
+    named = LABELS if drawn is u_curves else result["methods"]  # the plain model's curve is in every panel
+    wanted = {panel_title(label) if drawn is u_curves else label for label in named}
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
 

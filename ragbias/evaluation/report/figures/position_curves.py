@@ -82,11 +82,12 @@ def overlaid(
 
 
 def multiples(curves: Curves, looks: Mapping[str, Look], lines: Mapping[str, Any], scale: Scale = ACCURACY) -> Figure:
-    """A panel for each method, the plain model's curve in each."""
-    figure, axes = panels(len(curves), 2.0)
-    shown = {REFERENCE: curves[REFERENCE]} if REFERENCE in curves else {}
+    """A panel for each method but the plain model, whose curve is in all of them."""
+    shown = {label: points for label, points in curves.items() if label == REFERENCE}
+    others = {label: points for label, points in curves.items() if label != REFERENCE}
+    figure, axes = panels(len(others), 2.0)
     names = {REFERENCE: "none (plain model)"}  # the others are named above their panels
-    for axis, (label, points) in zip(axes, curves.items(), strict=True):
+    for axis, (label, points) in zip(axes, others.items(), strict=True):
         _panel(axis, {**shown, label: points}, looks, names, lines, 0.2)
         _position_axis(axis, curves, scale)
         axis.set_title(panel_title(label), fontsize=9)
