@@ -79,7 +79,8 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     with progress() as bar:
         task = bar.add_task("", total=prepared.steps)
         outcome = notes_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
-    console.print(_notes_table(outcome))
+    for table in notes_tables(outcome):
+        console.print(table)
     plain = outcome["results"]["none"]["logprob"]
     console.print(
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
@@ -93,23 +94,22 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     write_json(outcome, json_path)
 
 
-def _notes_table(outcome: dict[str, Any]) -> Table:
+def notes_tables(outcome: dict[str, Any]) -> list[Table]:
+    """By position, and against the plain model, for a terminal of 80 columns."""
     from ragbias.evaluation.report.plain_table import plain_table
 
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
     count, notes = settings["questions"], settings["documents"]
     title = f"{count} questions, {notes} notes: gold answer minus the plain mean, if it stands in note ..."
-    shown = [str(int(position) + 1) for position in positions]
-    table = plain_table(title, "method", *shown, "to plain mean", "to plain worst", "to plain best")
+    by_position = plain_table(title, "method", *(str(int(position) + 1) for position in positions))
+    against = plain_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
     for name, row in results.items():
-        cells = [
-            f"{row['minus_plain_mean_by_position'][position][0]:+.2f} ({row['accuracy_by_position'][position][0]:.2f})"
-            for position in positions
-        ]
-        figures = [_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")]
-        table.add_row(name, *cells, *(figures if name != "none" else ("", "", "")))
-    return table
+        minus, accuracy = row["minus_plain_mean_by_position"], row["accuracy_by_position"]
+        by_position.add_row(name, *(f"{minus[at][0]:+.2f} ({accuracy[at][0]:.2f})" for at in positions))
+        if name != "none":
+            against.add_row(name, *(_interval(row[f"minus_plain_{end}"]) for end in ("mean", "worst", "best")))
+    return [by_position, against]
 
 
 def _interval(figure: list[float]) -> str:

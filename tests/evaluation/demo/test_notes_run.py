@@ -1,10 +1,13 @@
 """The demo of a real model, on a small scale and with the embedded one."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from ragbias.cli.demo import notes_tables
 from ragbias.errors import RunError
 from ragbias.evaluation.demo import notes_run
 from ragbias.evaluation.demo.kept_documents import first_token_line
@@ -31,6 +34,21 @@ def test_figures_are_paired_with_the_plain_model_and_invariant_methods_are_flat(
     save(outcome, notes_run.figure(outcome), tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["settings"]["questions"] == 5
     assert (tmp_path / "bias.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_of_the_tables_is_cut_off_on_80_columns():
+    by_position = {str(at): [-2.01, -2.1, -1.9] for at in (0, 2, 4, 7, 9)}
+    row = {
+        "minus_plain_mean_by_position": by_position,
+        "accuracy_by_position": {at: [0.65, 0.5, 0.8] for at in by_position},
+        **{f"minus_plain_{end}": [-1.01, -1.42, -0.65] for end in ("mean", "worst", "best")},
+    }
+    outcome = {"settings": {"questions": 20, "documents": 10}, "results": {"none": row, "pine": row, "rotor": row}}
+    shown = Console(width=80, file=io.StringIO())
+    shown.print(*notes_tables(outcome), sep="\n")
+    told = shown.file.getvalue()
+    assert "…" not in told and told.count("rotor") == 2 and told.count("none") == 1
+    assert told.count("-2.01 (0.65)") == 3 * 5 and told.count("-1.01 (-1.42 to -0.65)") == 2 * 3
 
 
 @pytest.mark.parametrize("questions", [4, 31])
