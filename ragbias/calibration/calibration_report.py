@@ -51,7 +51,7 @@ def tell(record: Mapping[str, Any], console: Console) -> None:
 
 
 def _tell_parameters(record: Mapping[str, Any], console: Console) -> None:
-    """The settings that were tried, the best first, and how the best one does on other prompts."""
+    """The settings that were tried, the best first, and how the best one does on other questions."""
     figures = ("divergence", "loss")
     names = [name for name in record["tried"][0] if name not in figures]
     table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")

@@ -112,8 +112,9 @@ def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequenc
 
 
 def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
-    """Whether a ``difference`` is lower than 0 by more than two standard errors."""
-    return against_plain["difference"] < -2 * against_plain["standard_error"]
+    """Whether a ``difference`` is below 0 by more than two standard errors; never by one question, which has none."""
+    error = against_plain["standard_error"]
+    return error > 0 and against_plain["difference"] < -2 * error
 
 
 def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from ragbias.calibration import mean_hidden_states as hidden
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import rounded
+from ragbias.calibration.profile_record import is_clear_gain, rounded
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
 
@@ -217,3 +217,10 @@ def test_bad_input_ends_with_code_2_and_one_line(cli, tmp_path, arguments, messa
     assert code == 2
     assert len(told.strip().splitlines()) == 1 and message in told
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("difference", "error", "clear"), [(-0.21, 0.1, True), (-0.19, 0.1, False), (0.3, 0.1, False), (-1.0, 0.0, False)]
+)
+def test_a_gain_is_clear_from_two_standard_errors_on_and_never_by_one_question(difference, error, clear):
+    assert is_clear_gain({"difference": difference, "standard_error": error}) is clear

@@ -50,8 +50,8 @@ class Store:
     """The folder of a run, locked while this is open.
 
     A run that is refused, or stopped, before it has given a record leaves nothing behind. Where one was killed so
-    early, its folder is taken for another run. A run may be gone on with under a higher limit, save one of lm-eval's
-    tasks: the questions it has asked are the first ones of the new limit.
+    early, its folder is taken for another run. A run may go on under a higher limit, for the questions it has asked
+    are the first ones of that too; not one of lm-eval's tasks, which are resumed in whole parts only.
 
     Args:
         folder: is made if it is not there.

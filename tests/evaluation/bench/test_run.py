@@ -52,11 +52,15 @@ def test_a_run_leaves_every_record_once_its_noise_and_its_summary(whole):
     assert not (whole / "cost.json").exists()
 
 
-def test_a_run_that_was_given_more_questions_ends_like_one_that_had_them_at_once(whole, tmp_path):
-    silently(settings(tmp_path / "run", limit=2, batch_size=4))
-    silently(settings(tmp_path / "run", batch_size=4))
+@pytest.mark.parametrize("asked", [2, 3], ids=["whole batches", "half a batch"])
+def test_a_run_that_is_given_more_questions_keeps_its_answers_and_ends_like_any_other(whole, tmp_path, asked):
+    silently(settings(tmp_path / "run", limit=asked))
+    first = read_records(tmp_path / "run" / "rows.jsonl")
+    silently(settings(tmp_path / "run"))
     for name in ("rows.jsonl", "noise.jsonl"):
         assert untimed(tmp_path / "run" / name) == untimed(whole / name)
+    again = {record.key: record for record in read_records(tmp_path / "run" / "rows.jsonl")}
+    assert [again[record.key] for record in first] == first  # with their times
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.55, 0.99])
