@@ -95,3 +95,8 @@ class ServerError(RagBiasError):
 
 class MissingExtraError(RagBiasError, ImportError):
     """A package of an optional extra is not installed; names the command that installs it. Also an ``ImportError``."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says, or its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

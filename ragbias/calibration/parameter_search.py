@@ -108,7 +108,7 @@ def search_parameters(
     best = search.descend(Comparison(lm, data.choose))
     chosen = search.tried[str(best)]
     tried = sorted(search.tried.values(), key=lambda found: (found[search.space.by], found is not chosen))
-    check = search.check(Comparison(lm, data.check), data.check, best)
+    check = search.check(Comparison(lm, data.check), best)
     record = {
         "version": 1,
         "model": plan.model,
@@ -151,12 +151,13 @@ class _Search:
                 break
         return best
 
-    def check(self, comparison: Comparison, samples: Sequence[Sample], best: Setting) -> dict[str, dict[str, float]]:
+    def check(self, unseen: Comparison, best: Setting) -> dict[str, dict[str, float]]:
         """Plain, start and best on samples that had no part in the choice."""
         compared = {"plain": NoMethod(), "start": self.at(self.space.start), "best": self.at(best)}
-        stage = partial(self._advance, "check", len(compared) * len(samples))
-        found = {name: self._measured(f"check {name}", comparison, method, stage) for name, method in compared.items()}
-        against = {name: difference(samples, found[name]["loss"], found["plain"]["loss"]) for name in ("start", "best")}
+        stage = partial(self._advance, "check", len(compared) * len(unseen))
+        found = {name: self._measured(f"check {name}", unseen, method, stage) for name, method in compared.items()}
+        plain = found["plain"]["loss"]
+        against = {name: difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
         return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
 
     def _advance(self, stage: str, total: int, done: int) -> None:
@@ -192,15 +193,15 @@ class Comparison:
     """Samples on which methods are compared with the plain model, which runs each of them once."""
 
     def __init__(self, lm: DebiasedLM, samples: Sequence[Sample]) -> None:
-        self._lm, self._samples = lm, samples
+        self._lm, self.samples = lm, samples
         self._plain: list[Tensor] = []  # of the samples so far, float32 [V] on the CPU, where there is more room
 
     def __len__(self) -> int:
-        return len(self._samples)
+        return len(self.samples)
 
     def figures(self, method: Method) -> Iterator[tuple[float, float]]:
         """For each sample KL(plain || method) of the next token, and the mean loss of an answer's token, in nats."""
-        for index, sample in enumerate(self._samples):
+        for index, sample in enumerate(self.samples):
             if index == len(self._plain):
                 self._plain.append(self._logprobs(sample, NoMethod(), sample.answer[:1])[0].cpu())
             own = self._logprobs(sample, method, sample.answer)

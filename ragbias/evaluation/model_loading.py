@@ -49,7 +49,7 @@ def refused_in_one_line(name: str) -> Iterator[None]:
 def refuse_irregular(name: str) -> None:
     """Raise ``RunError`` where a model's name is a file, or a folder without one or with something else, as a pipe.
 
-    A GGUF file is a model.
+    A GGUF file is a model; of a folder of them ``local_path`` says that one is to be named.
     """
     if name in NAMES:
         return
@@ -60,7 +60,7 @@ def refuse_irregular(name: str) -> None:
         for path in sorted(Path(name).iterdir()):
             if not path.is_dir() and (kind := irregular(path)):
                 raise RunError(f"model {name!r}: {path} is {kind}; expected a folder of regular files")
-        if not any(Path(name, config).is_file() for config in CONFIGS):
+        if not any(Path(name, config).is_file() for config in CONFIGS) and not any(Path(name).glob("*.gguf")):
             raise RunError(f"model {name!r} cannot be loaded: the folder holds no {CONFIGS[0]}; expected {EXPECTED}")
 
 

@@ -25,7 +25,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError
+from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
 from ragbias.files import irregular, sync, sync_folder
 
 MAGIC = b"GGUF"
@@ -72,7 +72,7 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
     try:
         return Path(str(cached_file(name, gguf_file, **hub)))
     except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise ModelFileError(f"model {name!r}: its file {gguf_file!r} is not to be had: {reason}") from error
 
 
@@ -230,7 +230,7 @@ def _readable(file: Path, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged file raises whatever its reader does
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if "architecture" in reason or "configuration class" in reason:  # the latter of what is no decoder
             raise UnsupportedModelError(
                 f"model {name!r}: {reason.rstrip('.')}. Take a GGUF file of another architecture, or the model's own "

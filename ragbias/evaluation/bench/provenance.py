@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from ragbias.errors import RunError
+from ragbias.errors import RunError, first_line
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
 from ragbias.evaluation.model_loading import refuse_irregular
 from ragbias.models import local_path
-from ragbias.models.named import EXPECTED, NAMES
+from ragbias.models.named import EXPECTED
 
 
 def described(settings: BenchConfiguration) -> dict[str, Any]:
@@ -43,15 +43,11 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 def check_model(name: str) -> None:
     """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
-    folder = Path(name)
-    if name not in NAMES and folder.is_dir() and not (folder / "config.json").is_file():
-        raise RunError(f"model {name!r} is no folder with a model: it has no config.json")
     refuse_irregular(name)
     try:
         AutoConfig.from_pretrained(local_path(name))
     except (OSError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise RunError(f"model {name!r}: expected {EXPECTED}: {reason}") from error
+        raise RunError(f"model {name!r}: expected {EXPECTED}: {first_line(error)}") from error
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:
