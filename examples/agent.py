@@ -84,7 +84,7 @@ def main() -> None:
     look_up = create_retriever_tool(
         retriever, "look_up", "Find passages about a question.", response_format="content_and_artifact"
     )
-    llm = ChatRagBias(model_id=arguments.model, debias=arguments.method, max_tokens=64)
+    llm = ChatRagBias(model_id=arguments.model, method=arguments.method, max_tokens=64)
     first = arguments.retrieve_first or arguments.model == "tiny"
     agent = create_agent(llm, [look_up], system_prompt=SYSTEM, middleware=[RetrieveFirst()] if first else [])
 

@@ -78,7 +78,7 @@ def main() -> None:
         documents = [Document(text=passage.text, metadata={"title": passage.title}) for passage in corpus]
         questions = {asked.question: asked.answer for asked in held_out_questions(corpus, 4, seed=0)}
 
-    llm = RagBiasLLM(model_name=arguments.model, debias=arguments.method, max_new_tokens=64)
+    llm = RagBiasLLM(model_name=arguments.model, method=arguments.method, max_new_tokens=64)
     engine = build_index(documents).as_chat_engine(
         chat_mode=arguments.mode, llm=llm, similarity_top_k=arguments.top_k, system_prompt="Answer from the context."
     )

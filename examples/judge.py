@@ -47,9 +47,9 @@ async def main() -> None:
     parser.add_argument("--explain", action="store_true", help="let the judge explain itself (for larger models)")
     arguments = parser.parse_args()
 
-    llm = RagBiasLLM(model_name=arguments.model, debias=arguments.method)
+    llm = RagBiasLLM(model_name=arguments.model, method=arguments.method)
     settings = {} if arguments.explain else {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
-    plain = RagBiasLLM(lm=llm.lm, debias="none", generate_kwargs=settings)
+    plain = RagBiasLLM(lm=llm.lm, method="none", generate_kwargs=settings)
     judges = {
         "stock": PairwiseComparisonEvaluator(plain, enforce_consensus=False),
         "judge": PairwiseJudge(llm, enforce_consensus=False, explain=arguments.explain),

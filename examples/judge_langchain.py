@@ -63,7 +63,7 @@ class PairwiseJudge(PairwiseStringEvaluator):
         known = f"\n\nReference answer: {reference}" if reference and self.labeled else ""
         value = PROMPT.invoke({"question": input, "reference": known, "responses": "\n\n".join(pair)})
         text = self.llm.lm.chat_text(convert_to_openai_messages(value.to_messages()))
-        scores = [self.llm.lm.score(text, each, documents=pair, method=self.llm.debias) for each in pair]
+        scores = [self.llm.lm.score(text, each, documents=pair, method=self.llm.method) for each in pair]
         means = [score.total / len(score.token_ids) for score in scores]
         verdict = "A" if means[0] > means[1] else "B" if means[1] > means[0] else None
         return {
@@ -87,7 +87,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     for method in ("pine", "none"):
-        judge = PairwiseJudge(ChatRagBias(model_id=arguments.model, debias=method), labeled=bool(arguments.reference))
+        judge = PairwiseJudge(ChatRagBias(model_id=arguments.model, method=method), labeled=bool(arguments.reference))
         for one, other in (arguments.responses, arguments.responses[::-1]):
             verdict = judge.evaluate_string_pairs(
                 prediction=one, prediction_b=other, input=arguments.question, reference=arguments.reference

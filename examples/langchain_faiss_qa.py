@@ -31,10 +31,10 @@ SYSTEM = (
 )
 
 
-def chat_model(kind: str, model: str, debias: str) -> BaseChatModel:
+def chat_model(kind: str, model: str, method: str) -> BaseChatModel:
     """The one line that differs."""
     if kind == "ragbias":
-        return ChatRagBias(model_id=model, debias=debias, max_tokens=32)
+        return ChatRagBias(model_id=model, method=method, max_tokens=32)
     settings = {"max_new_tokens": 32, "do_sample": False, "return_full_text": False}
     path = local_path(model)
     return ChatHuggingFace(llm=HuggingFacePipeline.from_model_id(path, "text-generation", pipeline_kwargs=settings))

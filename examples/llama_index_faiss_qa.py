@@ -49,7 +49,7 @@ def load_llm(kind: str, model: str, method: str) -> LLM:
         "is_chat_model": True,
         "generate_kwargs": {"do_sample": False},
     }
-    return HuggingFaceLLM(**options) if kind == "stock" else RagBiasLLM(**options, debias=method)
+    return HuggingFaceLLM(**options) if kind == "stock" else RagBiasLLM(**options, method=method)
 
 
 def build_index(documents: list[Document]) -> VectorStoreIndex:

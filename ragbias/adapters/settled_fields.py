@@ -11,9 +11,9 @@ FIELDS = {"strip_numbering": "strip_numbering", "backend": "backend", "document_
 
 
 class ModelWithFields(Protocol):
-    """A pydantic model with the field ``debias`` and those of ``FIELDS``."""
+    """A pydantic model with the field ``method`` and those of ``FIELDS``."""
 
-    debias: Any
+    method: Any
     strip_numbering: bool
     backend: str
     document_cache: Any
@@ -24,7 +24,7 @@ class ModelWithFields(Protocol):
 
 
 def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exception]) -> None:
-    """Take over what a given ``lm`` was made with; a ``debias`` of the integration's own stays.
+    """Take over what a given ``lm`` was made with; a ``method`` of the integration's own stays.
 
     Raises:
         error: a field that only the lm can settle was given and says otherwise.
@@ -35,8 +35,8 @@ def settle(llm: ModelWithFields, lm: DebiasedLM | RemoteLM, error: type[Exceptio
         if name in given and getattr(llm, name) != settled:
             raise error(f"{name} is settled by {_remedy(name, lm)}")
         setattr(llm, name, settled)
-    if "debias" not in given:
-        llm.debias = lm.method
+    if "method" not in given:
+        llm.method = lm.method
 
 
 def check_model_only_at_server(llm: ModelWithFields, error: type[Exception]) -> None:

@@ -13,7 +13,7 @@ from ragbias.cache.memory import MemoryStore
 from ragbias.cache.sizes import size_of, size_text
 from ragbias.cache.states import States
 from ragbias.call_site import warn
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
 MEMORY = "2GB"

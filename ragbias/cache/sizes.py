@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}

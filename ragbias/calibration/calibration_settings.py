@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ragbias import checks as bounds
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
-from ragbias.evaluation import bounds
 from ragbias.evaluation.cost.model_shapes import DTYPES
 
 BOUNDS = {

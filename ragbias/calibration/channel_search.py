@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ragbias import checks as bounds
 from ragbias.errors import MethodError
-from ragbias.evaluation import bounds
-from ragbias.evaluation.extras import required
+from ragbias.extras import required
 
 required("scipy.signal", "calibrate")
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, status, write_json
-from ragbias.evaluation import bounds
 from ragbias.methods import DEFAULT_METHOD
 
 FEW, MANY = 3, 10  # chunks at the most: a model of 135 M parameters is confused by many

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -20,7 +21,6 @@ from ragbias.cli.terminal import (
     write_json,
     write_text,
 )
-from ragbias.evaluation import bounds
 
 INSIDE = "segmented,pine"
 ARRANGING = "canonical-order,long-context-reorder"  # what works in front of a server

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
-from ragbias.evaluation import bounds
 from ragbias.evaluation.names import HARNESS_TASK, MMLU, TASK_NAMES
 from ragbias.files import naming
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, write_json
-from ragbias.evaluation import bounds
 from ragbias.files import naming
 
 

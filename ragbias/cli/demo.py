@@ -9,9 +9,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
-from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
     from ragbias.evaluation.demo.demo_run import Demo

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.checks import CHANNEL
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
-from ragbias.evaluation import bounds
 from ragbias.files import writing
 
 if TYPE_CHECKING:

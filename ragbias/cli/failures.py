@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import typer
 
+from ragbias.display import printable
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.extras import missing
-from ragbias.evaluation.report.plain_text import printable
+from ragbias.extras import missing
 from ragbias.files import NAMELESS
 
 LONGEST = 600  # characters of one line

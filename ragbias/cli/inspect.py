@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, status, write_json
-from ragbias.evaluation import bounds
 from ragbias.files import writing
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ragbias import checks as bounds
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import JsonPath, console, progress, write_json
-from ragbias.evaluation import bounds
 
 if TYPE_CHECKING:
     from ragbias.evaluation.load.load_test import LoadCase

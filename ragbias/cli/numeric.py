@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from ragbias.checks import Bounds, shown
+from ragbias.checks import Bounds
+from ragbias.display import shown
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 

@@ -9,7 +9,7 @@ import typer
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.serve import COUNTS, MEGABYTES, PORTS, SECONDS
-from ragbias.evaluation.extras import required_all
+from ragbias.extras import required_all
 
 
 def proxy(

@@ -11,7 +11,7 @@ import typer
 from ragbias.checks import Bounds
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
-from ragbias.evaluation.extras import required, required_all
+from ragbias.extras import required, required_all
 
 if TYPE_CHECKING:
     from ragbias.lm import DebiasedLM

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from ragbias import checks as bounds
 from ragbias.cli.numeric import numbers, ranged, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
-from ragbias.evaluation import bounds
 from ragbias.files import writing
 
 if TYPE_CHECKING:

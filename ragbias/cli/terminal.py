@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
 
-from ragbias.evaluation.report.plain_text import printable
+from ragbias.display import printable
 from ragbias.files import irregular, writing
 from ragbias.models.named import EXPECTED
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from ragbias.cache import DocumentCache
-from ragbias.checks import did_you_mean
+from ragbias.display import did_you_mean
 from ragbias.errors import RagBiasError, RunError
 from ragbias.files import irregular
 from ragbias.lm import DebiasedLM

@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
-from ragbias.checks import did_you_mean
+from ragbias.display import did_you_mean
 from ragbias.errors import ArgumentError, WrongTypeError
 
 if TYPE_CHECKING:

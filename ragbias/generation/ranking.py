@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ragbias import methods
 from ragbias.binding import attach
 from ragbias.binding.architectures import window_of
-from ragbias.checks import check_each_once, check_not_cancelled, shown
+from ragbias.checks import check_each_once, check_not_cancelled
+from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
 from ragbias.generation.memory import memory_told
 from ragbias.generation.query_text import without_query

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ragbias.checks import Bounds, check_between, check_whole_between, shown
+from ragbias.checks import Bounds, check_between, check_whole_between
+from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
 from ragbias.interventions.base import Intervention
 from ragbias.interventions.reweighting import Reweighting

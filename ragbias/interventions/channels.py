@@ -8,7 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_choice, check_whole_between
+from ragbias.checks import (
+    CHANNEL,
+    Bounds,
+    check_between,
+    check_channel_exists,
+    check_choice,
+    check_whole_between,
+)
 from ragbias.interventions.base import Intervention
 from ragbias.methods.base import LayerRange
 

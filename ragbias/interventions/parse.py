@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ragbias.checks import check_parameters, did_you_mean, shown
+from ragbias.checks import check_parameters
+from ragbias.display import did_you_mean, shown
 from ragbias.errors import MethodError
 from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
 from ragbias.interventions.base import Intervention

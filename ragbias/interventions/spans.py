@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from ragbias.checks import Bounds, check_parameters, check_whole_between, shown
+from ragbias.checks import Bounds, check_parameters, check_whole_between
+from ragbias.display import shown
 from ragbias.errors import MethodError
 
 if TYPE_CHECKING:

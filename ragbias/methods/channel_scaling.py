@@ -18,8 +18,8 @@ from ragbias.checks import (
     check_channel_exists,
     check_parameters,
     check_whole_between,
-    shown,
 )
+from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import causal_pairs
 from ragbias.methods.base import LayerRange, in_layers

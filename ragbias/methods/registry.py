@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
-from ragbias.checks import did_you_mean
+from ragbias.display import did_you_mean
 from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting

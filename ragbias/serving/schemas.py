@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
 
 from ragbias.adapters.missing_documents import OnMissing
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.serving.errors import refused
 
 Json = dict[str, Any]

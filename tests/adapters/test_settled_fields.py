@@ -13,7 +13,7 @@ from ragbias.errors import ArgumentError
 
 
 class Fields(BaseModel):
-    debias: Any = "pine"
+    method: Any = "pine"
     strip_numbering: bool = False
     backend: str = "auto"
     document_cache: Any = None
@@ -28,14 +28,14 @@ def given(lm: DebiasedLM) -> DebiasedLM:
 def test_fields_that_were_not_given_are_those_of_the_lm(given):
     llm = Fields()
     settle(llm, given, ArgumentError)
-    assert (llm.debias, llm.strip_numbering, llm.backend) == (given.method, True, "torch")
+    assert (llm.method, llm.strip_numbering, llm.backend) == (given.method, True, "torch")
     assert llm.document_cache is given.cache is not None
 
 
 def test_the_method_may_be_another_one(given):
-    llm = Fields(debias="rotor", backend="torch")
+    llm = Fields(method="rotor", backend="torch")
     settle(llm, given, ArgumentError)
-    assert llm.debias == "rotor"
+    assert llm.method == "rotor"
 
 
 @pytest.mark.parametrize("field", [{"strip_numbering": False}, {"backend": "auto"}, {"document_cache": None}])

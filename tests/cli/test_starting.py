@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ragbias.evaluation.extras import EXTRAS
+from ragbias.extras import EXTRAS
 
 HEAVY = {"torch", "transformers", "numpy", "matplotlib", "scipy", "jinja2", "yaml"}
 # releases of typer differ in whether they need pydantic; torch and transformers bring the other two

@@ -11,7 +11,7 @@ MODULES = [
 CALLS = """
 from langchain_ragbias.chat_models import ChatRagBias
 async def ask(llm: ChatRagBias) -> None:
-    llm.invoke("x", documents=["a"], debias="none", temperature=0.5, max_tokens=8, stop=["y"])
+    llm.invoke("x", documents=["a"], method="none", temperature=0.5, max_tokens=8, stop=["y"])
     llm.stream("x", tools=[], tool_choice="auto")
     llm.invoke("x", temprature=0.5)
     llm.stream("x", document=["a"])

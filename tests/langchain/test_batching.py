@@ -171,7 +171,7 @@ def test_the_last_report_is_that_of_the_last_input(chat):
 
 
 def test_arguments_of_the_call_hold_for_every_input(chat):
-    outputs = chat.batch(QUESTIONS[:3], max_tokens=2, debias="none")
+    outputs = chat.batch(QUESTIONS[:3], max_tokens=2, method="none")
     assert [message.usage_metadata["output_tokens"] for message in outputs] == [2, 2, 2]
     assert chat.last_report["method_requested"] == "none"
 

@@ -87,9 +87,9 @@ async def test_a_dropped_async_stream_stops(chat):
 
 def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(lm, chat):
     with pytest.raises(UnknownMethodError, match="pines"):
-        ChatRagBias(lm=lm, debias="pines")
+        ChatRagBias(lm=lm, method="pines")
     with pytest.raises(UnknownMethodError, match="pines"):
-        chat.invoke("hello", debias="pines")
+        chat.invoke("hello", method="pines")
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(
         ({"documents": iter(DOCUMENTS)}, TypeError, "list_iterator"),
         ({"documents": (each for each in DOCUMENTS)}, TypeError, "generator"),
         ({"pipeline_kwargs": 3}, ValueError, "pipeline_kwargs=3"),
-        ({"debias": 3}, TypeError, "debias"),
+        ({"method": 3}, TypeError, "method"),
         ({"max_tokens": "8"}, TypeError, "max_tokens"),
         ({"max_tokens": True}, TypeError, "max_tokens"),
         ({"temperature": "hot"}, TypeError, "temperature"),
@@ -211,7 +211,7 @@ def test_a_request_before_the_retrieval_of_its_run_is_no_mistake(lm, retriever):
 
 def test_plain_talk_does_not_warn_if_that_is_wanted(lm):
     assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2, on_missing="ignore").invoke("Hello!")) == []
-    assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2, debias="none").invoke("Hello!")) == []
+    assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2, method="none").invoke("Hello!")) == []
     assert warnings_of(lambda: ChatRagBias(lm=lm, max_tokens=2).invoke("Hello!", documents=[])) == []
 
 
@@ -224,7 +224,7 @@ def test_missing_documents_raise_if_wanted(lm):
     with pytest.raises(DocumentNotFoundError):
         llm.invoke(TEXT, documents=[*DOCUMENTS, "A fourth that is not there."])
     assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
-    assert llm.invoke("Hello!", debias="none").response_metadata["ragbias"]["method_ran"] == "none"
+    assert llm.invoke("Hello!", method="none").response_metadata["ragbias"]["method_ran"] == "none"
     assert issubclass(NoDocumentsError, RuntimeError)
 
 
@@ -290,7 +290,7 @@ def test_a_model_is_unchanged_after_an_error(lm, chat):
 
 
 def test_a_method_may_be_an_instance(lm):
-    llm = ChatRagBias(lm=lm, debias=Pine(order="importance"), max_tokens=2)
+    llm = ChatRagBias(lm=lm, method=Pine(order="importance"), max_tokens=2)
     assert llm.invoke(TEXT, documents=DOCUMENTS).response_metadata["ragbias"]["method_ran"] == "pine"
 
 

@@ -35,7 +35,7 @@ def both_ways(judge, pair, question="Which emblem does Heron Bridge have?", **kn
 
 @pytest.mark.parametrize("known", [{}, {"reference": "A silver key."}])
 def test_swapping_the_responses_changes_neither_verdict_nor_scores(judge, tiny_with_tools, known):
-    pairwise = judge(ChatRagBias(lm=tiny_with_tools, debias="pine"), labeled=bool(known))
+    pairwise = judge(ChatRagBias(lm=tiny_with_tools, method="pine"), labeled=bool(known))
     for pair in PAIRS:
         there, back = both_ways(pairwise, pair, **known)
         assert {there["value"], back["value"]} == {"A", "B"}
@@ -44,7 +44,7 @@ def test_swapping_the_responses_changes_neither_verdict_nor_scores(judge, tiny_w
 
 
 def test_the_plain_model_gives_other_scores_in_the_other_order(judge, tiny_with_tools):
-    there, back = both_ways(judge(ChatRagBias(lm=tiny_with_tools, debias="none")), PAIRS[0])
+    there, back = both_ways(judge(ChatRagBias(lm=tiny_with_tools, method="none")), PAIRS[0])
     assert there["log_probabilities"] != back["log_probabilities"][::-1]
 
 

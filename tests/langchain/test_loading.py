@@ -25,16 +25,16 @@ def test_from_model_id_takes_the_stock_arguments(kind):
         device=-1,
         model_kwargs={"dtype": "float32"},
         pipeline_kwargs=STOCK,
-        debias="rotor",
+        method="rotor",
     )
-    assert (llm.max_tokens, llm.temperature, llm.repetition_penalty, llm.debias) == (6, None, 1.03, "rotor")
+    assert (llm.max_tokens, llm.temperature, llm.repetition_penalty, llm.method) == (6, None, 1.03, "rotor")
     assert llm.model_id == "tiny"
     assert llm.lm.model.device.type == "cpu"
     assert llm.invoke(QUESTION)
 
 
 def test_answers_are_those_of_the_stock_pipeline_without_the_prompt():
-    llm = RagBiasPipeline.from_model_id("tiny", pipeline_kwargs={"max_new_tokens": 6}, debias="none")
+    llm = RagBiasPipeline.from_model_id("tiny", pipeline_kwargs={"max_new_tokens": 6}, method="none")
     stock = pipeline("text-generation", model=llm.lm.model, tokenizer=llm.lm.tokenizer)
     expected = stock(QUESTION, max_new_tokens=6, max_length=None, do_sample=False, return_full_text=False)
     assert llm.invoke(QUESTION) == expected[0]["generated_text"]
@@ -93,9 +93,9 @@ def test_a_pipeline_of_transformers_is_taken_apart(lm):
 
 
 def test_a_chat_model_may_wrap_a_completion_model(lm):
-    inner = RagBiasPipeline(lm=lm, max_tokens=5, debias="rotor")
+    inner = RagBiasPipeline(lm=lm, max_tokens=5, method="rotor")
     chat = ChatRagBias(llm=inner)
-    assert (chat.lm, chat.max_tokens, chat.debias) == (inner.lm, 5, "rotor")
+    assert (chat.lm, chat.max_tokens, chat.method) == (inner.lm, 5, "rotor")
     assert ChatRagBias(llm=inner, max_tokens=3).max_tokens == 3
     with pytest.raises(ValueError, match="RagBiasPipeline"):
         ChatRagBias(llm="tiny")
@@ -184,7 +184,7 @@ def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(lm):
 
 def test_an_unknown_method_is_told_before_the_weights_are_read(tmp_path):
     with pytest.raises(UnknownMethodError, match="did you mean 'pine'"):
-        ChatRagBias(model=str(tmp_path), debias="pin")
+        ChatRagBias(model=str(tmp_path), method="pin")
 
 
 def test_a_gguf_file_is_loaded_by_its_folder_and_name(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ def test_they_add_up_to_the_answer_and_have_openais_shape(chat):
 
 
 def test_they_are_those_of_the_model(chat):
-    message = chat.invoke(TEXT, logprobs=True, debias="none")
+    message = chat.invoke(TEXT, logprobs=True, method="none")
     prompt = chat.lm.chat_text([{"role": "user", "content": TEXT}])
     answer = chat.lm.generate(prompt, method="none", max_new_tokens=8, logprobs=True)
     assert [each["logprob"] for each in entries(message)] == answer.logprobs

@@ -62,7 +62,7 @@ async def test_concurrent_async_requests_keep_their_own_reports(chat):
 def test_arguments_of_a_call_override_those_of_the_model(chat, completion):
     for llm in (chat, completion):
         usage = lambda **given: list(llm.generate_prompt([llm._convert_input(TEXT)], **given).generations)[0][0]  # noqa: B023, E731, RUF015
-        assert llm.invoke(TEXT, documents=DOCUMENTS, debias="none") != ""
+        assert llm.invoke(TEXT, documents=DOCUMENTS, method="none") != ""
         assert llm.last_report["method_ran"] == "none"
         assert llm.last_report["method_requested"] == "none"
         llm.invoke(TEXT, documents=DOCUMENTS)
@@ -91,7 +91,7 @@ def test_a_seed_repeats_a_sample(chat):
 
 def test_a_cache_mixes_neither_methods_nor_documents(lm):
     cache = InMemoryCache()
-    models = [ChatRagBias(lm=lm, max_tokens=3, debias=method, cache=cache) for method in ("pine", "none")]
+    models = [ChatRagBias(lm=lm, max_tokens=3, method=method, cache=cache) for method in ("pine", "none")]
     for llm in models:
         llm.invoke(TEXT, documents=DOCUMENTS)
     assert len(cache._cache) == 2
@@ -99,7 +99,7 @@ def test_a_cache_mixes_neither_methods_nor_documents(lm):
     assert len(cache._cache) == 2
     models[0].invoke(TEXT, documents=DOCUMENTS[:2])
     assert len(cache._cache) == 3
-    models[0].invoke(TEXT, documents=DOCUMENTS, debias="none")  # what the second model answered
+    models[0].invoke(TEXT, documents=DOCUMENTS, method="none")  # what the second model answered
     assert len(cache._cache) == 3
 
 
@@ -135,8 +135,8 @@ async def test_the_embedded_model_answers_by_its_name():
 
 
 def test_the_method_is_an_identifying_parameter(lm):
-    assert ChatRagBias(lm=lm, debias="none")._identifying_params["debias"] == "none"
-    assert "Pine" in RagBiasPipeline(lm=lm)._identifying_params["debias"]
+    assert ChatRagBias(lm=lm, method="none")._identifying_params["method"] == "none"
+    assert "Pine" in RagBiasPipeline(lm=lm)._identifying_params["method"]
 
 
 def test_a_model_and_its_tokenizer_may_be_given(lm):

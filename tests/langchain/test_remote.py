@@ -83,7 +83,7 @@ async def test_every_way_to_call_answers_the_same(chat, remote):
 
 
 def test_arguments_of_the_call_mean_the_same(chat, remote):
-    given = {"temperature": 1.5, "seed": 3, "stop": ["e"], "max_tokens": 12, "logprobs": True, "debias": "none"}
+    given = {"temperature": 1.5, "seed": 3, "stop": ["e"], "max_tokens": 12, "logprobs": True, "method": "none"}
     told, own = remote.invoke(PROMPT, **given), chat.invoke(PROMPT, **given)
     same(told, own)
     theirs, ours = (each.response_metadata["logprobs"]["content"] for each in (told, own))
@@ -95,7 +95,7 @@ def test_arguments_of_the_call_mean_the_same(chat, remote):
     "method", ["ape(scale=0.5)", "siw+self-extend(group=2,window=64)", Pine(order="reverse"), "canonical-order"]
 )
 def test_methods_are_sent_as_they_are(chat, remote, method):
-    same(remote.invoke(PROMPT, documents=TEXTS, debias=method), chat.invoke(PROMPT, documents=TEXTS, debias=method))
+    same(remote.invoke(PROMPT, documents=TEXTS, method=method), chat.invoke(PROMPT, documents=TEXTS, method=method))
 
 
 @tool
@@ -134,7 +134,7 @@ def test_errors_are_those_of_a_local_model(address, remote):
     with pytest.raises(PromptTooLongError):
         remote.invoke("owl " * 20_000)
     with pytest.raises(MethodError, match="layers"):
-        remote.invoke(PROMPT, documents=TEXTS, debias="pine(layers=(900, 950))")
+        remote.invoke(PROMPT, documents=TEXTS, method="pine(layers=(900, 950))")
     with pytest.raises(NoDocumentsError):
         ChatRagBias(base_url=address, model_id="small", api_key="key", on_missing="raise").invoke(
             "Hello", documents=TEXTS

@@ -33,8 +33,8 @@ async def test_the_global_cache_keeps_everything_apart_that_changes_an_answer(lm
         {},
         {"documents": DOCUMENTS},
         {"documents": DOCUMENTS[:2]},
-        {"documents": DOCUMENTS, "debias": "none"},
-        {"documents": DOCUMENTS, "debias": "rotor"},
+        {"documents": DOCUMENTS, "method": "none"},
+        {"documents": DOCUMENTS, "method": "rotor"},
         {"max_tokens": 2},
         {"stop": ["x"]},
         {"temperature": 1.0, "seed": 1},
@@ -52,7 +52,7 @@ async def test_the_global_cache_keeps_everything_apart_that_changes_an_answer(lm
     with ragbias.documents(DOCUMENTS[1:]):
         llm.invoke(TEXT)
     assert len(cache._cache) == len(calls) + 1
-    kind(lm=lm, max_tokens=3, debias="none").invoke(TEXT)
+    kind(lm=lm, max_tokens=3, method="none").invoke(TEXT)
     assert len(cache._cache) == len(calls) + 2
 
 

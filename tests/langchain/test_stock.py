@@ -1,4 +1,4 @@
-"""``debias="none"`` reads and answers what LangChain's stock classes do, token for token."""
+"""``method="none"`` reads and answers what LangChain's stock classes do, token for token."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answered(stock: HuggingFacePipeline, text: str) -> str:
 
 @WITH_DOCUMENTS
 def test_none_is_the_stock_pipeline(tiny: DebiasedLM, stock: HuggingFacePipeline, with_documents: bool) -> None:
-    llm, changed = RagBiasPipeline(lm=tiny, debias="none", max_tokens=TOKENS), 0
+    llm, changed = RagBiasPipeline(lm=tiny, method="none", max_tokens=TOKENS), 0
     with reading(tiny.model) as prompts:
         for text, documents in PROMPTS:
             given = {"documents": documents} if with_documents else {}
@@ -41,7 +41,7 @@ def test_none_is_the_stock_pipeline(tiny: DebiasedLM, stock: HuggingFacePipeline
             report = llm.last_report
             assert report is not None and not report["segmentation_changed"]
             assert len(report["spans"]) == (3 if with_documents else 0)
-            llm.invoke(text, **given, debias="segmented")
+            llm.invoke(text, **given, method="segmented")
             changed += prompts[-1] != prompts[-2]
             report = llm.last_report
             assert report is not None and report["segmentation_changed"] == (prompts[-1] != prompts[-2])
@@ -53,7 +53,7 @@ def test_none_is_the_stock_chat_model_but_for_its_second_bos(
     tiny: DebiasedLM, stock: HuggingFacePipeline, with_documents: bool
 ) -> None:
     theirs = ChatHuggingFace(llm=stock, model_id=str(local_path("tiny")))
-    ours, bos = ChatRagBias(lm=tiny, debias="none", max_tokens=TOKENS), tiny.tokenizer.bos_token_id
+    ours, bos = ChatRagBias(lm=tiny, method="none", max_tokens=TOKENS), tiny.tokenizer.bos_token_id
     with reading(tiny.model) as prompts:
         for text, documents in PROMPTS:
             given = {"documents": documents} if with_documents else {}
@@ -69,5 +69,5 @@ def test_a_request_that_falls_back_runs_as_the_stock_class_too(tiny: DebiasedLM,
     text, documents = PROMPTS[0]
     with reading(tiny.model) as prompts:
         stock.invoke(text)
-        RagBiasPipeline(lm=tiny, debias="pine", max_tokens=TOKENS).invoke(text, documents=documents[1:2])
+        RagBiasPipeline(lm=tiny, method="pine", max_tokens=TOKENS).invoke(text, documents=documents[1:2])
         assert prompts[-1] == prompts[-2]

@@ -26,7 +26,7 @@ PLAIN = PromptTemplate.from_template("Context:\n{context}\n\nQuestion: {input}\n
 
 def model(kind, byte_tokenizer, **fields):
     cache = fields.pop("document_cache", None) or DocumentCache()
-    given = dict(model=random_model("llama"), tokenizer=byte_tokenizer, debias="ape", max_tokens=3)
+    given = dict(model=random_model("llama"), tokenizer=byte_tokenizer, method="ape", max_tokens=3)
     return kind(**{**given, "document_cache": cache, **fields})
 
 
@@ -91,6 +91,6 @@ def test_what_cannot_be_warmed_is_named(documents, prompt, error, said, byte_tok
 
 
 def test_a_model_without_cache_is_told(byte_tokenizer):
-    llm = ChatRagBias(model=random_model("llama"), tokenizer=byte_tokenizer, debias="ape")
+    llm = ChatRagBias(model=random_model("llama"), tokenizer=byte_tokenizer, method="ape")
     with pytest.raises(ArgumentError, match="no cache to warm"):
         warm(llm, TEXTS, PROMPT, progress=False)

@@ -137,8 +137,8 @@ def test_stop_string_ends_the_answer_before_it(make_llm: Callable[..., RagBiasLL
 
 
 def test_method_of_a_call_is_honoured(llm: RagBiasLLM) -> None:
-    assert llm.complete(PROMPT, documents=DOCUMENTS, debias="none").additional_kwargs["ragbias"]["method_ran"] == "none"
-    report = llm.complete(PROMPT, documents=DOCUMENTS, debias=Pine(order="canonical")).additional_kwargs["ragbias"]
+    assert llm.complete(PROMPT, documents=DOCUMENTS, method="none").additional_kwargs["ragbias"]["method_ran"] == "none"
+    report = llm.complete(PROMPT, documents=DOCUMENTS, method=Pine(order="canonical")).additional_kwargs["ragbias"]
     assert report["method_ran"] == "pine"
 
 
@@ -170,9 +170,9 @@ def test_settings_that_the_core_decides_are_refused(llm: RagBiasLLM) -> None:
 
 def test_unknown_method_is_refused_at_once_and_on_a_call(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(UnknownMethodError, match=r"pyne.*pine"):
-        make_llm(debias="pyne")
+        make_llm(method="pyne")
     with pytest.raises(UnknownMethodError, match=r"pyne.*pine"):
-        make_llm().complete(PROMPT, debias="pyne")
+        make_llm().complete(PROMPT, method="pyne")
 
 
 def test_unknown_field_is_refused(make_llm: Callable[..., RagBiasLLM]) -> None:
@@ -214,8 +214,8 @@ def test_metadata_comes_from_the_model(llm: RagBiasLLM, make_llm: Callable[..., 
 
 
 def test_method_is_part_of_what_observers_see(make_llm: Callable[..., RagBiasLLM]) -> None:
-    assert make_llm(debias="none").to_payload()["debias"] == "none"
-    assert make_llm(debias=Pine()).to_payload() != make_llm(debias=Pine(order="canonical")).to_payload()
+    assert make_llm(method="none").to_payload()["method"] == "none"
+    assert make_llm(method=Pine()).to_payload() != make_llm(method=Pine(order="canonical")).to_payload()
 
 
 def test_model_and_tokenizer_objects_are_taken(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:

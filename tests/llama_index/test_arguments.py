@@ -170,8 +170,8 @@ def test_names_of_other_classes_are_understood() -> None:
         ({"max_tokens": 3, "max_new_tokens": 4}, "the same"),
         ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
         ({"device": "cpu", "device_map": "auto"}, "give one of them"),
-        ({"model": "tiny", "debias": "pin"}, "did you mean 'pine'"),
-        ({"model": "tiny", "debias": "pin", "tokenizer_name": "/none"}, "did you mean 'pine'"),
+        ({"model": "tiny", "method": "pin"}, "did you mean 'pine'"),
+        ({"model": "tiny", "method": "pin", "tokenizer_name": "/none"}, "did you mean 'pine'"),
     ],
 )
 def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str) -> None:

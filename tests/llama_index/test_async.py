@@ -46,7 +46,7 @@ async def test_event_loop_is_free_while_generating(make_llm: Callable[..., RagBi
 
 async def test_last_report_belongs_to_the_task(llm: RagBiasLLM) -> None:
     async def ask(method: str) -> str:
-        await llm.acomplete(PROMPT, debias=method)
+        await llm.acomplete(PROMPT, method=method)
         await asyncio.sleep(0)
         assert llm.last_report is not None
         return str(llm.last_report["method_requested"])

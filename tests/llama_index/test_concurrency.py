@@ -68,7 +68,7 @@ async def test_asyncio(llm: RagBiasLLM, indexes: list[VectorStoreIndex], streami
 def test_two_methods_on_one_model_do_not_mix(
     make_llm: Callable[..., RagBiasLLM], indexes: list[VectorStoreIndex]
 ) -> None:
-    llms = [make_llm(debias=method, max_new_tokens=16) for method in ("pine", "none")] * (CLIENTS // 2)
+    llms = [make_llm(method=method, max_new_tokens=16) for method in ("pine", "none")] * (CLIENTS // 2)
     clients = [engines(llm, indexes, False)[client] for client, llm in enumerate(llms)]
     alone = [ask(llms[client], clients[client], client) for client in range(CLIENTS)]
     with ThreadPoolExecutor(CLIENTS) as pool:

@@ -66,7 +66,7 @@ async def ask(llm: RagBiasLLM, form: str) -> None:
 async def test_events_of_completions_carry_tokens_and_report(llm: RagBiasLLM, recorder: Recorder, form: str) -> None:
     await ask(llm, form)
     (start,), (end,) = recorder.of(LLMCompletionStartEvent), recorder.of(LLMCompletionEndEvent)
-    assert start.model_dict["debias"] == str(Pine())
+    assert start.model_dict["method"] == str(Pine())
     assert end.response.additional_kwargs["ragbias"]["n_found"] == 2
     assert end.response.raw["usage"]["completion_tokens"] > 0
     pieces = [event.response.delta for event in recorder.of(LLMCompletionInProgressEvent)]

@@ -45,7 +45,7 @@ async def verdicts(judge: Judge, pairs: list[tuple[str, str, str]]) -> tuple[lis
 async def test_swapping_the_answers_never_changes_the_verdict(
     make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]], method: str, consensus: bool
 ) -> None:
-    judge = PairwiseJudge(make_llm(debias=method), enforce_consensus=consensus, explain=False)
+    judge = PairwiseJudge(make_llm(method=method), enforce_consensus=consensus, explain=False)
     first, second = await verdicts(judge, pairs)
     assert first == second
     if not consensus:
@@ -57,7 +57,7 @@ async def test_swapping_changes_some_of_the_stock_evaluators_verdicts(
     make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
 ) -> None:
     only = {"prefix_allowed_tokens_fn": one_of(VERDICTS, make_llm().lm.tokenizer)}
-    stock = PairwiseComparisonEvaluator(make_llm(debias="none", generate_kwargs=only), enforce_consensus=False)
+    stock = PairwiseComparisonEvaluator(make_llm(method="none", generate_kwargs=only), enforce_consensus=False)
     first, second = await verdicts(stock, pairs)
     assert first != second
 
@@ -65,7 +65,7 @@ async def test_swapping_changes_some_of_the_stock_evaluators_verdicts(
 async def test_swapping_changes_some_verdicts_of_the_plain_model(
     make_llm: Callable[..., RagBiasLLM], pairs: list[tuple[str, str, str]]
 ) -> None:
-    judge = PairwiseJudge(make_llm(debias="none"), enforce_consensus=False, explain=False)
+    judge = PairwiseJudge(make_llm(method="none"), enforce_consensus=False, explain=False)
     first, second = await verdicts(judge, pairs)
     assert first != second
 
@@ -151,5 +151,5 @@ def test_a_judge_that_reuses_documents_is_warned(lm: DebiasedLM) -> None:
         PairwiseJudge(RagBiasLLM(lm=reusing))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        PairwiseJudge(RagBiasLLM(lm=lm, debias="ape"))
-        PairwiseJudge(RagBiasLLM(lm=reusing, debias="pine"))
+        PairwiseJudge(RagBiasLLM(lm=lm, method="ape"))
+        PairwiseJudge(RagBiasLLM(lm=reusing, method="pine"))

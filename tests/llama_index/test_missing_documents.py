@@ -102,7 +102,7 @@ def test_no_warning_where_nothing_was_expected_or_needed(make_llm: Callable[...,
         make_llm(on_missing="ignore").complete(QUESTION)
         make_llm().complete(QUESTION, documents=[])
         make_llm(on_missing="ignore").complete(QUESTION, documents=DOCUMENTS)
-        make_llm(debias="none", on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
+        make_llm(method="none", on_missing="raise").complete(QUESTION, documents=DOCUMENTS)
         make_llm().complete(f"{DOCUMENTS[0]}\n{QUESTION}", documents=DOCUMENTS[:1])
 
 

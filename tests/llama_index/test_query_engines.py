@@ -124,7 +124,7 @@ def test_pine_answers_alike_whatever_the_order_and_none_does_not(
 ) -> None:
     answers: dict[str, set[str]] = {}
     for method in ("pine", "none"):
-        llm = make_llm(debias=method, max_new_tokens=24)
+        llm = make_llm(method=method, max_new_tokens=24)
         for reorder in ([], [Reverse()]):
             engine = index.as_query_engine(llm=llm, similarity_top_k=TOP_K, node_postprocessors=reorder)
             answers.setdefault(method, set()).add(str(engine.query(QUESTION)))

@@ -76,7 +76,7 @@ def test_synthesizers_answer_the_same(own, remote, mode):
 
 async def test_every_way_to_call_answers_the_same(own, remote):
     talk = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content=PROMPT)]
-    given = {"documents": TEXTS, "debias": "ape"}
+    given = {"documents": TEXTS, "method": "ape"}
     same(remote.chat(talk, **given), own.chat(talk, **given))
     same(await remote.achat(talk, **given), own.chat(talk, **given))
     same(list(remote.stream_chat(talk, **given))[-1], list(own.stream_chat(talk, **given))[-1])

@@ -70,9 +70,9 @@ def test_a_backend_reaches_the_report(llama, byte_tokenizer):
 def test_a_given_lm_brings_its_name_its_method_and_its_numbering(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer, "rotor", name="mistralai/Mistral-7B-Instruct-v0.2", strip_numbering=True)
     llm = RagBiasLLM(lm=lm)
-    assert (llm.debias.name, llm.model_name, llm.strip_numbering) == ("rotor", lm.name, True)
+    assert (llm.method.name, llm.model_name, llm.strip_numbering) == ("rotor", lm.name, True)
     with pytest.raises(MethodError, match="32 layers"):  # the profile of that name, not tiny's
-        llm.complete(numbered([0, 1]), debias="channel-scaling")
+        llm.complete(numbered([0, 1]), method="channel-scaling")
 
 
 @pytest.mark.parametrize("documents", ["one string", [3], 5])

@@ -1,4 +1,4 @@
-"""``debias="none"`` reads and answers what LlamaIndex's stock class does, token for token."""
+"""``method="none"`` reads and answers what LlamaIndex's stock class does, token for token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_none_is_the_stock_class(with_documents: bool) -> None:
     stock = HuggingFaceLLM(
         model=tiny.model, tokenizer=tiny.tokenizer, max_new_tokens=TOKENS, generate_kwargs=greedy, is_chat_model=False
     )
-    ours = RagBiasLLM(lm=tiny, debias="none", max_new_tokens=TOKENS, is_chat_model=False)
+    ours = RagBiasLLM(lm=tiny, method="none", max_new_tokens=TOKENS, is_chat_model=False)
     bos = tiny.tokenizer.bos_token_id
     with reading(tiny.model) as prompts:
         for text, documents in PROMPTS:

@@ -20,7 +20,7 @@ def llm(byte_tokenizer):
     return RagBiasLLM(
         model=random_model("llama"),
         tokenizer=byte_tokenizer,
-        debias="ape",
+        method="ape",
         max_new_tokens=3,
         document_cache=DocumentCache(),
     )

@@ -18,9 +18,9 @@ hall, observatory = "Copper Hall\\nThe passphrase is dagger.\\n\\n", "Pulsar Obs
 documents = [hall, observatory]
 text = "Context:\\n\\n" + "".join(documents) + "Question: What is the passphrase of Copper Hall?\\nAnswer:"
 with ragbias.documents(documents):
-    chat = ChatRagBias(model_id="tiny", debias="reverse-order(keep=0)", max_new_tokens=2)
+    chat = ChatRagBias(model_id="tiny", method="reverse-order(keep=0)", max_new_tokens=2)
     print(chat.invoke(text).response_metadata["ragbias"]["order"])
-    llm = RagBiasLLM(model_name="tiny", debias="reverse-order", max_new_tokens=2)
+    llm = RagBiasLLM(model_name="tiny", method="reverse-order", max_new_tokens=2)
     print(llm.complete(text).additional_kwargs["ragbias"]["order"])
 """
 

@@ -28,12 +28,12 @@ def main() -> None:
         origin = Path(str(package.__file__)).resolve()
         assert environment in origin.parents, f"{origin} is not of {environment}"
 
-    chat = langchain_ragbias.ChatRagBias(model_id="tiny", debias="pine", max_tokens=16)
+    chat = langchain_ragbias.ChatRagBias(model_id="tiny", method="pine", max_tokens=16)
     prompt = "\n".join([*TEXTS, f"Question: {QUESTION}"])
     told = chat.invoke(prompt, documents=[Document(text) for text in TEXTS])
     _show("LangChain", str(told.content), told.response_metadata["ragbias"])
 
-    llm = llama_index_ragbias.RagBiasLLM(model_name="tiny", debias="pine", max_new_tokens=16)
+    llm = llama_index_ragbias.RagBiasLLM(model_name="tiny", method="pine", max_new_tokens=16)
     template = PromptTemplate("{context_str}\nQuestion: {query_str}")
     synthesizer = get_response_synthesizer(llm=llm, text_qa_template=template)
     response = synthesizer.synthesize(QUESTION, nodes=[NodeWithScore(node=TextNode(text=text)) for text in TEXTS])

@@ -22,7 +22,7 @@ from langchain_ragbias import ChatRagBias
 import ragbias
 
 documents = ["Copper Hall\\nThe passphrase is dagger.\\n\\n", "Pulsar Observatory\\nThe walls are emerald.\\n\\n"]
-llm = ChatRagBias(model_id="tiny", debias="pine", max_new_tokens=2)
+llm = ChatRagBias(model_id="tiny", method="pine", max_new_tokens=2)
 llm.invoke("warm up")
 seen = set()
 

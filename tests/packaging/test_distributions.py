@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from ragbias.evaluation.extras import EXTRAS
+from ragbias.extras import EXTRAS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -29,7 +29,7 @@ def chain(llm):
 
 
 def chat(tiny, **settings):
-    return ChatRagBias(lm=tiny, debias="none", max_tokens=8, segmenter="\n\n", **settings)
+    return ChatRagBias(lm=tiny, method="none", max_tokens=8, segmenter="\n\n", **settings)
 
 
 class Unframed:

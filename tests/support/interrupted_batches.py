@@ -5,7 +5,7 @@ import time
 
 from langchain_ragbias import ChatRagBias
 
-chat = ChatRagBias(model_id="tiny", max_tokens=1, debias="none")
+chat = ChatRagBias(model_id="tiny", max_tokens=1, method="none")
 questions = [f"Question {index}?" for index in range(8)]
 chat.batch(questions)
 

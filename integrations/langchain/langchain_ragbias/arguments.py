@@ -15,7 +15,7 @@ from ragbias.generation.arguments import SamplingArguments, check_arguments
 from ragbias.methods import Method
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
-KNOWN = ("documents", "debias", "stop", "logprobs", *SAMPLING, "max_new_tokens")
+KNOWN = ("documents", "method", "stop", "logprobs", *SAMPLING, "max_new_tokens")
 
 
 class CallArguments(SamplingArguments, total=False):
@@ -23,7 +23,7 @@ class CallArguments(SamplingArguments, total=False):
 
     documents: Sequence[Document | str] | None
     """The retrieved documents, as the prompt holds them; without them, those that the chain retrieved."""
-    debias: str | Method | None
+    method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int
     """The same as ``max_new_tokens``."""
@@ -58,13 +58,13 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     """The arguments of a call over the fields of the model.
 
     Args:
-        fields: ``debias``, ``stop``, ``logprobs`` and those named in ``SAMPLING``.
+        fields: ``method``, ``stop``, ``logprobs`` and those named in ``SAMPLING``.
         stop, given: of the call; ``None`` counts as not given.
         model_id: the model's name, where the method looks up a profile for it.
 
     Raises:
         TypeError: an argument is unknown or of the wrong type.
-        UnknownMethodError: ``debias`` names no method.
+        UnknownMethodError: ``method`` names no method.
     """
     given = {name: value for name, value in given.items() if value is not None and name != "stream"}
     documents = given.pop("documents", None)
@@ -78,11 +78,11 @@ def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Ma
     if unknown := sorted(given.keys() - set(KNOWN)):
         raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {', '.join(KNOWN)}")
     settings = {name: value for name, value in {**fields, **given}.items() if value is not None}
-    debias = settings.pop("debias")
-    if not isinstance(debias, (str, Method)):
-        raise TypeError(f"debias must be a method's name or an instance, got {type(debias).__name__}")
+    method = settings.pop("method")
+    if not isinstance(method, (str, Method)):
+        raise TypeError(f"method must be a method's name or an instance, got {type(method).__name__}")
     check_arguments(settings)
     settings["max_new_tokens"] = settings.pop("max_tokens")
     check_lasting(documents)
     texts = None if documents is None else document_texts(documents)
-    return Call(texts, methods.get(debias, model_id), settings)
+    return Call(texts, methods.get(method, model_id), settings)

@@ -40,7 +40,7 @@ class RagBiasModel(BaseModel):
 
     model_id: str = "tiny"
     """A hub name, a path, or ``"tiny"`` for the embedded model."""
-    debias: Any = methods.DEFAULT_METHOD
+    method: Any = methods.DEFAULT_METHOD
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
     max_tokens: int = Field(default=256, ge=1)
     """The most tokens an answer may have. ``max_new_tokens`` is the same."""
@@ -117,12 +117,12 @@ class RagBiasModel(BaseModel):
                 return self._load_anew()
             settle(self, self.lm, ValueError)
         elif self.model is not None:
-            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.debias, **self._settled())
+            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.method, **self._settled())
         else:
             return self._load_anew()
         if "model_id" not in self.model_fields_set:
             self.model_id = self.lm.name or type(self.lm.model).__name__
-        methods.get(self.debias, self.model_id)
+        methods.get(self.method, self.model_id)
         return self
 
     def _remote(self) -> RemoteLM | None:
@@ -135,7 +135,7 @@ class RagBiasModel(BaseModel):
 
     def _load_anew(self) -> Self:
         loading.check_device(self.model_kwargs.get("device"))
-        self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.debias, **self._settled(), **self.model_kwargs)
+        self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.method, **self._settled(), **self.model_kwargs)
         loading.sources[self.lm] = (self.model_id, self.model_kwargs)
         return self
 
@@ -178,7 +178,7 @@ class RagBiasModel(BaseModel):
             model_kwargs: for loading, e.g. ``{"dtype": "auto"}``.
             pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
                 ``repetition_penalty``, ``stop_sequence``; ``return_full_text`` only as False.
-            kwargs: any field, e.g. ``debias="rotor"``.
+            kwargs: any field, e.g. ``method="rotor"``.
 
         Raises:
             ValueError: an argument has no counterpart here.
@@ -209,7 +209,7 @@ class RagBiasModel(BaseModel):
             "model_id": self.model_id,
             **({} if self.lm.name else {"model": loading.identity(self.lm.model)}),
             **({"base_url": self.lm.base_url} if isinstance(self.lm, RemoteLM) else {}),
-            "debias": self.debias if isinstance(self.debias, str) else repr(self.debias),
+            "method": self.method if isinstance(self.method, str) else repr(self.method),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
@@ -242,7 +242,7 @@ class RagBiasModel(BaseModel):
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
         """The arguments of a call; its errors are those of ``arguments.merge``."""
-        fields = {name: getattr(self, name) for name in ("debias", "stop", "logprobs", *SAMPLING)}
+        fields = {name: getattr(self, name) for name in ("method", "stop", "logprobs", *SAMPLING)}
         return merge(fields, stop, given, self.model_id)
 
     def _request(

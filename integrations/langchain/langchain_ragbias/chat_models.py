@@ -50,7 +50,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         from langchain_ragbias import ChatRagBias
 
-        llm = ChatRagBias(model_id="Qwen/Qwen2.5-7B-Instruct", debias="pine")
+        llm = ChatRagBias(model_id="Qwen/Qwen2.5-7B-Instruct", method="pine")
         chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
         chain.invoke({"input": question})
 
@@ -58,7 +58,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     those that the chain retrieved. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` say what was found
     and what ran.
 
-    Args of each call, besides LangChain's own: ``documents`` (``Document`` objects or strings), ``debias``,
+    Args of each call, besides LangChain's own: ``documents`` (``Document`` objects or strings), ``method``,
     ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
     ``tools``, ``tool_choice``, ``response_format``.
 
@@ -105,7 +105,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         check_model_only_at_server(self, ValueError)
         name = self.model_id if "model_id" in self.model_fields_set else None
         key = self.api_key.get_secret_value() if self.api_key else os.environ.get(API_KEY, "")
-        return RemoteLM(self.base_url, name, self.debias, key, self.timeout, self.max_retries)
+        return RemoteLM(self.base_url, name, self.method, key, self.timeout, self.max_retries)
 
     # several conversations
 

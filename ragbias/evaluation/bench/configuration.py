@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 import torch
 import yaml  # comes with transformers
 
-from ragbias.checks import Bounds, shown
+from ragbias import checks as bounds
+from ragbias.checks import Bounds
+from ragbias.display import complaints, shown
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation import bounds
-from ragbias.evaluation.extras import required
 from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
 from ragbias.evaluation.tasks import TASKS, as_paths, make
 from ragbias.evaluation.tasks.task import Task
-from ragbias.evaluation.validation import complaints
+from ragbias.extras import required
 from ragbias.files import irregular
 
 required("pydantic", "bench")

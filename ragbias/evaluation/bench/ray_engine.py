@@ -14,7 +14,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.bench.local_engine import Models, records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.extras import required
+from ragbias.extras import required
 
 TRIES = 3  # of one unit whose worker dies; then the unit is taken to be the cause
 STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and records are small

@@ -21,11 +21,11 @@ import torch
 from rich.progress import Progress
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragbias import checks as bounds
 from ragbias.binding import backend_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_whole_between
 from ragbias.errors import ArgumentError, MethodError
-from ragbias.evaluation import bounds
 from ragbias.evaluation.cost import random_prompts
 from ragbias.evaluation.cost.arithmetic import kept_prefill, lengths_of, plain_prefill, shape_of
 from ragbias.evaluation.cost.interleaved import Spread, now, spread

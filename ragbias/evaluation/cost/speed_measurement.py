@@ -10,12 +10,12 @@ import torch
 from rich.progress import Progress
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ragbias import checks as bounds
 from ragbias.attention.backends import check_backend
 from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
-from ragbias.evaluation import bounds
 from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import lengths_of
 from ragbias.evaluation.cost.forward_cost import ForwardCost, measure

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+from ragbias.display import complaints
 from ragbias.errors import DataError
-from ragbias.evaluation.extras import required
-from ragbias.evaluation.validation import complaints
+from ragbias.extras import required
 from ragbias.files import irregular
 
 required("pydantic", "bench")

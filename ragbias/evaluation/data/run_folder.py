@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+from ragbias.display import complaints
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import PACKED
-from ragbias.evaluation.extras import required
-from ragbias.evaluation.validation import complaints
+from ragbias.extras import required
 from ragbias.files import irregular
 
 required("pydantic", "bench")

@@ -17,8 +17,7 @@ from torch import Tensor
 
 import ragbias
 from ragbias.binding.architectures import architecture_of
-from ragbias.checks import Bounds, check_whole_between
-from ragbias.evaluation.bounds import STRING_LENGTH
+from ragbias.checks import STRING_LENGTH, Bounds, check_whole_between
 from ragbias.evaluation.experiments.questions import Track
 from ragbias.evaluation.prompts.random_strings import random_strings
 from ragbias.interventions import HideKeys, Intervened, ShiftPositions

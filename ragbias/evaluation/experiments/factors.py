@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.experiments.drawing import curves, heat_map, page
 from ragbias.evaluation.experiments.questions import Track, by_position

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.checks import check_choice
+from ragbias.checks import DEPTHS, check_choice
 from ragbias.errors import MethodError, RunError
-from ragbias.evaluation.bounds import DEPTHS
 from ragbias.evaluation.data.questions import check_equally_many
 from ragbias.evaluation.prompts.samples import (
     Sample,

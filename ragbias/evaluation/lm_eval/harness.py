@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.extras import required
+from ragbias.extras import required
 from ragbias.methods import Method
 
 if TYPE_CHECKING:

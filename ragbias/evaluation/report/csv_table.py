@@ -7,8 +7,8 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ragbias.display import no_formula
 from ragbias.evaluation.names import REFERENCE
-from ragbias.evaluation.report.plain_text import no_formula
 from ragbias.evaluation.report.tables import JUDGE_FIGURES, ranked
 
 BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns, which go last

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ragbias.evaluation.extras import required
+from ragbias.display import printable
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.names import ACCURACY, LOGPROB
@@ -20,8 +20,8 @@ from ragbias.evaluation.report.figures.depth_maps import depth_maps
 from ragbias.evaluation.report.figures.flip_rates import flip_rates
 from ragbias.evaluation.report.figures.position_curves import logprob_curves, u_curves
 from ragbias.evaluation.report.looks import Look, looks_of
-from ragbias.evaluation.report.plain_text import printable
 from ragbias.evaluation.report.read_runs import Run
+from ragbias.extras import required
 
 required("jinja2", "bench")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ragbias.display import printable
 from ragbias.evaluation.names import REFERENCE
-from ragbias.evaluation.report.plain_text import printable
 
 # the colours that Okabe and Ito found safe for the colour-blind; lines differ in dashes and markers as well
 LINES: tuple[tuple[str, Any], ...] = (

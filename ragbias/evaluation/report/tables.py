@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeAlias
 from rich.table import Table
 from rich.text import Text
 
+from ragbias.display import printable
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.measures.reward_bench import SECTIONS
 from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
 from ragbias.evaluation.report.plain_table import MethodName, plain_table
-from ragbias.evaluation.report.plain_text import printable
 
 NOTHING = "-"
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"

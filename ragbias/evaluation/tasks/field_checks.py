@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ragbias.checks import check_whole_between, shown
+from ragbias import checks as bounds
+from ragbias.checks import check_whole_between
+from ragbias.display import shown
 from ragbias.errors import RunError
-from ragbias.evaluation import bounds
 
 LISTS = {"documents": bounds.DOCUMENTS, "positions": bounds.POSITIONS}  # fields of several whole numbers
 FLAGS = ("indices", "explain", "chat")

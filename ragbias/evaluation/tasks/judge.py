@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.jsonl import Line, read_lines, sources
 from ragbias.evaluation.tasks.task import Answer, Case, Task

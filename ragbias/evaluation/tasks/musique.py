@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbias.checks import shown
+from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Line, numbered_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em, qa_f1

@@ -49,7 +49,7 @@ prompt = ChatPromptTemplate.from_messages([("system", "Context:\\n\\n{context}")
 chain = (
     RunnableLambda(lambda question: {"context": documents[question], "question": question})
     | prompt
-    | ChatRagBias(model_id="tiny", debias="pine", max_tokens=8, segmenter="\\n\\n")
+    | ChatRagBias(model_id="tiny", method="pine", max_tokens=8, segmenter="\\n\\n")
 )
 """
 

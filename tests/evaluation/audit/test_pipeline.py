@@ -90,7 +90,7 @@ def test_llama_index_query_engine(tiny):
         def _retrieve(self, query_bundle):
             return [NodeWithScore(node=TextNode(text=text), score=1.0) for text in TEXTS[query_bundle.query_str]]
 
-    llm = RagBiasLLM(lm=tiny, debias="none", max_new_tokens=8)
+    llm = RagBiasLLM(lm=tiny, method="none", max_new_tokens=8)
     template = PromptTemplate("Context:\n{context_str}\n\nQuestion: {query_str}\nAnswer:")
     synthesizer = get_response_synthesizer(llm=llm, response_mode="compact", text_qa_template=template)
     cases, _ = from_pipeline(RetrieverQueryEngine(Retriever(), synthesizer), QUESTIONS)
@@ -117,7 +117,7 @@ def test_pipeline_without_documents_is_told_so(tiny):
 
 
 def test_a_plain_pipeline_whose_documents_are_rewritten_is_told_why_they_were_not_found(tiny):
-    llm = ChatRagBias(lm=tiny, debias="none", max_tokens=1)
+    llm = ChatRagBias(lm=tiny, method="none", max_tokens=1)
     given = ["The gate is red.", "The wall is blue."]
     with pytest.raises(RunError, match="none of the 2 documents given explicitly appears verbatim"):
         from_pipeline(lambda question: llm.invoke(question, documents=given), QUESTIONS)

@@ -53,7 +53,7 @@ def test_an_agent_is_asked_in_messages_and_each_question_for_itself(tiny_with_to
     tool = create_retriever_tool(ByQuestion(), "lookup", "Look something up.", response_format="content_and_artifact")
     if settings:
         settings = {"checkpointer": InMemorySaver()}
-    llm = ChatRagBias(lm=tiny_with_tools, debias="none", max_tokens=80)
+    llm = ChatRagBias(lm=tiny_with_tools, method="none", max_tokens=80)
     agent = create_agent(llm, [tool], system_prompt="Answer from what you look up.", **settings)
     with saying(tiny_with_tools, *calls(QUESTIONS)):
         cases, skipped = from_pipeline(agent, QUESTIONS)
@@ -101,7 +101,7 @@ def test_llama_index_chat_engine_forgets_the_questions_before(tiny):
     from llama_index.llms.ragbias import RagBiasLLM
 
     engine = ContextChatEngine.from_defaults(
-        retriever=llama_index_retriever(), llm=RagBiasLLM(lm=tiny, debias="none", max_new_tokens=8)
+        retriever=llama_index_retriever(), llm=RagBiasLLM(lm=tiny, method="none", max_new_tokens=8)
     )
     assert documents_of(from_pipeline(engine, QUESTIONS)[0]) == list(TEXTS.values())
 
@@ -112,7 +112,7 @@ def test_llama_index_agent_runs_in_a_loop_of_its_own(tiny_with_tools):
     from llama_index.llms.ragbias import RagBiasLLM
 
     tool = RetrieverTool.from_defaults(llama_index_retriever(), name="lookup", description="Looks up.")
-    llm = RagBiasLLM(lm=tiny_with_tools, debias="none", max_new_tokens=80)
+    llm = RagBiasLLM(lm=tiny_with_tools, method="none", max_new_tokens=80)
     scripts = [each.replace('"query"', '"input"') for each in calls(QUESTIONS)]
     with saying(tiny_with_tools, *scripts):
         cases, _ = from_pipeline(FunctionAgent(tools=[tool], llm=llm), QUESTIONS)

@@ -3,6 +3,6 @@
 Methods are told apart by line style, marker and filling, and each is named in its panel or in a legend.
 """
 
-from ragbias.evaluation.extras import required
+from ragbias.extras import required
 
 required("matplotlib", "bench")

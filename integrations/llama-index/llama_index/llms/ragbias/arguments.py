@@ -13,7 +13,7 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import SETTLED, DecodingArguments, check_arguments
 from ragbias.methods import Method
 
-OWN = ("documents", "debias", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
+OWN = ("documents", "method", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
 
 
 class CompletionArguments(DecodingArguments, total=False):
@@ -21,7 +21,7 @@ class CompletionArguments(DecodingArguments, total=False):
 
     documents: Sequence[str | BaseNode | NodeWithScore] | None
     """The documents in the prompt; without them, those of the synthesis that makes the call; empty: there are none."""
-    debias: str | Method | None
+    method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int | None
     """The same as `max_new_tokens`."""

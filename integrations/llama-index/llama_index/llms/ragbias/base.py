@@ -53,14 +53,14 @@ class RagBiasLLM(FunctionCallingLLM):
     documents are found in the final prompt: from `documents=` on the call or `ragbias.documents(...)`, else from the
     nodes of the synthesis that makes the call, else among the texts that LlamaIndex retrieved lately.
 
-    A call takes `documents`, `debias`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
+    A call takes `documents`, `method`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
     `seed` and any setting of transformers' `GenerationConfig`. If the tokenizer's chat template knows tools, agents and
     structured outputs call them through it. Each response says in `additional_kwargs["ragbias"]`
     what ran on which documents, and has the token usage in `additional_kwargs` and `raw["usage"]`; of a stream, the
     last chunk does.
 
     Example:
-        >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", debias="pine")
+        >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
         >>> index.as_query_engine(llm=llm, similarity_top_k=20).query("When was the bridge built?")
 
     Raises:
@@ -78,7 +78,7 @@ class RagBiasLLM(FunctionCallingLLM):
     model_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the model.")
     tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the tokenizer.")
 
-    debias: Any = Field(
+    method: Any = Field(
         default=methods.DEFAULT_METHOD, description="Method against position bias: its name or an instance."
     )
     on_missing: OnMissing = Field(
@@ -175,7 +175,7 @@ class RagBiasLLM(FunctionCallingLLM):
                 {"device_map": self.device_map, **self.model_kwargs},
                 self.tokenizer_kwargs,
                 {
-                    "method": self.debias,
+                    "method": self.method,
                     "strip_numbering": self.strip_numbering,
                     "backend": self.backend,
                     "cache": self.document_cache,
@@ -187,7 +187,7 @@ class RagBiasLLM(FunctionCallingLLM):
             raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
         if not loads and "model_name" not in self.model_fields_set:
             self.model_name = self.lm.name or type(self.lm.model).__name__
-        methods.get(self.debias, self.lm.name)
+        methods.get(self.method, self.lm.name)
         self.context_window = loading.context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
             self.is_chat_model = bool(self.lm.tokenizer.chat_template)
@@ -198,7 +198,7 @@ class RagBiasLLM(FunctionCallingLLM):
         check_model_only_at_server(self, ArgumentError)
         name = self.model_name if "model_name" in self.model_fields_set else None
         key = self.api_key if self.api_key is not None else os.environ.get("RAGBIAS_API_KEY", "")
-        return RemoteLM(base_url, name, self.debias, key, self.timeout, self.max_retries)
+        return RemoteLM(base_url, name, self.method, key, self.timeout, self.max_retries)
 
     @classmethod
     def class_name(cls) -> str:
@@ -229,7 +229,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def to_payload(self) -> dict[str, Any]:
         """What observers may see; the method is part of the LLM's identity."""
-        return {**super().to_payload(), "debias": str(self.debias)}
+        return {**super().to_payload(), "method": str(self.method)}
 
     @property
     def last_report(self) -> dict[str, Any] | None:
@@ -356,7 +356,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
         """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
         given = arguments.merge(self._defaults(), call)
-        method = methods.get(given.pop("debias"), self.lm.name)
+        method = methods.get(given.pop("method"), self.lm.name)
         named = given.pop("documents", None)
         found = documents.find(text, named, self.segmenter, self.include_headers, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
@@ -383,7 +383,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     def _defaults(self) -> dict[str, Any]:
         return {
-            "debias": self.debias,
+            "method": self.method,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             "stop": self.stop,

@@ -35,7 +35,7 @@ def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, 
         storage_context=StorageContext.from_defaults(vector_store=store),
         embed_model=embedding,
     )
-    llm = RagBiasLLM(lm=lm, debias=method, max_new_tokens=16)
+    llm = RagBiasLLM(lm=lm, method=method, max_new_tokens=16)
     settings: dict[str, Any] = {"llm": llm, "similarity_top_k": documents}
     forward = index.as_query_engine(**settings)
     backward = index.as_query_engine(**settings, node_postprocessors=[_Reversed()])

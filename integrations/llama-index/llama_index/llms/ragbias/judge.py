@@ -157,7 +157,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
 
 
 def _warn_of_reuse(llm: RagBiasLLM) -> None:
-    method = methods.get(llm.debias, llm.lm.name)
+    method = methods.get(llm.method, llm.lm.name)
     if llm.document_cache is not None and method.reusable_documents:
         warn(
             f"{method.name} computes the two answers apart from each other, where a judge has to compare them; take a "

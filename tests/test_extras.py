@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ragbias.errors import MissingExtraError, RagBiasError
-from ragbias.evaluation.extras import required
+from ragbias.extras import required
 
 BENCH = ("data.records", "data.run_folder", "bench.configuration", "bench.run", "report.read_runs")
 IMPORT = """

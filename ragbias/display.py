@@ -1,0 +1,72 @@
+"""Show untrusted values and text safely in errors, terminals and CSV files."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError  # optional: callers import it and report when it is missing
+
+LONGEST = 60  # characters of a wrong value that are shown
+# control characters except tab and line break, bidirectional controls, and lone surrogates
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def printable(text: str) -> str:
+    """Text whose control characters, such as a terminal's escape codes, are shown as U+FFFD."""
+    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
+
+
+def no_formula(text: str) -> str:
+    """A cell of a CSV file that a spreadsheet does not compute: with a quote before what begins a formula."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def shown(value: Any) -> str:
+    """A wrong value in an error, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """``did you mean 'pine'? `` for an unknown name that is like a known one, else nothing."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
+    """Each wrong value with its key, what was expected and what it is.
+
+    Args:
+        known: keys to name where an unknown one is found.
+    """
+    found: list[Any] = list(error.errors())
+    return "; ".join(_complaint(each, known) for each in found if not _follows_from_entries(each, found))
+
+
+def _follows_from_entries(error: Any, found: Sequence[Any]) -> bool:
+    """Whether a list is called too short only because its entries are wrong."""
+    path = error["loc"]
+    return error["type"] == "too_short" and any(
+        len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in found
+    )
+
+
+def _complaint(error: Any, known: Sequence[str]) -> str:
+    key = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"unknown key {key!r}" + (f"; known: {', '.join(known)}" if known else "")
+    if error["type"] == "missing":
+        return f"{key!r} is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] != "value_error":
+        message += f", got {shown(error['input'])}"
+    return f"{key}: {message}" if key else message
