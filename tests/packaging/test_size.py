@@ -1,0 +1,30 @@
+"""The code stays within its size budget."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+spec = importlib.util.spec_from_file_location("figures", Path(__file__).with_name("figures.py"))
+figures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(figures)
+
+
+@pytest.mark.parametrize(("folder", "budget"), figures.BUDGETS.items())
+def test_lines_stay_within_the_budget(folder, budget):
+    assert figures.lines(folder) <= budget
+
+
+def test_lines_by_package_add_up():
+    assert sum(figures.lines_by_package().values()) == figures.lines("ragbias")
+
+
+def test_no_file_exceeds_400_lines():
+    long = [path for root in ("ragbias", "integrations") for path in (figures.ROOT / root).rglob("*.py")]
+    assert [path.name for path in long if len(path.read_text().splitlines()) > 400] == []
+
+
+def test_a_langchain_request_passes_through_few_files():
+    modules = figures.modules_of_a_request()
+    assert "langchain_ragbias.chat_models" in modules
+    assert len(modules) <= figures.FILES_OF_A_REQUEST, modules
