@@ -1,7 +1,6 @@
-"""Models behind OpenAI's API: the application, what it asks, and how it is run.
+"""An OpenAI-compatible server and proxy.
 
-``app`` is the HTTP application over an ``engine``: ``local_engine`` answers with models of this process, by way of the
-``scheduler``; ``cluster_engine`` asks the replicas of a cluster, which ``ray_serve`` builds. ``proxy`` is an
-application of its own that arranges the documents in front of somebody else's server. ``server`` runs either with
-uvicorn.
+``app`` is the HTTP application over an engine: ``local_engine`` runs models in this process, ``ray_serve`` on
+the replicas of a Ray cluster. ``proxy`` arranges documents in front of another server. ``server`` runs either
+application with uvicorn.
 """

@@ -1,11 +1,11 @@
-"""What is answered, in OpenAI's shapes, whole or in chunks; ``ragbias`` holds the report."""
+"""Answers in OpenAI's format, whole or in chunks, with the report as ``ragbias``."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from dataclasses import dataclass, field
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -16,8 +16,8 @@ from ragbias.generation.report import Generation, Usage
 from ragbias.serving.schemas import Json
 
 
-def headers(report: Json) -> dict[str, str]:
-    """The essentials of a report."""
+def report_headers(report: Json) -> dict[str, str]:
+    """The essentials of a report as response headers."""
     return {
         "x-ragbias-method": report["method_ran"],
         "x-ragbias-method-requested": report["method_requested"],
@@ -26,27 +26,40 @@ def headers(report: Json) -> dict[str, str]:
     }
 
 
-@dataclass
-class ChatAnswer:
+class _Answer:
+    """One answer; all its chunks share id and time."""
+
+    def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
+        self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
+        self._chunk_kind = chunk_kind
+
+    def usage_chunk(self, usage: Usage) -> Json:
+        """The chunk with the usage alone."""
+        return {**self._body(self._chunk_kind), "usage": usage.as_dict()}
+
+    def _chunk(self, **choice: Any) -> Json:
+        return self._body(self._chunk_kind, {"logprobs": None, "finish_reason": None, **choice})
+
+    def _body(self, kind: str, *choices: Json) -> Json:
+        head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
+        return {**head, "choices": [{"index": 0, **choice} for choice in choices]}
+
+
+class ChatAnswer(_Answer):
     """The answer to a chat request.
 
     Args:
-        model: its name, as the client knows it.
-        form: how to read it.
-        raw: leave it unread.
-        parallel: whether it may call several tools.
+        model: its name for the client.
+        form: how to read the answer.
+        raw: return the model's text as it is.
+        parallel: allow several tool calls.
     """
 
-    model: str
-    form: AnswerFormat
-    raw: bool = False
-    parallel: bool = True
-    _id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}", init=False)
-    _created: int = field(default_factory=lambda: int(time.time()), init=False)
-
-    def __post_init__(self) -> None:
-        read = AnswerFormat(beginning=self.form.beginning) if self.raw else self.form
-        self._growing, self._read = GrowingAnswer(read), read
+    def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
+        super().__init__(model, "chatcmpl", "chat.completion.chunk")
+        self._read = AnswerFormat(beginning=form.beginning) if raw else form
+        self._keep_special = tuple(form.settings.get("keep_special", ()))
+        self._growing, self._parallel = GrowingAnswer(self._read), parallel
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
         """The body of the response."""
@@ -54,91 +67,63 @@ class ChatAnswer:
         message: Json = {"role": "assistant", "content": content or (None if calls else ""), "refusal": None}
         if calls:
             message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, **self._end(generation, calls, tokenizer)}
-        return {
-            **self._head("chat.completion"),
-            "choices": [choice],
-            "usage": generation.usage.as_dict(),
-            "ragbias": generation.report.as_dict(),
-        }
+        body = self._body("chat.completion", {"message": message, **self._end(generation, calls, tokenizer)})
+        return {**body, "usage": generation.usage.as_dict(), "ragbias": generation.report.as_dict()}
 
     def first(self) -> Json:
-        """The chunk that begins a stream."""
-        return self._chunk({"role": "assistant", "content": ""})
+        """The first chunk of a stream."""
+        return self._chunk(delta={"role": "assistant", "content": ""})
 
     def piece(self, text: str) -> Json | None:
-        """The chunk for a piece of the answer; ``None`` while it may be a call of a tool."""
-        shown = self._growing.add(text)
-        return self._chunk({"content": shown}) if shown else None
+        """The chunk for a piece of the answer; None while it may be part of a tool call."""
+        visible = self._growing.add(text)
+        return self._chunk(delta={"content": visible}) if visible else None
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """The chunks that end a stream, but for the one with the usage."""
+        """The last chunks of a stream, without the usage."""
         content, calls = self._content(generation)
-        chunks = [self._chunk({"content": rest})] if (rest := self._growing.rest(content)) else []
+        chunks = [self._chunk(delta={"content": rest})] if (rest := self._growing.rest(content)) else []
         if calls:
-            chunks.append(self._chunk({"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}))
-        end = self._chunk({}, **self._end(generation, calls, tokenizer))
+            chunks.append(self._chunk(delta={"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}))
+        end = self._chunk(delta={}, **self._end(generation, calls, tokenizer))
         return [*chunks, {**end, "ragbias": generation.report.as_dict()}]
-
-    def usage_chunk(self, counts: Usage) -> Json:
-        """The chunk with the usage alone."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": counts.as_dict()}
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
         content, calls = self._read.read(generation.text)
         broken = [call.raw for call in calls if call.error]
         good = [_call(call) for call in calls if not call.error]
-        return "\n".join(filter(None, (content, *broken))), good if self.parallel else good[:1]
+        return "\n".join(filter(None, (content, *broken))), good if self._parallel else good[:1]
 
     def _end(self, generation: Generation, calls: list[Json], tokenizer: PreTrainedTokenizerBase) -> Json:
         logprobs = None
         if generation.logprobs is not None:
-            kept = tuple(self.form.settings.get("keep_special", ()))
-            logprobs = {**openai_logprobs(generation, tokenizer, kept), "refusal": None}
+            logprobs = {**openai_logprobs(generation, tokenizer, self._keep_special), "refusal": None}
         return {"logprobs": logprobs, "finish_reason": "tool_calls" if calls else generation.finish_reason}
 
-    def _chunk(self, delta: Json, finish_reason: str | None = None, logprobs: Json | None = None) -> Json:
-        choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
-    def _head(self, kind: str) -> Json:
-        return {"id": self._id, "object": kind, "created": self._created, "model": self.model}
-
-
-@dataclass
-class CompletionAnswer:
+class CompletionAnswer(_Answer):
     """The answer to a completion request."""
 
-    model: str
-    _id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}", init=False)
-    _created: int = field(default_factory=lambda: int(time.time()), init=False)
+    def __init__(self, model: str) -> None:
+        super().__init__(model, "cmpl", "text_completion")
 
     def whole(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json:
         """The body of the response."""
-        body = self._body(generation.text, generation.finish_reason, _logprobs(generation, tokenizer))
-        return {**body, "usage": generation.usage.as_dict(), "ragbias": generation.report.as_dict()}
+        (end,) = self.last(generation, tokenizer)
+        end["choices"][0]["text"] = generation.text
+        return {**end, "usage": generation.usage.as_dict()}
 
-    def first(self) -> Json | None:
-        """Streams of completions begin with their first piece."""
-        return None
+    def first(self) -> None:
+        """Streams of completions begin with the first piece."""
 
-    def piece(self, text: str) -> Json | None:
+    def piece(self, text: str) -> Json:
         """The chunk for a piece of the answer."""
-        return self._body(text)
+        return self._chunk(text=text)
 
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
-        """The chunks that end a stream, but for the one with the usage."""
-        end = self._body("", generation.finish_reason, _logprobs(generation, tokenizer))
+        """The last chunk of a stream, without the usage."""
+        end = self._chunk(text="", logprobs=_logprobs(generation, tokenizer), finish_reason=generation.finish_reason)
         return [{**end, "ragbias": generation.report.as_dict()}]
-
-    def usage_chunk(self, counts: Usage) -> Json:
-        """The chunk with the usage alone."""
-        return {**self._body(""), "choices": [], "usage": counts.as_dict()}
-
-    def _body(self, text: str, finish_reason: str | None = None, logprobs: Json | None = None) -> Json:
-        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        head = {"id": self._id, "object": "text_completion", "created": self._created, "model": self.model}
-        return {**head, "choices": [choice]}
 
 
 Answer = ChatAnswer | CompletionAnswer
@@ -146,15 +131,12 @@ Answer = ChatAnswer | CompletionAnswer
 
 def _call(call: ToolCall) -> Json:
     arguments = json.dumps(call.arguments, ensure_ascii=False)
-    return {
-        "id": f"call_{uuid.uuid4().hex[:24]}",
-        "type": "function",
-        "function": {"name": call.name, "arguments": arguments},
-    }
+    function = {"name": call.name, "arguments": arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _logprobs(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Json | None:
-    """As completions have them; the offsets are those in the text of the answer."""
+    """Log-probabilities in the format of completions, with offsets in the answer's text."""
     if generation.logprobs is None:
         return None
     content = openai_logprobs(generation, tokenizer)["content"]

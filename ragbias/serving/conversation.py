@@ -1,4 +1,4 @@
-"""From a chat request to what the chat template reads: messages, tools, and how the answer is to be read."""
+"""From a chat request to the input of the chat template: messages, tools, and the format of the answer."""
 
 from __future__ import annotations
 
@@ -10,24 +10,38 @@ from ragbias.adapters.json_answers import BEGINNING, json_request
 from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, template_call, tool_choice, why_not_shown
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
-from ragbias.serving.documents import Messages
-from ragbias.serving.errors import refused
-from ragbias.serving.schemas import ChatRequest, Message, ToolCall
+from ragbias.serving.errors import refused, refusing
+from ragbias.serving.schemas import ChatRequest, Json, Message, ToolCall
 
-RESERVED = ("tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation")
+# variables of a template that clients must not set
+RESERVED = (
+    "tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation", "tools",
+    "messages",
+)  # fmt: skip
 
 
-def template_messages(messages: Sequence[Message]) -> Messages:
-    """The messages of a request as chat templates read them.
+def template_messages(body: ChatRequest) -> list[Json]:
+    """The messages as chat templates read them, with the request for JSON if ``response_format`` asks for it.
 
     Raises:
-        ApiError: the arguments of a call of a tool are no JSON object.
+        ApiError: the arguments of a tool call are not a JSON object, or ``response_format`` is unknown.
     """
-    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    messages = [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
+    if not _wants_json(body):
+        return messages
+    with refusing("response_format"):
+        request = json_request(body.response_format)
+    if messages[-1]["role"] != "user":
+        return [*messages, {"role": "user", "content": request}]
+    return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{request}"}]
 
 
-def _template_message(message: Message, param: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
+def _wants_json(body: ChatRequest) -> bool:
+    return bool(body.response_format and body.response_format.get("type") != "text")
+
+
+def _template_message(message: Message, param: str) -> Json:
+    found: Json = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
     if message.tool_calls:
         found["tool_calls"] = [
             template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
@@ -40,7 +54,7 @@ def _template_message(message: Message, param: str) -> dict[str, Any]:
     return found
 
 
-def _arguments(call: ToolCall, param: str) -> dict[str, Any]:
+def _arguments(call: ToolCall, param: str) -> Json:
     try:
         found = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
@@ -52,75 +66,54 @@ def _arguments(call: ToolCall, param: str) -> dict[str, Any]:
 
 
 def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
-    """How the answer is to be read, and what it is made to begin with.
+    """How to read the answer, and the text that it begins with.
 
     Raises:
-        ApiError: the tools are none, cannot be shown, or cannot be forced; or the format is unknown.
+        ApiError: the tools are invalid, cannot be shown, or cannot be forced; or they come with ``response_format``.
     """
     tools = body.tools or []
-    try:
+    with refusing("tools"):
         check_tools(tools)
-    except ArgumentError as error:
-        raise refused("tools", str(error)) from error
-    try:
+    with refusing("tool_choice"):
         chosen = tool_choice(body.tool_choice, tools)
-    except ArgumentError as error:
-        raise refused("tool_choice", str(error)) from error
-    if body.response_format and body.response_format.get("type") != "text":
-        if tools and chosen.offered:
-            raise refused("response_format", "response_format and tools cannot go together; leave one of them out")
+    offered = bool(tools) and chosen.offered
+    if _wants_json(body):
+        if offered:
+            raise refused("response_format", "response_format and tools exclude each other; leave one of them out")
         return AnswerFormat(beginning=BEGINNING)
-    if not tools or not chosen.offered:
+    if not offered:
         return AnswerFormat()
     if reason := why_not_shown(lm, tools):
         raise refused("tools", f"the model's chat template cannot show tools: {reason}", "unsupported_parameter")
     beginning = begun_call(lm, tools, chosen.name) if chosen.required else ""
     if beginning is None:
-        raise refused(
-            "tool_choice",
-            "the model's chat template writes calls in a format that is not known here, so none can be forced; "
-            "send 'auto'",
-            "unsupported_parameter",
-        )
+        message = "no tool call can be forced: the model's chat template uses an unknown format; send 'auto'"
+        raise refused("tool_choice", message, "unsupported_parameter")
     return AnswerFormat(tools, beginning)
 
 
-def asking_for_json(messages: Messages, body: ChatRequest) -> Messages:
-    """The conversation with the request for JSON at its end, where ``response_format`` asks for some."""
-    if not body.response_format or body.response_format.get("type") == "text":
-        return messages
-    try:
-        request = json_request(body.response_format)
-    except ArgumentError as error:
-        raise refused("response_format", str(error)) from error
-    if messages[-1]["role"] == "user":
-        return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{request}"}]
-    return [*messages, {"role": "user", "content": request}]
-
-
-def variables(body: ChatRequest) -> dict[str, Any]:
+def variables(body: ChatRequest) -> Json:
     """Variables for the chat template.
 
     Raises:
-        ApiError: one of them is not the client's to set.
+        ApiError: the client must not set one of them.
     """
     given = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
-    for name in given:
-        if name in RESERVED or name in ("tools", "messages"):
-            param = f"chat_template_kwargs.{name}"
-            raise refused(param, f"{param} is settled by the server; leave it out", "unsupported_parameter")
+    if reserved := sorted(given.keys() & set(RESERVED)):
+        param = f"chat_template_kwargs.{reserved[0]}"
+        raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
     return given
 
 
-def templated(lm: DebiasedLM, messages: Sequence[dict[str, Any]], tools: Sequence[Any], given: dict[str, Any]) -> str:
+def templated(lm: DebiasedLM, messages: Sequence[Json], tools: Sequence[Any], given: Json) -> str:
     """The flat prompt.
 
     Raises:
-        ApiError: there is no template, or it refuses the conversation.
+        ApiError: the model has no chat template, or it refuses the conversation.
     """
     try:
         return lm.chat_text(messages, tools, **given)
     except ArgumentError as error:
         raise refused("messages", str(error), "no_chat_template") from error
-    except (Exception, RecursionError) as error:  # a template is a program of its author's and may fail in any way
+    except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
         raise refused("messages", f"the model's chat template refuses this conversation: {error!s:.300}") from error

@@ -1,10 +1,14 @@
-"""Errors in OpenAI's shape, ``{"error": {"message", "type", "param", "code"}}``, with the status clients expect."""
+"""Errors in OpenAI's format: ``{"error": {"message", "type", "param", "code"}}``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+from fastapi.exceptions import HTTPException
+from fastapi.responses import JSONResponse
 
 from ragbias.errors import (
     ArgumentError,
@@ -22,20 +26,21 @@ from ragbias.errors import (
 )
 
 METHOD = "ragbias.method"
+GONE = 499  # the client disconnected, as in nginx
 _NAMED = re.compile(r"(\w+)=")  # how an ArgumentError begins
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
 
-class ApiError(Exception):
-    """A request that is refused, or failed.
+class ApiError(HTTPException):
+    """A refused or failed request.
 
     Args:
-        status: of HTTP.
-        message: for the client; it may quote what the client sent, so it is not logged.
-        param: the field of the body that it is about, as ``messages[0].role``.
-        code: for programs.
-        retry_after: seconds after which it may go better.
+        status: HTTP status.
+        message: text for the client. It may quote the request, so it is never logged.
+        param: field of the body, such as ``messages[0].role``.
+        code: machine-readable reason.
+        retry_after: seconds until a retry may succeed.
     """
 
     def __init__(
@@ -46,25 +51,18 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(status, message, param, code, retry_after)  # so that it can be pickled
-        self.status, self.message, self.param, self.code, self.retry_after = status, message, param, code, retry_after
-
-    def __str__(self) -> str:
-        return self.message
-
-    @property
-    def type(self) -> str:
-        """OpenAI's class of errors."""
-        return _TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
+        headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+        super().__init__(status, message, headers | ({"www-authenticate": "Bearer"} if status == 401 else {}))
+        self.param, self.code = param, code
 
     def as_dict(self) -> dict[str, Any]:
         """The body of the response."""
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        kind = _TYPES.get(self.status_code, "server_error" if self.status_code >= 500 else "invalid_request_error")
+        return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
 
-    def headers(self) -> dict[str, str]:
-        """Headers that go with the status."""
-        found = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
-        return found | ({"www-authenticate": "Bearer"} if self.status == 401 else {})
+    def response(self) -> JSONResponse:
+        """The response to the client."""
+        return JSONResponse(self.as_dict(), self.status_code, self.headers)
 
 
 def refused(param: str | None, message: str, code: str | None = None) -> ApiError:
@@ -72,22 +70,32 @@ def refused(param: str | None, message: str, code: str | None = None) -> ApiErro
     return ApiError(400, message, param, code)
 
 
+@contextmanager
+def refusing(param: str) -> Iterator[None]:
+    """Turn an ``ArgumentError`` into a 400 about a field."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise refused(param, str(error)) from error
+
+
 def unknown_model(name: str, known: Iterable[str]) -> ApiError:
     """A 404 for a model that is not served."""
-    here = ", ".join(map(repr, known))
-    return ApiError(404, f"there is no model {name!r}; here: {here}", "model", "model_not_found")
+    return ApiError(
+        404, f"there is no model {name!r}; available: {', '.join(map(repr, known))}", "model", "model_not_found"
+    )
 
 
 def internal(request_id: str) -> ApiError:
-    """A 500, which tells nothing but where to look."""
-    return ApiError(500, f"a mistake of the server, told in its log under request {request_id}", None, "internal_error")
+    """A 500 that refers to the server's log."""
+    return ApiError(500, f"internal error; the server's log has it under request {request_id}", None, "internal_error")
 
 
-def of_library(error: RagBiasError, prompt: str = "messages") -> ApiError:
-    """What an error of the library is for a client.
+def from_library(error: RagBiasError, prompt: str) -> ApiError:
+    """The client's view of a library error.
 
     Args:
-        prompt: the field that holds the prompt.
+        prompt: name of the field that holds the prompt.
     """
     text = str(error)
     if isinstance(error, PromptTooLongError):
@@ -104,21 +112,13 @@ def of_library(error: RagBiasError, prompt: str = "messages") -> ApiError:
     return ApiError(500, text, None, type(error).__name__)
 
 
-def of_validation(errors: Sequence[Any]) -> ApiError:
-    """The first of pydantic's errors about a body; the value is not repeated."""
+def from_validation(errors: Sequence[Any]) -> ApiError:
+    """The first of pydantic's errors, without the wrong value."""
     first = errors[0]
-    param = path([part for part in first["loc"] if part != "body"])
-    if first["type"] == "json_invalid":
-        return refused(None, f"the body is no valid JSON: {first.get('ctx', {}).get('error', 'it cannot be read')}")
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
+    param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":
-        return refused(param, f"{param}: unknown field; see /docs for those that are known", "unknown_parameter")
-    said = first["msg"].removeprefix("Value error, ")
-    return refused(param or None, f"{param or 'the body'}: {said}")
-
-
-def path(location: Sequence[int | str]) -> str:
-    """``("messages", 0, "role")`` as ``messages[0].role``."""
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+        message, code = "unknown field; /docs lists the known ones", "unknown_parameter"
+    elif first["type"] == "unsupported_parameter":
+        code = "unsupported_parameter"
+    return refused(param or None, f"{param or 'the body'}: {message}", code)

@@ -1,17 +1,21 @@
-"""The same application on Ray Serve: a gateway takes requests, replicas of models answer them.
+"""The application on Ray Serve: a gateway takes requests, replicas of models answer them.
 
-``serve run`` and KubeRay take ``ragbias.serving.ray_serve:build`` with the arguments of ``Cluster``; see
-``docs/how-to/ray-serve.yaml``. Of Ray 2.60 this uses, beside its stable interface, ``RequestRouterConfig`` and
-``serve.ingress`` with a late-bound application (alpha) and ``ConsistentHashRouter`` (experimental), which is why the
-extra ``serve-ray`` pins it.
+``serve run`` and KubeRay take ``ragbias.serving.ray_serve:build`` with the fields of ``Cluster``; see
+``docs/how-to/ray-serve.yaml``. The extra ``serve-ray`` pins Ray because this uses unstable interfaces:
+``RequestRouterConfig`` and ``serve.ingress`` with a late-bound application (alpha), ``ConsistentHashRouter``
+(experimental).
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import ray.exceptions
@@ -21,40 +25,29 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from ragbias.serving.app import create_app
-from ragbias.serving.cluster_engine import ClusterEngine, parsed
-from ragbias.serving.loading import document_cache, load_served
-from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.logs import log, to_stderr
-from ragbias.serving.metrics import Metrics
-from ragbias.serving.schemas import Json
+from ragbias.serving.documents import given_documents
+from ragbias.serving.errors import ApiError, unknown_model
+from ragbias.serving.local_engine import LocalEngine, ModelSettings
+from ragbias.serving.schemas import Json, Request, TokenizeRequest
 from ragbias.serving.settings import ServerSettings
+from ragbias.serving.telemetry import Metrics, log, log_to_stderr
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+TRIES = 5  # of a request whose replica dies
+SECONDS_BETWEEN = 0.5
+DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.WorkerCrashedError)
 
 
-class ReplicatedModel(BaseModel):
+class ReplicatedModel(ModelSettings):
     """One model of a cluster.
 
     Attributes:
-        name: what clients call it; default: ``model``.
-        replicas: of them; ignored with ``max_replicas``.
-        min_replicas, max_replicas: for autoscaling by the requests that each has in work, ``target_requests``.
-        num_cpus, num_gpus: of each replica.
-        cache: folder where documents are kept, which replicas may share.
-        cache_memory: that each replica keeps documents in, e.g. ``"4GB"``; with a folder 2 GB by default.
-        affinity: send requests with the same documents, whatever their order, to the same replica.
+        replicas: number of replicas; ignored with ``max_replicas``.
+        min_replicas, max_replicas: autoscaling by running requests per replica, ``target_requests``.
+        num_cpus, num_gpus: per replica.
+        affinity: send requests with the same documents, in any order, to the same replica.
     """
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    model: str
-    name: str | None = None
-    method: str = "pine"
-    dtype: str = "auto"
-    device: str | None = None
-    strip_numbering: bool = False
-    cache: str | None = None
-    cache_memory: str | None = None
     replicas: int = Field(default=1, ge=1)
     min_replicas: int = Field(default=1, ge=0)
     max_replicas: int | None = Field(default=None, ge=1)
@@ -63,77 +56,157 @@ class ReplicatedModel(BaseModel):
     num_gpus: float = Field(default=0.0, ge=0)
     affinity: bool = True
 
-    @property
-    def served_name(self) -> str:
-        """What clients call it."""
-        return self.name or self.model
-
 
 class Cluster(BaseModel):
     """The arguments of ``build``.
 
     Attributes:
         gateways: processes that take requests.
-        settings: those of ``ragbias.serving.settings.ServerSettings``; the key is better in ``RAGBIAS_API_KEY``.
+        settings: limits and batching; set the key in ``RAGBIAS_API_KEY`` rather than here.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     models: list[ReplicatedModel] = Field(min_length=1)
     gateways: int = Field(default=1, ge=1)
-    settings: dict[str, Any] = {}
+    settings: ServerSettings = ServerSettings()
 
     def server_settings(self) -> ServerSettings:
-        """The settings, with the key of the environment."""
-        return ServerSettings(**{"api_key": os.environ.get("RAGBIAS_API_KEY", ""), **self.settings})
+        """The settings, with the key of the environment if they have none."""
+        key = self.settings.api_key or os.environ.get("RAGBIAS_API_KEY", "")
+        return self.settings.model_copy(update={"api_key": key})
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
 class Replica:
-    """A model in a process of its own."""
+    """A model in a separate process."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
-        to_stderr()
-
-        def load() -> dict[str, Any]:
-            cache = document_cache(model.cache, model.cache_memory)
-            lm = load_served(model.model, model.method, model.dtype, model.device, model.strip_numbering, cache)
-            return {model.served_name: lm}
-
-        self._engine = LocalEngine(load, settings, Metrics())
+        log_to_stderr()
+        self._engine = LocalEngine(model.load, settings, Metrics())
         self._engine.load()
 
     async def card(self) -> Json:
-        """The model in the shape of ``/v1/models``."""
+        """The model in the format of ``/v1/models``."""
         (found,) = await self._engine.models()
         return found
 
-    async def answer(self, kind: str, body: Json) -> Json:
+    async def answer(self, body: Request) -> Json:
         """The body of the response."""
-        return await self._engine.answer(parsed(kind, body))
+        return await self._engine.answer(body)
 
-    async def stream(self, kind: str, body: Json) -> AsyncIterator[Json]:
-        """The report, and then the chunks."""
-        answering = await self._engine.stream(parsed(kind, body))
-        try:
-            yield answering.report
-            async for chunk in answering.chunks():
-                yield chunk
-        finally:
-            await answering.close()
+    async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
+        """The report, then the chunks."""
+        async with aclosing(self._engine.stream(body)) as items:
+            async for item in items:
+                yield item
 
-    async def tokens(self, kind: str, body: Json) -> Json:
+    async def tokens(self, body: TokenizeRequest) -> Json:
         """The tokens of a text."""
-        return await self._engine.tokens(parsed(kind, body))
+        return await self._engine.tokens(body)
+
+
+class ClusterEngine:
+    """An engine that forwards requests to replicas.
+
+    If a replica dies before it has answered anything, the request goes to another one.
+
+    Args:
+        handles: by model name.
+        affine: by model name, whether requests with the same documents go to the same replica.
+    """
+
+    def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
+        self._handles, self._affine = handles, affine
+
+    @property
+    def is_ready(self) -> bool:
+        return True  # Ray routes no requests here before
+
+    async def models(self) -> list[Json]:
+        answers = await asyncio.gather(*(_begun(handle.card.remote) for handle in self._handles.values()))
+        return [card for _, card in answers]
+
+    async def answer(self, body: Request) -> Json:
+        handle = self._handle(body)
+        _, answer = await _begun(lambda: handle.answer.remote(body))
+        return answer
+
+    async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
+        handle = self._handle(body).options(stream=True)
+        response, report = await _begun(lambda: handle.stream.remote(body), streamed=True)
+        try:
+            yield report
+            while True:
+                try:
+                    chunk = await _raised_here(anext(response))
+                except StopAsyncIteration:
+                    return
+                yield chunk
+        except DEAD as error:
+            raise ApiError(503, "the replica died after the answer had begun", None, "replica_died", 1) from error
+        finally:
+            response.cancel()
+
+    async def tokens(self, body: TokenizeRequest) -> Json:
+        handle = self._named(body.model)
+        _, tokens = await _begun(lambda: handle.tokens.remote(body))
+        return tokens
+
+    def _named(self, name: str) -> DeploymentHandle[Any]:
+        if name not in self._handles:
+            raise unknown_model(name, self._handles)
+        return self._handles[name]
+
+    def _handle(self, body: Request) -> DeploymentHandle[Any]:
+        handle = self._named(body.model)
+        key = affinity(body) if self._affine[body.model] else ""
+        return handle.options(session_id=key) if key else handle
+
+
+def affinity(body: Request) -> str:
+    """A routing key that is equal for requests with the same documents in any order; empty without documents."""
+    documents = given_documents(body, sys.maxsize)  # the replica checks their number
+    if not documents:
+        return ""
+    hashes = sorted(hashlib.sha256(each.text.encode()).hexdigest() for each in documents)
+    return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
+
+
+async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, Json]:
+    """A replica's response and its answer, or the first item of a stream; tried again if the replica dies."""
+    for tries_left in reversed(range(TRIES)):
+        response = send()
+        try:
+            return response, await _raised_here(anext(response) if streamed else response)
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except DEAD as error:
+            log("replica died", tries_left=tries_left, kind=type(error).__name__)
+            died = error
+        if tries_left:
+            await asyncio.sleep(SECONDS_BETWEEN)
+    raise ApiError(503, "the replicas of this model die", None, "replica_died", retry_after=5) from died
+
+
+async def _raised_here(response: Awaitable[Json]) -> Json:
+    """Await a replica's answer; raise its ``ApiError`` as it was raised there."""
+    try:
+        return await response
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ApiError):
+            raise error.cause from None
+        raise
 
 
 @serve.deployment(health_check_period_s=2)
 @serve.ingress()
 class Gateway:
-    """The HTTP application; it answers nothing itself."""
+    """The HTTP application, without a model."""
 
     def __init__(self, settings: ServerSettings, affine: dict[str, bool], *handles: DeploymentHandle[Any]) -> None:
-        to_stderr()
+        log_to_stderr()
         self._settings = settings
         self._engine = ClusterEngine(dict(zip(affine, handles, strict=True)), affine)
 
@@ -142,7 +215,7 @@ class Gateway:
 
 
 def build(args: Cluster) -> serve.Application:
-    """The application of a cluster; Ray gives it the arguments of its configuration."""
+    """The application of a cluster; Ray passes the arguments of its configuration."""
     settings = args.server_settings()
     affine = {each.served_name: each.affinity for each in args.models}
     bound = []
@@ -171,7 +244,7 @@ def build(args: Cluster) -> serve.Application:
 
 
 def run(cluster: Cluster, host: str, port: int) -> None:
-    """Serve until the process is told to end, on the cluster of ``RAY_ADDRESS``, else on this machine."""
+    """Serve until a signal ends the process, on the cluster of ``RAY_ADDRESS`` or on this machine."""
     ended = threading.Event()
     start(cluster, host, port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")
@@ -184,7 +257,7 @@ def run(cluster: Cluster, host: str, port: int) -> None:
 
 
 def start(cluster: Cluster, host: str, port: int) -> None:
-    """Start Ray and Serve where they are not running."""
+    """Start Ray and Serve if they are not running."""
     quiet: dict[str, Any] = {"log_to_driver": True, "logging_level": "ERROR"}
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, **quiet)

@@ -1,11 +1,11 @@
-"""Prepared requests of many clients, put into padded batches; streamed ones run beside them."""
+"""Padded batches of the prepared requests of many clients; streams run beside them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,10 +15,10 @@ from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import ApiError
-from ragbias.serving.metrics import Metrics
 from ragbias.serving.settings import ServerSettings
+from ragbias.serving.telemetry import Metrics
 
-PREPARED_AT_ONCE = 4  # in threads: tokenising waits for nothing, and a method that ranks runs the model there
+PREPARED_AT_ONCE = 4  # threads that tokenise, or run the model for a method that ranks documents
 T = TypeVar("T")
 
 
@@ -35,11 +35,10 @@ class _Job:
 
 
 class Scheduler:
-    """Answers prepared requests with one model.
+    """Answer prepared requests with one model.
 
-    One padded batch runs at a time: the request that has waited longest, and those of the same method and arguments
-    that wait beside it, as far as the budget goes. Up to ``max_streams`` streams run beside it, each by itself. All
-    methods belong to one event loop.
+    One padded batch runs at a time: the oldest request, and waiting requests with the same method and arguments, within
+    the token budget. Up to ``max_streams`` streams run beside it, each alone. Use all methods from one event loop.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -52,15 +51,14 @@ class Scheduler:
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Around all that is done for one request.
+        """Count a request as waiting or running within the block.
 
         Raises:
-            ApiError: 429, too many wait already.
+            ApiError: 429, the queue is full.
         """
         if self._waiting >= self._settings.max_waiting:
-            raise ApiError(
-                429, f"{self._waiting} requests are waiting; try again later", None, "queue_full", retry_after=1
-            )
+            message = f"{self._waiting} requests are waiting; try again later"
+            raise ApiError(429, message, None, "queue_full", retry_after=1)
         self._count(waiting=1)
         try:
             yield
@@ -68,12 +66,21 @@ class Scheduler:
             self._count(waiting=-1)
 
     async def prepared(self, work: Callable[[threading.Event], T]) -> T:
-        """The result of ``work``, which makes a request ready in a thread; it is given the event that cancels it."""
-        async with self._preparing:
-            return await bridge.run(work)
+        """The result of ``work``, which runs in a thread and gets the event that cancels it."""
+        await self._preparing.acquire()
+        loop = asyncio.get_running_loop()
+
+        def limited(cancelled: threading.Event) -> T:
+            try:
+                return work(cancelled)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._preparing.release)  # the thread outlives a client that leaves
+
+        return await bridge.run(limited)
 
     async def answer(self, request: Request, arguments: dict[str, Any]) -> Generation:
-        """The whole answer; cancelling the caller ends its computation at the next token."""
+        """The whole answer. Cancelling stops the computation at the next token."""
         job = _Job(request, arguments, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._worker is None or self._worker.done():
@@ -86,7 +93,7 @@ class Scheduler:
                 self._jobs.remove(job)
 
     async def pieces(self, request: Request, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
-        """The pieces of an answer and, last, the whole; closing the generator ends the computation."""
+        """The pieces of an answer, then the whole. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
@@ -108,22 +115,22 @@ class Scheduler:
         while self._jobs:
             if len(self._jobs) < self._settings.batch_size and self._settings.batch_wait_ms:
                 await asyncio.sleep(self._settings.batch_wait_ms / 1000)
-            if together := self._next():
-                await self._run(together)
+            if batch := self._next_batch():
+                await self._run(batch)
 
-    def _next(self) -> list[_Job]:
-        """The job that has waited longest and those that can run with it, which wait no more."""
-        together = self._jobs[:1]
+    def _next_batch(self) -> list[_Job]:
+        """Take the oldest job, and those that can share its batch, from the queue."""
+        batch = self._jobs[:1]
         for job in self._jobs[1:]:
-            most = max(each.tokens for each in (*together, job)) * (len(together) + 1)
-            fits = len(together) < self._settings.batch_size and most <= self._settings.max_batch_tokens
-            if fits and job.arguments == together[0].arguments and job.request.method == together[0].request.method:
-                together.append(job)
-        self._jobs = [job for job in self._jobs if job not in together]
-        return together
+            most = max(each.tokens for each in (*batch, job)) * (len(batch) + 1)
+            fits = len(batch) < self._settings.batch_size and most <= self._settings.max_batch_tokens
+            if fits and job.arguments == batch[0].arguments and job.request.method == batch[0].request.method:
+                batch.append(job)
+        self._jobs = [job for job in self._jobs if job not in batch]
+        return batch
 
     async def _run(self, jobs: Sequence[_Job]) -> None:
-        """Answer jobs together; after an error, each by itself, so that it is told to whoever it concerns."""
+        """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
         self._metrics.batches.labels(self._name).observe(len(jobs))
         self._count(running=len(jobs))
@@ -132,24 +139,16 @@ class Scheduler:
                 lambda event: self._lm.batch(requests, batch_size=len(jobs), cancelled=event, **jobs[0].arguments)
             )
         except Exception as error:
-            if len(jobs) == 1:
-                _settle(jobs[0], error)
-                return
+            if len(jobs) == 1 and not jobs[0].future.done():
+                jobs[0].future.set_exception(error)
         else:
             for job, answer in zip(jobs, answers, strict=True):
-                _settle(job, answer)
+                if not job.future.done():
+                    job.future.set_result(answer)
             return
         finally:
             self._count(running=-len(jobs))
-        for job in jobs:
-            if not job.cancelled.is_set():
-                await self._run([job])
-
-
-def _settle(job: _Job, outcome: Generation | Exception) -> None:
-    if job.future.done():
-        return
-    if isinstance(outcome, Exception):
-        job.future.set_exception(outcome)
-    else:
-        job.future.set_result(outcome)
+        if len(jobs) > 1:
+            for job in jobs:
+                if not job.cancelled.is_set():
+                    await self._run([job])

@@ -1,40 +1,56 @@
-"""What clients may send, field by field; the names are OpenAI's, ``documents`` and ``ragbias`` are added."""
+"""Request bodies: OpenAI's fields, plus ``documents`` and ``ragbias``."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from ragbias.adapters.missing_documents import OnMissing
 from ragbias.display import shown
-from ragbias.serving.errors import refused
 
 Json = dict[str, Any]
-TEXT_KEYS = ("text", "content", "snippet")  # of a document's data, the first that is there
-Text = Annotated[str, Field(strict=True)]
-Integer = Annotated[int, Field(strict=True)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Boolean = Annotated[bool, Field(strict=True)]
-Objects = list[dict[str, JsonValue]]
+TEXT_KEYS = ("text", "content", "snippet")  # of a document's data; the first one present counts
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """Accept a field of OpenAI's only with a value that changes nothing."""
+
+    def check(value: Any) -> Any:
+        if value is not None and value not in neutral:
+            message = "not supported; leave it out, or send {expected}"
+            raise PydanticCustomError("unsupported_parameter", message, {"expected": " or ".join(map(repr, neutral))})
+        return value
+
+    return AfterValidator(check)
 
 
 class _Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class Document(_Fields):
     """A retrieved document: a string, ``{"title", "text"}``, or ``{"id", "data": {...}}``."""
 
-    text: Text
-    title: Text | None = None
-    id: Text | None = None
+    text: str
+    title: str | None = None
+    id: str | None = None
     metadata: dict[str, JsonValue] = {}
-    printed: list[Text] = Field(default=[], description="How its metadata stand in the messages, where that is known.")
+    printed: list[str] = Field(default=[], description="How the messages print its metadata, if known.")
 
     @model_validator(mode="before")
     @classmethod
-    def _of_any_form(cls, given: Any) -> Any:
+    def _from_any_form(cls, given: Any) -> Any:
         if isinstance(given, str):
             return {"text": given}
         if not isinstance(given, dict):
@@ -54,56 +70,40 @@ class Document(_Fields):
     @classmethod
     def _not_empty(cls, text: str) -> str:
         if not text.strip():
-            raise ValueError("a document without text; leave it out")
+            raise ValueError("the document has no text; leave it out")
         return text
 
 
-_DOCUMENT_FORMS = {
-    "anyOf": [
-        {"type": "string"},
-        {
-            "type": "object",
-            "properties": {"text": {"type": "string"}, "title": {"type": "string"}, "id": {"type": "string"}},
-            "required": ["text"],
-        },
-        {
-            "type": "object",
-            "properties": {
-                "id": {"type": "string"},
-                "data": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
-            },
-            "required": ["data"],
-        },
-    ]
-}
-AnyDocument = Annotated[Document, WithJsonSchema(_DOCUMENT_FORMS)]
+_STRING = {"type": "string"}
+_TEXT = {"type": "object", "properties": {"text": _STRING, "title": _STRING, "id": _STRING}, "required": ["text"]}
+_DATA = {"type": "object", "properties": {"text": _STRING}, "required": ["text"]}
+_DATA_FORM = {"type": "object", "properties": {"id": _STRING, "data": _DATA}, "required": ["data"]}
+AnyDocument = Annotated[Document, WithJsonSchema({"anyOf": [_STRING, _TEXT, _DATA_FORM]})]
 
 
 class RagBiasOptions(_Fields):
-    """What goes beyond OpenAI's fields."""
+    """Options beyond OpenAI's fields."""
 
-    method: Text | None = Field(
-        default=None, description="Instead of the server's: `pine`, `none`, `attention-sorting(rounds=2)`."
+    method: str | None = Field(
+        default=None, description="Replaces the server's method: `none`, `attention-sorting(rounds=2)`."
     )
     on_missing: OnMissing | None = Field(
-        default=None, description="`raise` refuses a request whose method needs documents and finds none."
+        default=None, description="`raise` refuses a request if its method needs documents and finds none."
     )
-    raw: Boolean = Field(
-        default=False, description="The content is what the model wrote; calls of tools stand in it unread."
-    )
+    raw: bool = Field(default=False, description="Return the model's text as it is, tool calls included.")
 
 
 class StreamOptions(_Fields):
     """Options of a streamed answer."""
 
-    include_usage: Boolean | None = None
-    include_obfuscation: Boolean | None = None
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class TemplateOptions(BaseModel):
-    """Variables for the model's chat template; ``documents`` are those of the body."""
+    """Variables for the model's chat template; ``documents`` mean the same as in the body."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
 
     documents: list[AnyDocument] | None = None
 
@@ -111,7 +111,7 @@ class TemplateOptions(BaseModel):
 
 
 class ArrangedFields(_Fields):
-    """The fields of a body that are ours; a proxy reads no others."""
+    """The fields that ragbias adds; the proxy reads no others."""
 
     documents: list[AnyDocument] | None = None
     ragbias: RagBiasOptions | None = None
@@ -123,34 +123,33 @@ class ArrangedFields(_Fields):
 
 
 class _Request(ArrangedFields):
-    """What chat and completion have in common."""
+    """The fields that chat and completion share."""
 
-    model: Text
-    stream: Boolean | None = None
+    model: str
+    stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    temperature: Annotated[Number, Field(ge=0)] | None = None
-    top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[Integer, Field(ge=1)] | None = None
-    repetition_penalty: Annotated[Number, Field(ge=0.01, le=100)] | None = None
-    seed: Annotated[Integer, Field(ge=-(2**63), le=2**64 - 1)] | None = None
-    stop: Text | list[Text] | None = None
-    user: Text | None = None
-    safety_identifier: Text | None = None
-    prompt_cache_key: Text | None = None
-    n: Integer | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    logit_bias: dict[str, JsonValue] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
+    stop: str | list[str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    n: Annotated[int | None, only(1)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    logit_bias: Annotated[dict[str, JsonValue] | None, only({})] = None
 
     @field_validator("stop", mode="before")
     @classmethod
     def _stop_strings(cls, stop: Any) -> Any:
         words = [stop] if isinstance(stop, str) else stop
-        if words is None:
-            return None
-        if not (isinstance(words, list) and all(isinstance(each, str) and each for each in words)):
-            raise ValueError("expected a string that is not empty, or a list of them")
+        valid = isinstance(words, list) and all(isinstance(each, str) and each for each in words)
+        if not (words is None or valid):
+            raise ValueError("expected a non-empty string or a list of them")
         return words
 
 
@@ -158,33 +157,33 @@ class TextPart(_Fields):
     """A part of a message."""
 
     type: Literal["text"]
-    text: Text
+    text: str
 
 
 class FunctionCall(_Fields):
     """A tool's name and arguments, as JSON."""
 
-    name: Text
-    arguments: Text
+    name: str
+    arguments: str
 
 
 class ToolCall(_Fields):
-    """A call that an earlier answer made."""
+    """A tool call of an earlier answer."""
 
-    id: Text
+    id: str
     type: Literal["function"] = "function"
     function: FunctionCall
-    index: Integer | None = None
+    index: int | None = None
 
 
 class Message(_Fields):
-    """One message of the conversation. What an answer brings besides its text is taken and not read."""
+    """One message of the conversation. Extra fields of OpenAI's answers are accepted and ignored."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | list[TextPart] | None = None
-    name: Text | None = None
+    content: str | list[TextPart] | None = None
+    name: str | None = None
     tool_calls: list[ToolCall] | None = None
-    tool_call_id: Text | None = None
+    tool_call_id: str | None = None
     refusal: JsonValue = None
     annotations: JsonValue = None
     audio: JsonValue = None
@@ -201,12 +200,12 @@ class Message(_Fields):
         for part in content:
             if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
                 kind = shown(part.get("type") if isinstance(part, dict) else type(part).__name__)
-                raise ValueError(f'a part of type {kind}; this model reads text only: {{"type": "text", "text": ...}}')
+                raise ValueError(f'a part of type {kind}; expected text only: {{"type": "text", "text": ...}}')
         return "".join(part["text"] for part in content)
 
     @property
     def text(self) -> str:
-        """The content."""
+        """The content; empty if there is none."""
         return self.content if isinstance(self.content, str) else ""
 
 
@@ -214,65 +213,37 @@ class ChatRequest(_Request):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    logprobs: Boolean | None = None
-    top_logprobs: Integer | None = None
-    tools: Objects | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, only(0)] = None
+    tools: list[dict[str, JsonValue]] | None = None
     tool_choice: JsonValue = None
-    parallel_tool_calls: Boolean | None = None
+    parallel_tool_calls: bool | None = None
     response_format: dict[str, JsonValue] | None = None
     chat_template_kwargs: TemplateOptions | None = None
     metadata: JsonValue = None
-    store: Boolean | None = None
-    service_tier: Text | None = None
-    reasoning_effort: Text | None = None
-    modalities: list[Text] | None = None
+    store: Annotated[bool | None, only(False)] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+    reasoning_effort: Annotated[str | None, only("none")] = None
+    modalities: Annotated[list[str] | None, only(["text"])] = None
 
 
 class CompletionRequest(_Request):
     """The body of ``POST /v1/completions``."""
 
-    prompt: Text
-    logprobs: Integer | None = None
-    echo: Boolean | None = None
-    best_of: Integer | None = None
-    suffix: Text | None = None
+    prompt: str
+    logprobs: Annotated[int | None, only(0)] = None
+    echo: Annotated[bool | None, only(False)] = None
+    best_of: Annotated[int | None, only(1)] = None
+    suffix: Annotated[str | None, only("")] = None
 
 
 Request = ChatRequest | CompletionRequest
 
 
 class TokenizeRequest(_Fields):
-    """The body of ``POST /tokenize``, as vLLM has it."""
+    """The body of ``POST /tokenize``, as in vLLM."""
 
-    model: Text
-    prompt: Text
-    add_special_tokens: Boolean = False
-
-
-# fields that clients send, and the values of them that change nothing; others are refused
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "top_logprobs": (0,),
-    "echo": (False,),
-    "suffix": ("",),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "reasoning_effort": ("none",),
-    "modalities": (["text"],),
-}
-
-
-def check_supported(body: Request) -> None:
-    """Raise a 400 for a field whose value asks for what cannot be had."""
-    for name, neutral in NEUTRAL.items():
-        value = getattr(body, name, None)
-        if value is not None and value not in neutral:
-            only = " or ".join(map(repr, neutral))
-            raise refused(name, f"{name} is not supported here; leave it out, or send {only}", "unsupported_parameter")
-    if isinstance(body, CompletionRequest) and body.logprobs:
-        raise refused("logprobs", "logprobs gives no alternatives here; send 0", "unsupported_parameter")
+    model: str
+    prompt: str
+    add_special_tokens: bool = False

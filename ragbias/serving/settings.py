@@ -1,81 +1,50 @@
-"""What a server is told: its limits, and how it puts requests together."""
+"""Limits and batching of a server."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import get_args
+from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias.adapters.missing_documents import OnMissing
-from ragbias.checks import Bounds, check_whole_between
-from ragbias.errors import ArgumentError
-
-COUNTS = Bounds(1, 1_000_000)
-BYTES = Bounds(1, 2**31 - 1)
-TOKENS = Bounds(1, 10_000_000)
-MILLISECONDS = Bounds(0, 60_000)
-SECONDS = Bounds(0, 86_400)
 
 
-@dataclass(frozen=True)
-class ServerSettings:
-    """Limits and batching of one server; what is beyond a limit is refused with OpenAI's status for it.
+class ServerSettings(BaseModel):
+    """Limits and batching of one server. A request beyond a limit is refused with OpenAI's status.
 
     Attributes:
-        api_key: that requests have to bring; empty: none.
-        max_body_bytes: of one request; 413.
-        max_documents: of one request; 400.
-        max_new_tokens: that a request may ask for; 400. None: what the model's window holds.
-        max_waiting: requests that are not being computed yet; 429.
-        max_batch: non-streamed requests that run as one padded batch.
-        max_batch_tokens: of a padded batch, padding and new tokens included.
-        batch_wait_ms: for how long a request waits for others to run with, in milliseconds.
+        api_key: key that requests must send; empty: none.
+        max_body_bytes: size of a request's body; 413.
+        max_documents: documents of a request; 400.
+        max_new_tokens: tokens that a request may ask for; 400. None: the model's window.
+        max_waiting: requests that wait to be computed; 429.
+        max_batch: non-streamed requests in one padded batch.
+        max_batch_tokens: tokens of a padded batch, padding and new tokens included.
+        batch_wait_ms: milliseconds that a request waits for others to share its batch.
         max_streams: streamed requests that run at the same time, beside a batch.
-        strict: a batch is one request, so that its bits depend on nothing else that runs.
-        grace_seconds: for what runs when the server is told to end.
-        on_missing: for requests that do not say: ``"warn"``, ``"raise"`` or ``"ignore"``.
-        separator: parts the documents of prompts that do not name theirs; empty: none.
-        strip_numbering: of a proxy: take the documents' numbers out. A local model has its own setting.
-
-    Raises:
-        ArgumentError: a number is out of range.
+        strict: run each request alone, so that its bits do not depend on other requests.
+        grace_seconds: time for running requests to finish at shutdown.
+        on_missing: default for requests that do not set it.
+        separator: text between documents, for prompts without ``documents``; empty: none.
+        strip_numbering: remove document numbers; used by the proxy only.
     """
 
-    api_key: str = ""
-    max_body_bytes: int = 4 * 2**20
-    max_documents: int = 1_000
-    max_new_tokens: int | None = None
-    max_waiting: int = 256
-    max_batch: int = 8
-    max_batch_tokens: int = 65_536
-    batch_wait_ms: int = 5
-    max_streams: int = 4
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    api_key: str = Field(default="", repr=False)
+    max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
+    max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
+    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
+    max_waiting: int = Field(default=256, ge=1, le=1_000_000)
+    max_batch: int = Field(default=8, ge=1, le=1_000_000)
+    max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)
+    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)
+    max_streams: int = Field(default=4, ge=1, le=1_000_000)
     strict: bool = False
-    grace_seconds: int = 30
-    on_missing: str = "warn"
+    grace_seconds: int = Field(default=30, ge=0, le=86_400)
+    on_missing: OnMissing = "warn"
     separator: str = ""
     strip_numbering: bool = False
 
-    def __post_init__(self) -> None:
-        for each in fields(self):
-            if (bounds := BOUNDS.get(each.name)) is not None and getattr(self, each.name) is not None:
-                check_whole_between(each.name, getattr(self, each.name), bounds, ArgumentError)
-        if self.on_missing not in get_args(OnMissing):
-            raise ArgumentError(f"on_missing={self.on_missing!r}; expected 'warn', 'raise' or 'ignore'")
-
     @property
     def batch_size(self) -> int:
-        """The most requests of one padded batch."""
+        """Maximum number of requests in one padded batch."""
         return 1 if self.strict else self.max_batch
-
-
-BOUNDS = {
-    "max_body_bytes": BYTES,
-    "max_documents": COUNTS,
-    "max_new_tokens": TOKENS,
-    "max_waiting": COUNTS,
-    "max_batch": COUNTS,
-    "max_batch_tokens": TOKENS,
-    "batch_wait_ms": MILLISECONDS,
-    "max_streams": COUNTS,
-    "grace_seconds": SECONDS,
-}

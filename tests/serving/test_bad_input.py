@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
+from ragbias import methods
+from ragbias.methods import NoMethod
+from ragbias.serving.documents import client_method
+
 CHAT = "/v1/chat/completions"
 TALK = [{"role": "user", "content": QUESTION}]
 
@@ -107,9 +111,37 @@ def test_a_wrong_field_is_named(http, name):
     check(http.post(CHAT, json=given), status, param)
 
 
+FILES = [
+    "profile=a.json",
+    "profile='a'",
+    " profile = a",
+    "channel=/etc/passwd",
+    "channel='..'",
+    "last=~",
+    "a=1,\n profile=a",
+]
+
+
+@pytest.mark.parametrize("parameter", FILES)
+@pytest.mark.parametrize("name", ["channel-scaling", "siw+channel-scaling", "pine(a=1)+channel-scaling"])
+def test_no_method_of_a_request_names_a_file(http, name, parameter):
+    error = check(http.post(CHAT, json=body(ragbias={"method": f"{name}({parameter})"})), 400, "ragbias.method")
+    assert "cannot name a file" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["pine", "ape(scale=0.5)", "ape( scale=.5 )", "position-interpolation(ratio=[1.0, 1.5, 1, 2])", "siw+self-extend"],
+)
+def test_methods_with_numbers_are_accepted(typed):
+    assert client_method(typed, NoMethod()) == methods.get(typed)
+
+
 BODIES = {
     "malformed": b'{"model": "tiny", ',
     "empty": b"",
+    "UTF-16": json.dumps(body()).encode("utf-16"),
+    "half a surrogate pair": json.dumps(body(model="\ud800")).encode(),
     "a list": b"[1, 2]",
     "a string": b'"hello"',
     "half a character": b'{"model": "\xff\xfe"}',

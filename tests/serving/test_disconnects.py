@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -12,6 +13,9 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
+from ragbias.serving.scheduler import PREPARED_AT_ONCE, Scheduler
+from ragbias.serving.settings import ServerSettings
+from ragbias.serving.telemetry import Metrics
 from support.live_server import listening_app, local_app
 
 PROMPT = {"model": "slow", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 2_000, "temperature": 1}
@@ -124,3 +128,24 @@ async def test_a_hundred_that_leave_leave_nothing_behind(server, slow):
     assert await asyncio.to_thread(slow.stops) <= FEW * 5  # a batch and four streams
     assert server[1]("ragbias_disconnects_total") - before == 100
     assert server[1]("ragbias_waiting_requests") == server[1]("ragbias_running_requests") == 0
+
+
+async def test_who_leaves_during_preparation_holds_the_slot_until_its_thread_ends(small_lm):
+    scheduler = Scheduler(small_lm, "slow", ServerSettings(), Metrics())
+    ended, running, most, count = threading.Event(), 0, 0, PREPARED_AT_ONCE + 2
+
+    def work(cancelled: threading.Event) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        ended.wait(10)
+        running -= 1
+
+    tasks = [asyncio.create_task(scheduler.prepared(work)) for _ in range(count)]
+    await asyncio.sleep(0.1)
+    for task in tasks[:PREPARED_AT_ONCE]:
+        task.cancel()
+    await asyncio.sleep(0.1)
+    assert running == most == PREPARED_AT_ONCE
+    ended.set()
+    assert await asyncio.gather(*tasks[PREPARED_AT_ONCE:]) == [None, None]

@@ -12,7 +12,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
-from ragbias.serving.loading import document_cache, load_served
+from ragbias.serving.local_engine import ModelSettings
 from support.live_server import serving
 
 
@@ -21,8 +21,8 @@ def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -
     body = {"documents": DOCUMENTS, "ragbias": {"method": "ape"}}
     found = {}
     for name, folder in (("kept", tmp_path), ("fresh", None)):
-        lm = load_served("tiny", cache=document_cache(folder, None))
-        with serving({"tiny": lm}) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
+        models = ModelSettings(model="tiny", cache=None if folder is None else str(folder)).load()
+        with serving(models) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client:
             found[name] = [client.completions.create(**asked, extra_body=body) for _ in range(2)]
             metrics = httpx.get(f"{address}/metrics").text
         counts = [answer.usage.prompt_tokens_details.cached_tokens for answer in found[name]]
@@ -33,8 +33,7 @@ def test_documents_are_computed_once_and_answers_stay_the_same(tmp_path: Path) -
 
 
 def test_a_remote_model_tells_what_was_kept() -> None:
-    lm = load_served("tiny", cache=document_cache(None, "1MB"))
-    with serving({"tiny": lm}) as address:
+    with serving(ModelSettings(model="tiny", cache_memory="1MB").load()) as address:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])
         request = remote.prepare(text, None, locate(text, documents=DOCUMENTS))
@@ -44,6 +43,6 @@ def test_a_remote_model_tells_what_was_kept() -> None:
 
 
 def test_nonsense_is_refused_before_a_model_is_loaded(tmp_path: Path) -> None:
-    assert document_cache(None, None) is None
+    assert ModelSettings(model="tiny").document_cache() is None
     with pytest.raises(ArgumentError, match="memory"):
-        document_cache(tmp_path, "much")
+        ModelSettings(model="tiny", cache=str(tmp_path), cache_memory="much").document_cache()

@@ -17,8 +17,8 @@ import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import RunError
-from ragbias.serving.loading import load_served
-from ragbias.serving.logs import JsonLines
+from ragbias.serving.local_engine import ModelSettings
+from ragbias.serving.telemetry import JsonLines
 from support.live_server import listening_app, local_app, logs_restored, serving
 
 CHAT = "/v1/chat/completions"
@@ -45,6 +45,11 @@ async def test_too_many_requests_are_told_when_to_come_again(tiny):
     statuses = {each.status_code for each in told}
     assert statuses == {200, 429}
     assert all(int(each.headers["retry-after"]) > 0 for each in told if each.status_code == 429)
+
+
+def test_a_key_may_end_in_any_letter(tiny):
+    with serving({"tiny": tiny}, api_key="voil\u00e0") as address:  # its last byte is a blank in Latin-1
+        assert httpx.get(f"{address}/v1/models", headers={"authorization": "Bearer voil\u00e0".encode()}).is_success
 
 
 def test_more_tokens_than_the_server_writes_are_refused(tiny):
@@ -169,8 +174,11 @@ def test_the_command_refuses_in_one_line(cli):
         (["tiny", "--model", "tiny"], "name one model"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
-        (["tiny", "--on-missing", "shout"], "on_missing='shout'"),
-        (["tiny", "--engine", "spark"], "--engine spark"),
+        (
+            ["tiny", "--on-missing", "shout"],
+            "'shout' is not one of 'warn', 'raise', 'ignore'",
+        ),
+        (["tiny", "--engine", "spark"], "'spark' is not one of 'local', 'ray'"),
     ):
         with logs_restored():
             code, _, errors = cli("serve", *arguments)
@@ -179,4 +187,4 @@ def test_the_command_refuses_in_one_line(cli):
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
     with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded: the folder holds no config.json"):
-        load_served(str(tmp_path))
+        ModelSettings(model=str(tmp_path)).load()

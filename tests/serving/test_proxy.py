@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from http.client import HTTPConnection
 
 import httpx
 import openai
@@ -14,9 +15,10 @@ from fastapi.responses import Response, StreamingResponse
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import MethodError
-from ragbias.serving.metrics import Metrics
+from ragbias.serving import proxy as proxy_module
 from ragbias.serving.proxy import Upstream, create_proxy
 from ragbias.serving.settings import ServerSettings
+from ragbias.serving.telemetry import Metrics
 from support.live_server import listening_app
 
 CHAT = "/v1/chat/completions"
@@ -112,6 +114,11 @@ def test_completions_are_arranged_too(echo, proxy):
     prompt = "\n".join([*DOCUMENTS, QUESTION])
     proxy.post("/v1/completions", json={"model": "m", "prompt": prompt, "documents": DOCUMENTS})
     assert echo[0].last["prompt"] == "\n".join([*SORTED, QUESTION])
+    ended = f"{prompt}<|im_end|>"
+    proxy.post("/v1/completions", json={"model": "m", "prompt": ended, "documents": DOCUMENTS})
+    assert echo[0].last["prompt"] == "\n".join([*SORTED, QUESTION]) + "<|im_end|>"
+    missing = {"model": "m", "prompt": QUESTION, "documents": DOCUMENTS, "messages": 5}
+    assert proxy.post("/v1/completions", json=missing).json()["error"]["param"] == "documents"
 
 
 def test_what_is_no_completion_is_passed_on_as_it_is(echo, proxy):
@@ -126,6 +133,7 @@ def test_what_is_no_completion_is_passed_on_as_it_is(echo, proxy):
         ({"ragbias": {"method": "pine"}}, "ragbias.method"),
         ({"ragbias": {"method": "icr"}}, "ragbias.method"),
         ({"ragbias": {"method": "pin"}}, "ragbias.method"),
+        ({"ragbias": {"method": "channel-scaling(profile=/etc/passwd)"}}, "ragbias.method"),
         ({"ragbias": {"colour": 1}}, "ragbias.colour"),
         ({"documents": 5}, "documents"),
         ({"documents": ["x"] * 2_000}, "documents"),
@@ -243,4 +251,50 @@ def test_no_client_gets_the_cookies_of_another(odd):
 
 
 def test_a_path_that_cannot_be_passed_on_is_refused(odd):
-    assert odd[1].get("/v1/%00").status_code == 400
+    assert odd[1].get("/v1/models/%00").status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "status"),
+    [
+        ("GET", "/v1/models/../../api/pull", 400),
+        ("GET", "/v1/models/%2e%2e/%2e%2e/api/tags", 400),
+        ("GET", "/v1/models/..%2f..%2fapi/tags", 400),
+        ("GET", "/v1/models//api", 400),
+        ("GET", "/v1/models/..\\api", 400),
+        ("POST", "/v1/../api/pull", 404),
+        ("POST", "/v1/files", 404),
+        ("DELETE", "/v1/models/m", 405),
+    ],
+)
+def test_no_client_leaves_the_allowed_routes(echo, proxy, verb, path, status):
+    before = len(echo[0].seen)
+    connection = HTTPConnection(proxy.base_url.host, proxy.base_url.port)  # httpx normalises paths
+    connection.request(verb, path)
+    assert connection.getresponse().status == status
+    connection.close()
+    assert len(echo[0].seen) == before
+
+
+def test_models_with_slashes_are_passed_on(proxy):
+    assert proxy.get("/v1/models/owner/name").status_code == 200
+
+
+def test_headers_of_the_connection_are_not_passed_on(echo, proxy):
+    own = {"connection": "x-secret, keep-alive", "x-secret": "1", "proxy-authorization": "Basic x", "x-other": "2"}
+    proxy.post("/v1/embeddings", content=b"anything", headers=own)
+    headers, _ = echo[0].seen[-1]
+    assert headers["x-other"] == "2" and not {"x-secret", "proxy-authorization"} & set(headers)
+
+
+def test_bodies_in_utf_16_and_half_characters_are_refused(proxy):
+    text = json.dumps(body(DOCUMENTS))
+    for content in (text.encode("utf-16"), text.replace("Notes", "\\ud800").encode()):
+        told = proxy.post(CHAT, content=content)
+        assert told.status_code == 400 and "not valid JSON" in told.json()["error"]["message"]
+
+
+def test_a_large_answer_of_the_upstream_is_an_error(odd, monkeypatch):
+    monkeypatch.setattr(proxy_module, "MAX_ANSWER_BYTES", 3)
+    told = odd[1].post(CHAT, json=body(DOCUMENTS, kind="number"))
+    assert told.status_code == 502 and told.json()["error"]["code"] == "upstream_too_large"

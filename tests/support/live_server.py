@@ -17,9 +17,9 @@ from ragbias import DebiasedLM
 from ragbias.adapters.remote.events import event_of
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.metrics import Metrics
 from ragbias.serving.server import listening
 from ragbias.serving.settings import ServerSettings
+from ragbias.serving.telemetry import Metrics
 
 SECONDS = 30.0  # to start
 
