@@ -1,4 +1,4 @@
-"""Channel scaling for a model of your own: the search for its positional channel."""
+"""Calibration: find a method's parameters for a model."""
 
 from ragbias.methods.profiles import Profile
 

@@ -1,154 +1,189 @@
-"""Algorithm 1: find the channel that carries the position, by what factor to scale it, and in which layers.
+"""Algorithm 1: find the channel that carries the position, the factor to scale it by, and the layers to scale it in.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from ragbias.calibration.answer_loss import losses
+import torch
+import transformers
+
 from ragbias.calibration.calibration_set import CalibrationSet, calibration_set
 from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError, search
-from ragbias.calibration.gold_attention import ends, gold_attention, layer_ranges, papers_layers
-from ragbias.calibration.mean_hidden_states import mean_states
+from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import Found, Measured, profile_record
-from ragbias.errors import MethodError
+from ragbias.calibration.profile_record import curve, difference, is_clear_gain, loss_by_depth, rounded, search_record
 from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile
 
-CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those that further factors are tried on
+CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those tried with further factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # a stage, the steps just done, all steps of the stage
+Measured = dict[ChannelScaling | NoMethod, list[float]]  # the loss of each sample
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+def begin(
+    settings: CalibrationSettings, out: Path, restart: bool
+) -> tuple[DebiasedLM, CalibrationPlan, CalibrationSet, PartialResults]:
+    """The model, the plan for it, its calibration set and the results so far.
+
+    Raises:
+        MethodError: invalid settings, or partial results of other settings.
+        RunError: the model cannot be loaded.
+    """
+    lm = load_onto_gpu(settings.model, settings.dtype)
+    plan = settings.plan(lm.window)
+    data = calibration_set(lm, plan)  # may be refused, so before anything is written
+    return lm, plan, data, PartialResults(out, plan.as_dict(), restart)
 
 
 def calibrate(
-    settings: CalibrationSettings,
-    out: Path,
-    restart: bool = False,
-    progress: Progress = lambda stage, done, total: None,
+    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = no_progress
 ) -> Profile:
-    """Run the search and write the profile to ``out``; stopped and called again, it goes on where it was.
+    """Run the search and write the profile to ``out``. An interrupted search goes on when called again.
 
     Args:
-        restart: throw away what an unfinished calibration left.
-        progress: called with a stage's name, the steps just done and all steps of the stage.
+        restart: delete the results of an unfinished calibration.
+        progress: called with a stage, the steps just done and all steps of the stage.
 
     Raises:
-        MethodError: settings that do not fit, or an unfinished calibration with other settings.
+        MethodError, RunError: see ``begin``.
         NoPositionalChannelError: no channel follows the position in any layer.
-        RunError: no such model, or a damaged one.
         OSError: ``out`` cannot be written.
     """
-    checked_out(out)
-    lm = load_onto_gpu(settings.model, settings.dtype)
-    plan, config = settings.plan(lm.window), lm.model.config.get_text_config()
-    data = calibration_set(lm, plan)  # before anything is written, for it may be refused
-    partial = PartialResults(out, plan.as_dict(), restart)
+    lm, plan, data, results = begin(settings, out, restart)
     try:
-        found = _Search(lm, plan, data, partial, progress).run()
+        chosen, record = _Search(lm, plan, data, results, progress).run()
     except NoPositionalChannelError:
-        partial.remove()  # it is finished; the same again would find the same
+        results.remove()  # the search is finished, and would end the same way
         raise
+    config = lm.model.config.get_text_config()
     size, n_layers = config.hidden_size, config.num_hidden_layers
-    chosen, layers = found.chosen, ends(found.chosen, n_layers)
-    profile = Profile(plan.model, size, n_layers, found.channel, chosen.factor, layers, profile_record(plan, found))
+    layers = chosen.layer_indices(n_layers)
+    profile = Profile(
+        plan.model, size, n_layers, chosen.channels[0], chosen.factor, (layers[0], layers[-1]), rounded(record)
+    )
     profile.save(out)
-    partial.remove()
+    results.remove()
     return profile
 
 
-def checked_out(out: Path) -> None:
-    """Raise ``MethodError`` for a file that no record can be written to."""
-    if out.suffix != ".json":
-        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name that ends with .json")
-    folder = out.absolute().parent
-    if out.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise MethodError(f"calibrate: out={str(out)!r}; expected a file name in a folder that exists and is writable")
-
-
 class _Search:
-    """One run: a measurement that the partial results hold is not made again."""
+    """One search; saved measurements are not repeated."""
 
     def __init__(
-        self,
-        lm: DebiasedLM,
-        plan: CalibrationPlan,
-        data: CalibrationSet,
-        partial: PartialResults,
-        progress: Progress,
+        self, lm: DebiasedLM, plan: CalibrationPlan, data: CalibrationSet, results: PartialResults, progress: Progress
     ) -> None:
-        self._lm, self._plan, self._data, self._partial, self._progress = lm, plan, data, partial, progress
+        self._lm, self._plan, self._data, self._results, self._progress = lm, plan, data, results, progress
 
-    def run(self) -> Found:
-        plan, n_layers = self._plan, self._lm.model.config.get_text_config().num_hidden_layers
-        data = self._data
-        states = mean_states(
-            self._lm, plan, self._partial, lambda done: self._progress("random strings", done, plan.strings)
-        )
+    def run(self) -> tuple[ChannelScaling, dict[str, Any]]:
+        """The best setting, and everything measured as plain data."""
+        lm, plan, choose = self._lm, self._plan, self._data.choose
+        states = mean_states(lm, plan, self._results, lambda done: self._progress("random strings", done, plan.strings))
         ranking = search(states, CANDIDATES, variant=plan.variant, without=plan.without)
 
-        removed = [ChannelScaling(channel, 0.0, layers=papers_layers(n_layers)) for channel in ranking.ranked]
+        first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
+        removed = [ChannelScaling(channel, 0.0, layers=first_layers) for channel in ranking.ranked]
         if "validation" in plan.without:
             removed = removed[:1]
-        measured = self._losses("channels", data.choose, [NoMethod(), *removed])
+        measured = self._losses("channels", choose, [NoMethod(), *removed])
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
-        measured |= self._losses("factors", data.choose, [each for each in scaled if each not in measured])
+        measured |= self._losses("factors", choose, [each for each in scaled if each not in measured])
         together: Measured = {}
         if plan.pair and len(best) > 1:
             pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
-            together = self._losses("two channels", data.choose, [replace(pair, factor=factor) for factor in FACTORS])
+            together = self._losses("two channels", choose, [replace(pair, factor=factor) for factor in FACTORS])
 
-        measure = functools.partial(gold_attention, self._lm.model, data.choose, plan.batch_size)
-        attention = self._once("attention", "retrieving layers", len(data.choose), len(data.choose), measure)
+        advance = partial(self._advance, "retrieving layers", len(choose))
+        attention = self._results.once(
+            "attention", advance, len(choose), lambda: gold_attention(lm.model, choose, plan.batch_size, advance)
+        )
         ranges = layer_ranges(attention)
         moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
-        measured |= self._losses("layers", data.choose, [each for each in moved if each not in measured])
+        measured |= self._losses("layers", choose, [each for each in moved if each not in measured])
         chosen = _lowest(measured)
-        check = self._losses("check", data.check, [NoMethod(), chosen])
-        return Found(data, states, ranking, attention, ranges, measured, together, chosen, check)
+
+        check, plain = self._losses("check", self._data.check, [NoMethod(), chosen]), measured[NoMethod()]
+        against_plain = difference(self._data.check, check[chosen], check[NoMethod()])
+        record = {
+            "beats_plain": is_clear_gain(against_plain),
+            "check": {
+                "plain": loss_by_depth(self._data.check, check[NoMethod()]),
+                "scaled": loss_by_depth(self._data.check, check[chosen]),
+                **against_plain,
+            },
+            "choice": {
+                "plain": loss_by_depth(choose, plain),
+                "scaled": {"by_depth": loss_by_depth(choose, measured[chosen])["by_depth"]},  # its loss is in losses
+            },
+            "losses": _rows(measured, choose, plain),
+            **({"two_channels": _rows(together, choose, plain)} if together else {}),
+            "layer_search": {
+                "attention_by_layer": [
+                    {"layer": layer, "gold": gold, "other": other} for layer, (gold, other) in enumerate(attention)
+                ],
+                "ranges": ranges,
+            },
+            "channel_search": search_record(ranking, states),
+            "curve": curve(states, chosen.channels[0]),
+            "settings": {**plan.as_dict(), "samples": len(choose), "check_samples": len(self._data.check)},
+            "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+        }
+        return chosen, record
 
     def _losses(self, stage: str, samples: Sequence[Sample], methods: Sequence[ChannelScaling | NoMethod]) -> Measured:
         """The losses of all samples, by method."""
         if not methods:
             return {}
+        advance = partial(self._advance, stage, len(samples))
 
-        def measure(sample: Sample, advance: Callable[[int], None]) -> list[float]:
+        def measure(sample: Sample) -> list[float]:
             found = losses(self._lm.model, sample, methods)
             advance(1)
             return found
 
         by_sample = [
-            self._once(f"{stage}: {index}", stage, 1, len(samples), functools.partial(measure, sample))
+            self._results.once(f"{stage}: {index}", advance, 1, partial(measure, sample))
             for index, sample in enumerate(samples)
         ]
         return {method: list(values) for method, values in zip(methods, zip(*by_sample, strict=True), strict=True)}
 
-    def _once(
-        self, name: str, stage: str, steps: int, total: int, measure: Callable[[Callable[[int], None]], list[Any]]
-    ) -> list[Any]:
-        """What ``measure`` gives, or gave before an interruption."""
-        if name in self._partial.results:
-            self._progress(stage, steps, total)
-        else:
-            self._partial.put(name, measure(lambda done: self._progress(stage, done, total)))
-        found: list[Any] = self._partial.results[name]
-        return found
+    def _advance(self, stage: str, total: int, done: int) -> None:
+        self._progress(stage, done, total)
 
 
 def _lowest(measured: Measured) -> ChannelScaling:
     scaled = [method for method in measured if isinstance(method, ChannelScaling)]
     return min(scaled, key=lambda method: mean(measured[method]))
+
+
+def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float]) -> list[dict[str, Any]]:
+    """Each setting with its loss, and the difference from plain."""
+    return [
+        {
+            "channel": method.channel,
+            "factor": method.factor,
+            "layers": method.layers,
+            "loss": mean(values),
+            **difference(samples, values, plain),
+        }
+        for method, values in measured.items()
+        if isinstance(method, ChannelScaling)
+    ]

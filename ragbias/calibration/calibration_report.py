@@ -1,4 +1,4 @@
-"""A calibration on the terminal: progress, the table of what was tried, what to make of it; and the plot."""
+"""A calibration on the terminal: progress, the table of settings, the verdict; and the plot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = 4  # of the plot
 
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
-    """Calibrate under a progress bar for each stage, and write the record to ``out``; of a channel a plot beside it."""
+    """Calibrate with a progress bar for each stage, and write the record to ``out``, for a channel with a plot."""
     if settings.method != ChannelScaling.name:
         return search_parameters(settings, out, restart, _bars(progress))
     record = calibrate(settings, out, restart, _bars(progress)).as_dict()
@@ -45,34 +45,32 @@ def _bars(progress: Progress) -> Callable[[str, int, int], None]:
     return advance
 
 
-def tell(record: Mapping[str, Any], console: Console) -> None:
-    """What was tried, what is best, and whether it helps."""
-    (_tell_channel if "channel" in record else _tell_parameters)(record, console)
+def print_record(record: Mapping[str, Any], console: Console) -> None:
+    """Print the settings tried, the best one, and whether it helps."""
+    (_print_channel if "channel" in record else _print_parameters)(record, console)
 
 
-def _tell_parameters(record: Mapping[str, Any], console: Console) -> None:
-    """The settings that were tried, the best first, and how the best one does on other questions."""
+def _print_parameters(record: Mapping[str, Any], console: Console) -> None:
     figures = ("divergence", "loss")
     names = [name for name in record["tried"][0] if name not in figures]
     table = plain_table(f"Best by {record['by']}", *names, "divergence from plain", "loss")
     for tried in record["tried"][:10]:
         table.add_row(*(f"{tried[name]:g}" for name in names), *(f"{tried[name]:.4f}" for name in figures))
     console.print(table)
-    console.print("On questions that had no part in the choice:")
+    console.print("On other questions:")
     for name, found in record["check"].items():
         against_plain = f", {_difference(found)}" if "difference" in found else ""
         console.print(f"  {name}: divergence {found['divergence']:.4f}, loss {found['loss']:.4f}{against_plain}")
     console.print(f"Best: {record['method']}")
     if record["beats_plain"] is False:
-        console.print("That is not clearly better than the plain model.")
+        console.print("This is not clearly better than the plain model.")
 
 
-def _tell_channel(record: Mapping[str, Any], console: Console) -> None:
-    """Every loss, how far a channel follows the position, and how the best setting does on other questions."""
+def _print_channel(record: Mapping[str, Any], console: Console) -> None:
     if not record["channel_search"]["passed"]:
         console.print(
-            "No channel passed Algorithm 1 (monotone in more than a quarter of the layers); "
-            "those that are monotone in the most layers were tried instead."
+            "No channel passed Algorithm 1 (monotone in more than a quarter of the layers), "
+            "so those monotone in the most layers were tried."
         )
     plain = record["choice"]["plain"]["loss"]
     headings = ("channel", "factor", "layers", "loss", "difference", "standard error")
@@ -89,12 +87,12 @@ def _tell_channel(record: Mapping[str, Any], console: Console) -> None:
     check = record["check"]
     first, last = record["layers"]
     console.print(
-        f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On questions that had "
-        f"no part in the choice: loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
+        f"Best: channel {record['channel']}, factor {record['factor']:g}, layers {first}-{last}. On other questions: "
+        f"loss {check['plain']['loss']:.4f} plain, {check['scaled']['loss']:.4f} scaled, "
         f"{_difference(check)}."
     )
     if not record["beats_plain"]:
-        console.print("That is not clearly better than the plain model: do not expect this profile to help.")
+        console.print("This is not clearly better than the plain model: do not expect this profile to help.")
 
 
 def _difference(against_plain: Mapping[str, float]) -> str:

@@ -1,7 +1,7 @@
-"""Which channels of the hidden state carry the position: Algorithm 1, as the paper or its code has it.
+"""Find the channels of the hidden state that carry the position: Algorithm 1, as in the paper or in its code.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
-and the authors' ``seach_dim_by_statistic.py``, which ``tests/golden/channel_search`` fixes.
+and the authors' ``seach_dim_by_statistic.py``, whose results are in ``tests/golden/channel_search``.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Array = NDArray[np.float64]
 
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
-SKIPS = {"released": (300, 200), "paper": (30, 30)}  # positions dropped before fit and smoothing, of AUTHORS_LENGTH
+SKIPS = {"released": (300, 200), "paper": (30, 30)}  # of AUTHORS_LENGTH positions, for fit and smoothing
 MIN_LENGTH = bounds.STRING_LENGTH.least
-SHALLOW = 8  # layers; below, the authors' range 2..n-2 is too short for any channel to pass the count n // 4
+SHALLOW = 8  # layers; with fewer, no channel could be monotone in n // 4 layers of the authors' range 2..n-2
 
 
 class NoPositionalChannelError(MethodError):
-    """Not one channel is monotone in any layer, so there is nothing to calibrate."""
+    """No channel is monotone in any layer, so there is nothing to calibrate."""
 
 
 @dataclass(frozen=True)
 class SearchRange:
-    """The positions and layers that the tests look at.
+    """Positions and layers that are tested.
 
     Attributes:
-        skip_fit, skip_smooth: positions dropped before the monotone test and before the smoothness.
-        first, last: layers of the test, both included.
+        skip_fit, skip_smooth: first positions that the monotone test and the smoothness leave out.
+        first, last: first and last layer.
     """
 
     skip_fit: int
@@ -49,34 +49,32 @@ class SearchRange:
 
     @classmethod
     def for_shape(cls, n_layers: int, length: int, variant: str = "released") -> SearchRange:
-        """The authors' numbers (300, 200, in the paper 30; layers 2 to n-2), less for short strings or shallow models.
+        """The authors' range (skips of 300 and 200, in the paper 30; layers 2 to n-2), smaller for small inputs.
 
-        Below 1000 positions the skips shrink in proportion. Below 8 layers all but the last are tested; what the last
-        one puts out no attention reads.
+        Below 1000 positions the skips shrink in proportion. Below 8 layers all are tested but the last, whose output no
+        attention reads.
+
+        Raises:
+            MethodError: the strings are too short for a cubic fit.
         """
         if length < MIN_LENGTH:
-            raise MethodError(f"random strings of {length} tokens are too short for a cubic fit; use {MIN_LENGTH} up")
+            raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
         skip_fit, skip_smooth = (min(skip, skip * length // AUTHORS_LENGTH) for skip in SKIPS[variant])
-        return cls(
-            skip_fit=skip_fit,
-            skip_smooth=skip_smooth,
-            first=2 if n_layers >= SHALLOW else 0,
-            last=max(n_layers - 2, 0),
-        )
+        return cls(skip_fit, skip_smooth, 2 if n_layers >= SHALLOW else 0, max(n_layers - 2, 0))
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What the search found.
+    """Result of the search.
 
     Attributes:
-        monotone: by channel, the layers where the cubic fit is monotone, all in one direction.
-        roughness: by channel that passed (or is ranked), the sum of squared second differences: the smallest over its
-            monotone layers as released, the mean over all tested layers in the paper.
+        monotone: by channel, the layers with a monotone cubic fit, all in one direction.
+        roughness: by channel that passed (or is ranked), the sum of squared second differences: the minimum over its
+            monotone layers (released), or the mean over all tested layers (paper).
         ranked: the channels to try, best first.
-        passed: the channels that passed the count (all, where it is left out), in order of index; if none, ``ranked``
-            goes by the number of monotone layers.
-        searched: where the tests looked.
+        passed: the channels that are monotone in enough layers, by index; all without that criterion. If none,
+            ``ranked`` goes by the number of monotone layers.
+        searched: the tested range.
     """
 
     monotone: dict[int, list[int]]
@@ -87,7 +85,7 @@ class Ranking:
 
 
 def layer_outputs(states: Array) -> Array:
-    """Hidden states ``[n_hs, T, D]`` without the embeddings where the authors drop them: where ``n_hs`` is odd."""
+    """Hidden states ``[n_hs, T, D]`` without the embeddings if ``n_hs`` is odd, as in the authors' code."""
     return states[1:] if len(states) % 2 else states
 
 
@@ -98,15 +96,15 @@ def search(
     variant: str = "released",
     without: Collection[str] = (),
 ) -> Ranking:
-    """Rank channels by how well their mean value follows the position.
+    """Rank channels by how well their mean follows the position.
 
     Args:
-        states: mean hidden states ``[n_hs, T, D]`` as transformers gives them, the embeddings first.
-        top: how many channels to keep.
-        searched: where to look; default: where the authors do, scaled to the shape.
-        variant: ``"released"`` or ``"paper"``: what is dropped, and how a channel's roughness is made of its layers'.
-        without: of ``calibration_settings.ABLATIONS``, what does not count: without monotonicity every channel passes,
-            without smoothness those that are monotone in the most layers come first.
+        states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
+        top: maximum number of ranked channels.
+        searched: the range to test; default: the authors', scaled to the shape.
+        variant: ``"released"`` or ``"paper"``: the skipped positions, and how layers combine into a roughness.
+        without: criteria to leave out: without ``"monotonicity"`` every channel passes, without ``"smoothness"`` those
+            monotone in the most layers come first.
 
     Raises:
         NoPositionalChannelError: no channel is monotone in any layer.
@@ -122,30 +120,27 @@ def search(
     tried = passed or [channel for channel, found in monotone.items() if found]
     if not tried:
         raise NoPositionalChannelError(
-            f"none of the {channels} channels is monotone in any of the layers {searched.first} to {searched.last}; "
-            "the model seems to keep no position in a single channel, or the mean is too noisy: try more random strings"
+            f"none of the {channels} channels is monotone in any of the layers {searched.first} to {searched.last}: "
+            "the model seems to have no positional channel, or the mean is too noisy; try more random strings"
         )
     roughness = {}
     for channel in tried:
         where = monotone[channel] if variant == "released" and monotonicity else layers
         by_layer = [_roughness(outputs[layer, searched.skip_smooth :, channel]) for layer in where]
         roughness[channel] = min(by_layer) if variant == "released" else float(np.mean(by_layer))
-    by_count = not passed or "smoothness" in without
-    by_roughness = "smoothness" not in without
-    order = sorted(
-        tried, key=lambda c: (-len(monotone[c]) if by_count else 0, _or_last(roughness[c]) if by_roughness else 0, c)
-    )
-    ranked = order[:top]
+    smoothness = "smoothness" not in without
+
+    def key(channel: int) -> tuple[int, float, int]:
+        count = 0 if passed and smoothness else -len(monotone[channel])
+        rough = np.nan_to_num(roughness[channel], nan=np.inf)  # constant channels come last
+        return count, float(rough) if smoothness else 0.0, channel
+
+    ranked = sorted(tried, key=key)[:top]
     return Ranking(monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, searched)
 
 
-def _or_last(roughness: float) -> float:
-    """A number that sorts; a constant channel has no roughness, and comes last."""
-    return roughness if np.isfinite(roughness) else float("inf")
-
-
 def _directions(curves: Array) -> NDArray[np.int64]:
-    """For curves ``[T, D]``: 1 where the cubic fit rises everywhere, -1 where it falls, 0 where neither."""
+    """For curves ``[T, D]``: 1 if the cubic fit rises everywhere, -1 if it falls, else 0."""
     scaled = _min_max(curves)
     usable = np.isfinite(scaled).all(0)
     positions = np.linspace(-1, 1, len(scaled))
@@ -157,7 +152,7 @@ def _directions(curves: Array) -> NDArray[np.int64]:
 
 
 def _one_direction(directions: NDArray[np.int64], first: int) -> list[int]:
-    """The layers that rise or those that fall, whichever are more; those that fall if equal."""
+    """The layers that rise or those that fall, whichever are more; the latter if equal."""
     rising, falling = np.flatnonzero(directions > 0), np.flatnonzero(directions < 0)
     return [int(layer) + first for layer in (rising if len(rising) > len(falling) else falling)]
 
@@ -169,7 +164,7 @@ def _roughness(curve: Array) -> float:
 
 
 def _min_max(curves: Array) -> Array:
-    """Scaled to [0, 1] along the first axis; NaN where a curve is constant."""
+    """Scale to [0, 1] along the first axis; NaN for a constant curve."""
     low, high = curves.min(0), curves.max(0)
     with np.errstate(invalid="ignore", divide="ignore"):
         scaled: Array = (curves - low) / (high - low)

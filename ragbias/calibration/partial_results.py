@@ -1,11 +1,11 @@
-"""What a calibration has measured so far, on disk, so that an interrupted one goes on where it stopped."""
+"""Measurements of an unfinished calibration on disk, so that an interrupted one can go on."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -16,26 +16,24 @@ from numpy.typing import NDArray
 from ragbias.errors import MethodError
 from ragbias.files import irregular, replacing, write_atomically
 
-SAVE_SECONDS = 20.0  # between two savings of the sum of hidden states, which is large for a large model
+SAVE_SECONDS = 20.0  # between two saves of the summed hidden states, which are large for a large model
+RESTART = "start again with --restart"
 
 
 class PartialResults:
-    """Results by name in ``<out>.partial.json``; the running sum of hidden states in ``<out>.partial.npz``.
-
-    Nothing is written before there is something to keep.
+    """Results by name in ``<out>.partial.json``; the sum of hidden states in ``<out>.partial.npz``.
 
     Args:
-        out: the profile that will be written.
-        settings: what the results depend on; partial results of other settings are not mixed with these.
-        restart: throw partial results away.
+        out: the profile to write.
+        settings: what the results depend on.
+        restart: delete partial results.
 
     Raises:
-        MethodError: partial results of other settings are there.
+        MethodError: the partial results are damaged, or have other settings.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
-        self._file = _results_of(out)
-        self._sums = out.with_name(out.name + ".partial.npz")
+        self._file, self._sums = _file_of(out), out.with_name(out.name + ".partial.npz")
         self._settings = json.loads(json.dumps(settings))
         self._saved = time.monotonic()
         if restart:
@@ -43,44 +41,52 @@ class PartialResults:
         self.results: dict[str, Any] = self._read()
 
     def put(self, name: str, value: Any) -> None:
-        """Keep a result; it is on disk when this returns."""
+        """Save a result; it is on disk when this returns."""
         self.results[name] = value
         self._write()
 
+    def once(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
+        """A saved result, or else the new one of ``measure``.
+
+        Args:
+            advance: called with ``steps`` for a saved result; ``measure`` reports its own progress.
+        """
+        if name in self.results:
+            advance(steps)
+        else:
+            self.put(name, measure())
+        return self.results[name]
+
     def sums(self) -> tuple[NDArray[np.float64], int]:
-        """The sum of hidden states so far, 0 at first, and how many strings are in it."""
+        """The sum of hidden states, 0 at first, and the number of strings in it."""
         if not self._sums.exists():
             return np.zeros(()), 0
         try:
             with np.load(self._sums) as data:
                 return data["sum"], int(data["count"])
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise MethodError(f"{self._sums} cannot be read: {error}; start anew with --restart") from error
+            raise MethodError(f"{self._sums} cannot be read: {error}; {RESTART}") from error
 
     def put_sums(self, total: NDArray[np.float64], count: int, now: bool) -> None:
-        """Keep the sum; at once if ``now``, or else only if the last saving is some time ago."""
+        """Save the sum, at once if ``now``, else at most every 20 seconds."""
         if now or time.monotonic() - self._saved > SAVE_SECONDS:
-            self._write()  # the settings first: without them a sum means nothing
-            # not by way of memory: a large model's sum takes a gigabyte
+            self._write()  # the sum is useless without its settings
+            # straight to the file: the sum of a large model takes a gigabyte
             with replacing(self._sums) as temporary, temporary.open("wb") as file:
                 np.savez(file, sum=total, count=np.array(count))
             self._saved = time.monotonic()
 
-    def refuse_sums(self, expected: tuple[int, ...], found: tuple[int, ...]) -> MethodError:
-        """The error for a sum of another shape than the model's hidden states."""
-        return MethodError(
-            f"{self._sums} holds hidden states of shape {list(found)}, this model's have {list(expected)}; start anew "
-            "with --restart"
-        )
-
     def remove(self) -> None:
-        """The calibration is done, or shall start anew."""
+        """Delete the files."""
         self._file.unlink(missing_ok=True)
         self._sums.unlink(missing_ok=True)
 
+    def _write(self) -> None:
+        write_atomically(self._file, json.dumps({"settings": self._settings, "results": self.results}).encode())
+
     def _read(self) -> dict[str, Any]:
         if not self._file.exists():
-            self._sums.unlink(missing_ok=True)  # a rest without its settings
+            self._sums.unlink(missing_ok=True)  # useless without its settings
             return {}
         if kind := irregular(self._file):
             raise MethodError(f"{self._file} is {kind}; remove it")
@@ -88,9 +94,9 @@ class PartialResults:
             data = json.loads(self._file.read_text())
             settings, results = dict(data["settings"]), dict(data["results"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise MethodError(f"{self._file} cannot be read: {error}; start anew with --restart") from error
+            raise MethodError(f"{self._file} cannot be read: {error}; {RESTART}") from error
         if damaged := [name for name, value in results.items() if not (type(value) in (list, dict) and _finite(value))]:
-            raise MethodError(f"{self._file}: {damaged[0]!r} holds no measurements; start anew with --restart")
+            raise MethodError(f"{self._file}: {damaged[0]!r} holds no measurements; {RESTART}")
         if settings != self._settings:
             changed = [
                 f"{name} was {settings.get(name)!r} and is {self._settings.get(name)!r} now"
@@ -98,26 +104,23 @@ class PartialResults:
                 if settings.get(name) != self._settings.get(name)
             ]
             raise MethodError(
-                f"{self._file} holds an unfinished calibration with other settings ({'; '.join(changed)}); repeat it "
-                "with those to finish it, or start anew with --restart"
+                f"{self._file} holds an unfinished calibration with other settings ({'; '.join(changed)}); finish it "
+                f"with those, or {RESTART}"
             )
         return results
 
-    def _write(self) -> None:
-        write_atomically(self._file, json.dumps({"settings": self._settings, "results": self.results}).encode())
-
 
 def _finite(value: Any) -> bool:
-    """Whether plain data holds finite numbers alone, some in every list and object."""
+    """Whether plain data holds finite numbers only, and no empty list or object."""
     if isinstance(value, (list, dict)):
         return bool(value) and all(map(_finite, value.values() if isinstance(value, dict) else value))
     return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def unfinished(out: Path) -> bool:
-    """Whether a calibration of this profile was begun and is not finished."""
-    return _results_of(out).exists()
+    """Whether an unfinished calibration of this profile exists."""
+    return _file_of(out).exists()
 
 
-def _results_of(out: Path) -> Path:
+def _file_of(out: Path) -> Path:
     return out.with_name(out.name + ".partial.json")

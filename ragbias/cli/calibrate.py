@@ -3,59 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from ragbias import checks as bounds
 from ragbias.cli.numeric import whole
-from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, write_json
+from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, writable, write_json
 from ragbias.files import naming
+
+
+def _json_file(path: Path) -> Path | None:
+    if path.suffix != ".json":  # a plot with another suffix is saved beside it
+        raise typer.BadParameter(f"{path} does not end with .json; expected the name of a profile")
+    return writable(path)
 
 
 def calibrate(
     model: Annotated[str, typer.Option(help=MODELS)],
-    out: Annotated[Path, typer.Option(help="The profile to write, for ChannelScaling.from_profile; a plot beside it.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Profile to write, for ChannelScaling.from_profile; a plot is saved beside it.", callback=_json_file
+        ),
+    ],
     method: Annotated[
-        str, typer.Option(help="What is searched: channel-scaling, ape, siw or position-interpolation (by layer).")
+        Literal["channel-scaling", "ape", "siw", "position-interpolation"],
+        typer.Option(help="Method: channel-scaling, ape, siw or position-interpolation (by layer)."),
     ] = "channel-scaling",
     task: Annotated[
-        str | None, typer.Option(help="Calibration set: kv (JSON key-value retrieval) or tiny. Default: by the model.")
+        Literal["kv", "tiny", "data"] | None,
+        typer.Option(help="Calibration set: kv (JSON key-value retrieval), tiny, or data. Default: by the model."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
-    strings: Annotated[int, whole(bounds.STRINGS, "Random token strings; 2000 in the paper.")] = 500,
+    strings: Annotated[int, whole(bounds.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
     length: Annotated[
-        int | None, whole(bounds.STRING_LENGTH, "Their tokens. Default: 1000, or the window if less.")
+        int | None, whole(bounds.STRING_LENGTH, "Tokens per string. Default: 1000, or the window if less.")
     ] = None,
-    questions: Annotated[int | None, whole(bounds.DRAWN_QUESTIONS, "Of a drawn set. Default: 100, tiny 40.")] = None,
+    questions: Annotated[
+        int | None, whole(bounds.DRAWN_QUESTIONS, "Questions of a drawn set. Default: 100, tiny 40.")
+    ] = None,
     documents: Annotated[
-        int | None, whole(bounds.DRAWN_DOCUMENTS, "Per question of a drawn set. Default: by task and window.")
+        int | None, whole(bounds.DRAWN_DOCUMENTS, "Documents per question of a drawn set. Default: by task and window.")
     ] = None,
     depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
-    seed: Annotated[int, whole(bounds.SEED, "Draws strings and questions.")] = 0,
-    batch_size: Annotated[int, whole(bounds.BATCH, "Sequences that run together.")] = 8,
-    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")] = "auto",
+    seed: Annotated[int, whole(bounds.SEED, "Seed for strings and questions.")] = 0,
+    batch_size: Annotated[int, whole(bounds.BATCH, "Sequences per batch.")] = 8,
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(help="Weights: auto, float32, bfloat16 or float16."),
+    ] = "auto",
     variant: Annotated[
-        str, typer.Option(help="Of the search for channels: released (as in the authors' code) or paper.")
+        Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
     ] = "released",
     without: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A criterion to leave out, as in the paper's ablation: monotonicity, smoothness, validation."
-        ),
+        typer.Option(help="Criterion to leave out, as in the paper's ablation: monotonicity, smoothness, validation."),
     ] = None,
     pair: Annotated[
-        bool, typer.Option("--pair", help="Measure the best two channels together as well, as in the paper's ablation.")
+        bool, typer.Option("--pair", help="Also measure the best two channels together, as in the paper's ablation.")
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Throw away what an interrupted calibration left.")
+        bool, typer.Option("--restart", help="Delete the results of an interrupted calibration.")
     ] = False,
     json_path: JsonPath = None,
 ) -> None:
-    """Find a method's parameters for a model: the channel that carries the position, and how to scale it; or with
-    --method those of another method. Goes on where it was interrupted.
+    """Find a method's parameters for a model: by default the channel that carries the position, and its scaling.
+
+    An interrupted calibration goes on when called again.
 
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss on other
     questions; APE, which is tuned without labels, ends with 0.
@@ -91,9 +108,9 @@ def calibrate(
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         if unfinished(out):
-            console.print("Stopped. The same command goes on from here; with --restart it starts anew.")
+            console.print("Stopped. The same command goes on from here; --restart deletes its results.")
         raise
-    report.tell(record, console)
+    report.print_record(record, console)
     console.print(f"Written: {out}")
     write_json(record, json_path)
     if record["beats_plain"] is False:

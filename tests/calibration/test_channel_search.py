@@ -118,7 +118,7 @@ def test_the_searched_range_is_the_papers_and_shrinks_with_short_strings_and_sha
     assert SearchRange.for_shape(4, 100) == SearchRange(30, 20, 0, 2)
     assert SearchRange.for_shape(32, 1000, "paper") == SearchRange(30, 30, 2, 30)
     assert SearchRange.for_shape(32, 100, "paper") == SearchRange(3, 3, 2, 30)
-    with pytest.raises(MethodError, match="19 tokens are too short"):
+    with pytest.raises(MethodError, match="19 tokens are too short; expected at least 20"):
         SearchRange.for_shape(32, 19)
     found = search(planted(5, 20, {5: range(3)}))
     assert 5 in found.ranked

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration.answer_loss import losses
 from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
-from ragbias.calibration.gold_attention import attention_to, ends, gold_attention, layer_ranges, papers_layers
+from ragbias.calibration.measurements import attention_to, gold_attention, layer_ranges, losses, papers_layers
 from ragbias.evaluation.prompts.random_strings import random_strings
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.methods import SIW, ChannelScaling, NoMethod
@@ -81,7 +80,8 @@ def test_layer_ranges_follow_the_layers_that_retrieve():
     assert ranges == {"the paper's": (2, 6), "around the best": (3, 4), "all that retrieve": (1, 6)}
     assert layer_ranges([(0.1, 0.2), (0.1, 0.1)])["around the best"] == (1, 1)
     assert [papers_layers(n) for n in (1, 4, 28, 32, 40)] == [(0, 0), (1, 3), (9, 22), (10, 25), (12, 31)]
-    assert [ends(SIW(), n) for n in (1, 4, 32, 33)] == [(0, 0), (1, 2), (8, 23), (8, 24)]
+    siw = [SIW().layer_indices(n) for n in (1, 4, 32, 33)]
+    assert [(layers[0], layers[-1]) for layers in siw] == [(0, 0), (1, 2), (8, 23), (8, 24)]
 
 
 def test_random_strings_depend_on_seed_and_index_only(lm):

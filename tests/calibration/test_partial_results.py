@@ -46,7 +46,7 @@ def test_a_damaged_sum_is_named_with_the_remedy(tmp_path, content):
         pytest.param("[" * 100_000, "cannot be read: .*--restart", id="deep"),
         (
             '{"settings": {"seed": 1}, "results": {"loss": 5}}',
-            "'loss' holds no measurements; start anew with --restart",
+            "'loss' holds no measurements; start again with --restart",
         ),
         ('{"settings": {"seed": 1}, "results": {"loss": {}}}', "'loss' holds no measurements"),
         ('{"settings": {"seed": 1}, "results": {"loss": [1.5, null]}}', "'loss' holds no measurements"),

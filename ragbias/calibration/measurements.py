@@ -1,0 +1,171 @@
+"""What a calibration measures: mean hidden states, attention to the gold document, and the loss of right answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import DynamicCache, PreTrainedModel
+
+import ragbias
+from ragbias.binding.binding import Binding, attach
+from ragbias.calibration.calibration_settings import CalibrationPlan
+from ragbias.calibration.partial_results import PartialResults
+from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.generation.request import padded
+from ragbias.generation.scoring import prefilled
+from ragbias.lm import DebiasedLM
+from ragbias.methods import ChannelScaling, NoMethod
+from ragbias.methods.base import AttentionMethod
+from ragbias.methods.call import AttentionCall, SequenceLayout
+from ragbias.methods.last_token import DocumentAttention
+from ragbias.prompt import TokenisedPrompt
+
+
+@torch.no_grad()
+def summed_states(lm: DebiasedLM, ids: Tensor) -> NDArray[np.float64]:
+    """Hidden states ``[n_hs, T, D]`` summed over the strings: first the embeddings, last the output of the norm."""
+    output = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False)
+    return np.stack([state.float().cpu().numpy().sum(0, dtype=np.float64) for state in output.hidden_states])
+
+
+def mean_states(
+    lm: DebiasedLM, plan: CalibrationPlan, partial: PartialResults, progress: Callable[[int], None]
+) -> NDArray[np.float64]:
+    """Mean hidden states ``[n_hs, T, D]`` over the plan's random strings, resumed from ``partial``.
+
+    Content averages out over random tokens; position stays.
+    """
+    total, done = partial.sums()
+    progress(done)
+    try:
+        for first in range(done, plan.strings, plan.batch_size):
+            ids = random_strings(lm, first, min(first + plan.batch_size, plan.strings), plan.length, plan.seed)
+            states = summed_states(lm, ids)
+            total, done = total + states, done + len(ids)
+            partial.put_sums(total, done, now=done == plan.strings)
+            progress(len(ids))
+    except KeyboardInterrupt:
+        if done:
+            partial.put_sums(total, done, now=True)
+        raise
+    return total / plan.strings
+
+
+@torch.no_grad()
+def attention_to(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenisedPrompt],
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Tensor]:
+    """Attention of each prompt's last token to its documents, averaged over heads: float32 ``[n_layers, n]`` each."""
+    found: list[Tensor] = []
+    for begin in range(0, len(prompts), batch_size):
+        ids, mask, spans = padded(prompts[begin : begin + batch_size], 0, model.device)
+        observer = DocumentAttention()
+        with ragbias.debias(model, observer, spans):
+            model(ids, attention_mask=mask, use_cache=False, logits_to_keep=1)
+        found += observer.found
+        progress(len(spans))
+    return found
+
+
+def gold_attention(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    batch_size: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[tuple[float, float]]:
+    """Per layer, the last token's attention to the gold document and to the average other one, over the samples."""
+    masses = attention_to(model, [sample.prompt for sample in samples], batch_size, progress)
+    gold = torch.stack([mass[:, sample.gold] for mass, sample in zip(masses, samples, strict=True)])
+    whole = torch.stack([mass.sum(1) for mass in masses])
+    others = torch.tensor([len(sample.prompt.documents) - 1 for sample in samples])
+    return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
+
+
+def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
+    """Ranges of layers to compare, by their origin.
+
+    A layer retrieves if its attention to the gold document exceeds that to another one by at least half of the greatest
+    excess. ``around the best``: the layer that retrieves best and its unbroken neighbours that retrieve; ``all that
+    retrieve``: from the first to the last of them.
+
+    Args:
+        attention: per layer, see ``gold_attention``.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    found = {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+    first = last = best
+    while first - 1 in found:
+        first -= 1
+    while last + 1 in found:
+        last += 1
+    return {
+        "the paper's": papers_layers(len(excess)),
+        "around the best": (first, last),
+        "all that retrieve": (min(found), max(found)),
+    }
+
+
+def papers_layers(n_layers: int) -> tuple[int, int]:
+    """First and last layer in which candidates are scaled: 10 to 25 of 32 in the paper, in proportion elsewhere."""
+    return round(10 * n_layers / 32), min(round(25 * n_layers / 32), n_layers - 1)
+
+
+class _RecordedCalls(AttentionMethod):
+    """The plain model; records each layer's call."""
+
+    name = "recorded-calls"
+    positions = "model"
+
+    def __init__(self) -> None:
+        self.calls: list[AttentionCall] = []
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        self.calls.append(call)
+        return call.plain(call.query, call.key)
+
+
+@torch.no_grad()
+def losses(model: PreTrainedModel, sample: Sample, methods: Sequence[ChannelScaling | NoMethod]) -> list[float]:
+    """Mean negative log-likelihood per answer token, with each method (``eval_on_valid_set`` of the authors).
+
+    Channel, factor and layers act on the last token of a prompt only. So the tokens before it run once for all methods;
+    each method then gets its keys, and runs the last token and the answer.
+    """
+    *before, last = sample.prompt.ids
+    ids = torch.tensor([[last, *sample.answer[:-1]]], device=model.device)
+    answer = torch.tensor(sample.answer, device=model.device)
+    recorded = _RecordedCalls()
+    with attach(model, recorded, [], private=True):
+        prefilled(model, before)
+        return [float(cross_entropy(_continued(model, recorded.calls, ids, method), answer)) for method in methods]
+
+
+def _continued(
+    model: PreTrainedModel, calls: Sequence[AttentionCall], ids: Tensor, method: ChannelScaling | NoMethod
+) -> Tensor:
+    """Logits float32 ``[T, V]`` after each of the tokens ``ids`` ``[1, T]`` that follow those of the calls."""
+    cache = DynamicCache()
+    for call in calls:
+        keys = call.key
+        if isinstance(method, ChannelScaling) and call.layer in method.layer_indices(call.n_layers):
+            keys = call.rotate(call.project("key", method.key_input(call.hidden, call.layer)))
+        cache.update(keys, call.value, call.layer)
+    if isinstance(method, NoMethod):
+        attached = attach(model, method, [], private=True)
+    else:
+        binding = Binding(model, method, [], private=True)
+        binding.resume(cache, [SequenceLayout(0, int(cache.get_seq_length()), (), ())])
+        attached = binding.attached()
+    with attached:
+        logits: Tensor = model(ids, past_key_values=cache, use_cache=True).logits[0]
+    return logits.float()
