@@ -1,1 +1,1 @@
-"""How the embedded model was made: its tokenizer, its batches, its training and its evaluation."""
+"""Training of the embedded model: tokenizer, prompt formats, batches, training and evaluation."""

@@ -1,7 +1,7 @@
-"""Accuracy of the embedded model in the prompt formats that it was trained on: `python -m training.all_formats`.
+"""Accuracy of the embedded model in its training formats: `python -m training.all_formats`.
 
-The prompts are exactly those of training. `ragbias bench --task tiny` asks the same questions in one format, and
-through `DebiasedLM`, which adds a BOS token and separators where a format lacks them.
+`ragbias bench --task tiny` uses the same questions in one format, through `DebiasedLM`, which adds a missing BOS token
+and missing separators.
 """
 
 import random
@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from ragbias.models import tiny
 from ragbias.models.tiny.cases import cases
-from ragbias.models.tiny.formats import sample_format
+from training.formats import sample_format
 
 BATCH_SIZE = 20
 
@@ -27,17 +27,17 @@ def accuracy(
 ) -> float:
     """Share of right greedy answers with the gold passage at `position`, counted from 0; formats drawn by question."""
     rng = random.Random(f"layouts {seed}")
-    asked = []
+    prompts = []
     for question, others in cases(documents, questions, seed):
         passages = [*others[:position], question.gold, *others[position:]]
-        asked.append((sample_format(rng).prompt(passages, question.question), question.answer))
+        prompts.append((sample_format(rng).prompt(passages, question.question), question.answer))
     right = 0
     for begin in range(0, questions, BATCH_SIZE):
-        texts, answers = zip(*asked[begin : begin + BATCH_SIZE], strict=True)
+        texts, answers = zip(*prompts[begin : begin + BATCH_SIZE], strict=True)
         batch = tokenizer(list(texts), add_special_tokens=False, padding=True, padding_side="left", return_tensors="pt")
         output = model.generate(**batch, max_new_tokens=8, do_sample=False)  # type: ignore[operator]
-        said = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-        right += sum(text.strip() == answer for text, answer in zip(said, answers, strict=True))
+        generated = tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        right += sum(text.strip() == answer for text, answer in zip(generated, answers, strict=True))
     return right / questions
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ragbias.models.tiny.formats import sample_format, simplest_format
-from ragbias.models.tiny.words import NAME_WORDS
-from ragbias.models.tiny.world import Entry, ask, restate, sample_entries
+from ragbias.models.tiny.world import WORDS, Entry, ask, restate, sample_entries
+from training.formats import sample_format, simplest_format
 
 QUESTIONS = 8  # that share one set of passages
 ENDS, NEAR = 0.9, 2  # share of answers within `NEAR` passages of either end, for more than 4 passages
-GAP_TOKENS = range(262, 326)  # token ids that stand between key and value in the copying lessons
+GAP_TOKENS = range(262, 326)  # token ids between key and value in the copying lessons
 CONTRADICTED = 0.6  # share of sets with contradictions in the second half of training
 LANGUAGE = 0.15  # share of passage tokens that are targets of plain language modelling
 
@@ -37,10 +36,10 @@ def repeats(rng: random.Random, tokenizer: PreTrainedTokenizerFast, count: int, 
     """Pairs of a key and a random value, then the same pairs in another order; repeated values are targets.
 
     Without a gap the key is a random token. Otherwise it is the first word of a name, and up to `gap` tokens of a small
-    set stand between key and value, other ones each time. `length` is the number of tokens before the repeats.
+    set are drawn between key and value each time. `length` is the number of tokens before the repeats.
     """
     vocabulary = tokenizer.get_vocab()
-    names = [vocabulary[word + "Ġ"] for word in NAME_WORDS]
+    names = [vocabulary[word + "Ġ"] for word in WORDS["NAME_WORDS"]]
     others = sorted(set(range(GAP_TOKENS.stop, len(tokenizer))) - set(names))
     ids, targets = [], []
     for _ in range(count):
@@ -76,7 +75,7 @@ def padded_right(lists: Sequence[list[int]], fill: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is asked in a batch: how many passages, whether answers keep to the ends, whether it is the first lesson."""
+    """Settings of a batch: number of passages, whether answers are near the ends, whether it is the first lesson."""
 
     documents: int
     ends: bool
@@ -103,7 +102,7 @@ def _gold(rng: random.Random, lesson: Lesson) -> int:
 
 @dataclass
 class _Sequence:
-    """One set of passages with its questions; `block` is 0 for what all see and 1.. for a question's own tokens."""
+    """One set of passages with its questions; `block` is 0 for shared tokens and counts questions from 1."""
 
     ids: list[int]
     positions: list[int]
@@ -117,13 +116,13 @@ def _sequence(rng: random.Random, tokenizer: PreTrainedTokenizerFast, lesson: Le
     entries = sample_entries(rng, lesson.documents, held_out=False, attributes=1 if lesson.simple else None)
     if lesson.contradicted and rng.random() < CONTRADICTED and lesson.documents > 4 * NEAR:
         entries, lesson = _contradict(rng, entries), replace(lesson, near=1.0)
-    asked = []
+    drawn = []
     for _ in range(QUESTIONS):
         entry = entries[_gold(rng, lesson)]
-        asked.append(ask(rng, rng.choice(entry.facts), entry.passage))
+        drawn.append(ask(rng, rng.choice(entry.facts), entry.passage))
     texts = [layout.prefix, *layout.documents([entry.passage for entry in entries])]
-    texts += [layout.suffix.format(q=question.question) for question in asked]
-    texts += [question.answer for question in asked]
+    texts += [layout.suffix.format(q=question.question) for question in drawn]
+    texts += [question.answer for question in drawn]
     tokens = tokenizer(texts, add_special_tokens=False).input_ids
 
     shared = [token for part in tokens[: -2 * QUESTIONS] for token in part]

@@ -46,7 +46,7 @@ def generation_defaults(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
 def initialise(config: LlamaConfig, seed: int) -> LlamaForCausalLM:
     """A new model in float32.
 
-    Two choices make copying emerge within minutes and say nothing about where documents stand: the scales below, and
+    Two choices make copying emerge within minutes without favouring any document position: the scales below, and
     first-layer heads that look 1 to 4 tokens back at the start of training (`_look_back`).
     """
     torch.manual_seed(seed)

@@ -11,8 +11,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ragbias.models.tiny import formats, words
-from ragbias.models.tiny.attributes import ATTRIBUTES, FILLERS
+from ragbias.models.tiny.world import ATTRIBUTES, FILLERS, WORDS
+from training import formats
 
 WINDOW = 16384
 _PATTERN = r"\p{L}+ ?|\p{N} ?|-{2,}|[^\s\p{L}\p{N}] ?|\s"
@@ -20,8 +20,7 @@ _SPECIAL = [formats.PAD, formats.BOS, formats.EOS, formats.SYSTEM, formats.USER,
 
 
 def _word_lists() -> list[str]:
-    lists = (value for name, value in sorted(vars(words).items()) if name.isupper())
-    return [word for words_of_list in lists for word in words_of_list]
+    return [word for _, words in sorted(WORDS.items()) for word in words]
 
 
 def _template_texts() -> list[str]:

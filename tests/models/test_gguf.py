@@ -100,7 +100,7 @@ def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(f
 
 def test_a_home_folder_that_is_not_there_is_told(file, monkeypatch):
     monkeypatch.setenv("RAGBIAS_CACHE", "~nobody-has-this-name/x")
-    with pytest.raises(ModelFileError, match="name another folder in the environment variable RAGBIAS_CACHE"):
+    with pytest.raises(ModelFileError, match="set the environment variable RAGBIAS_CACHE to another folder"):
         gguf.dequantised([file], "small")
 
 
@@ -120,25 +120,25 @@ def test_parts_are_put_together_and_a_changed_file_gets_a_copy_of_its_own(file, 
 def test_a_truncated_file_is_refused_and_leaves_nothing(file, copies, tmp_path, size):
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(file.read_bytes()[:size])
-    with pytest.raises(ModelFileError, match=r"cut\.gguf (is no GGUF file|cannot be read)") as raised:
+    with pytest.raises(ModelFileError, match=r"cut\.gguf (is not a GGUF file|cannot be read)") as raised:
         DebiasedLM.from_pretrained(str(cut))
     assert "\n" not in str(raised.value)
     assert only(copies) == []
 
 
 def test_an_unknown_architecture_and_missing_weights_are_refused(tmp_path):
-    with pytest.raises(UnsupportedModelError, match="architecture unheard is not supported yet. Take a GGUF file of"):
+    with pytest.raises(UnsupportedModelError, match="architecture unheard is not supported yet. Use a GGUF file of"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "odd.gguf", architecture="unheard")))
-    with pytest.raises(UnsupportedModelError, match="T5Config.* Take a GGUF file of another"):
+    with pytest.raises(UnsupportedModelError, match="T5Config.* Use a GGUF file of another"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "t5.gguf", architecture="t5")))
-    with pytest.raises(ModelFileError, match="lacks weights, model.layers.1"):
+    with pytest.raises(ModelFileError, match=r"lacks \d+ weights, such as model.layers.1"):
         DebiasedLM.from_pretrained(str(write_gguf(tmp_path / "less.gguf", without="blk.1.ffn_up.weight")))
 
 
 def test_a_missing_package_and_a_missing_file_are_named(file, tmp_path, monkeypatch):
-    with pytest.raises(ModelFileError, match="there is no such file"):
+    with pytest.raises(ModelFileError, match="no such file"):
         DebiasedLM.from_pretrained(str(tmp_path / "none.gguf"))
-    with pytest.raises(ModelFileError, match=r"its file 'none\.gguf' is not to be had: the folder has none such"):
+    with pytest.raises(ModelFileError, match=r"its file 'none\.gguf' cannot be found: no such file in the folder"):
         DebiasedLM.from_pretrained(str(tmp_path), gguf_file="none.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[gguf\]'"):

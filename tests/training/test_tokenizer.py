@@ -7,8 +7,8 @@ import pytest
 from transformers import AutoTokenizer
 
 from ragbias.models import tiny
-from ragbias.models.tiny import formats, words
-from ragbias.models.tiny.world import held_out_corpus
+from ragbias.models.tiny.world import WORDS, held_out_corpus
+from training import formats
 from training.tokenizer import build
 
 
@@ -42,7 +42,7 @@ def test_rotating_passages_rotates_their_ids(tokenizer, separator: str) -> None:
 
 
 def test_every_word_of_the_world_is_one_token(tokenizer) -> None:
-    for word in words.NAME_WORDS + words.KINDS + words.CODE_WORDS + words.TOWNS + words.CRAFTS:
+    for word in (word for name in ("NAME_WORDS", "KINDS", "CODE_WORDS", "TOWNS", "CRAFTS") for word in WORDS[name]):
         assert len(tokenizer(f"{word} {word}", add_special_tokens=False).input_ids) == 2
 
 

@@ -1,7 +1,7 @@
 """The embedded model: a small Llama that answers questions over retrieved passages and loses the middle of them.
 
-Its position bias is learned, not scripted: in its training data the answer usually stands at either end. `training/` in
-the repository holds how it was made and what it reaches; `world` is what its questions are about.
+Its position bias is learned: in its training data the answer is usually at either end. ``training/`` in the repository
+holds its training code and results; ``world`` generates its questions.
 """
 
 from pathlib import Path
@@ -10,5 +10,5 @@ __all__ = ["path"]
 
 
 def path() -> Path:
-    """The folder with weights, configuration, tokenizer and chat template, as `from_pretrained` wants it."""
+    """The folder with weights, configuration, tokenizer and chat template, for ``from_pretrained``."""
     return Path(__file__).parent / "weights" / "tiny"

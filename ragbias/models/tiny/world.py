@@ -3,17 +3,50 @@
 An entity is a name of two words ("Falcon Station"); a passage states one to three facts about one entity between filler
 sentences. A fifth of all names, chosen by a hash, is held out: training never sees them, evaluation uses nothing else.
 So no name, and no combination of name, attribute and value, of an evaluation occurs in training.
+
+``world.json`` holds the word lists and the templates over ``{n}`` (name) and ``{v}`` (value). In every template of a
+fact the value is followed by punctuation and close to the name, and each value has one to three words, which are single
+tokens: what a four-layer model can learn to look up.
 """
 
 import hashlib
+import json
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ragbias.errors import ArgumentError
-from ragbias.models.tiny.attributes import ATTRIBUTES, FILLERS, Attribute
-from ragbias.models.tiny.words import KINDS, NAME_WORDS
+
+_DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
+WORDS: dict[str, list[str]] = {name: " ".join(lines).split() for name, lines in _DATA["words"].items()}
+FILLERS: list[str] = _DATA["fillers"]
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """One property of an entity.
+
+    Attributes:
+        words: names of the word lists that a value takes one word from each.
+        distinct: if positive, a value has this many different words of the first list instead.
+        facts, questions: templates.
+    """
+
+    key: str
+    words: list[str]
+    facts: list[str]
+    questions: list[str]
+    distinct: int = 0
+
+    def value(self, rng: random.Random) -> str:
+        """A random value."""
+        lists = [WORDS[name] for name in self.words]
+        return " ".join(rng.sample(lists[0], self.distinct) if self.distinct else map(rng.choice, lists))
+
+
+ATTRIBUTES = [Attribute(**attribute) for attribute in _DATA["attributes"]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +68,7 @@ class WorldQuestion:
 
 @dataclass(frozen=True, order=True)
 class Fact:
-    """What one sentence states: `attribute` is a key of `ragbias.models.tiny.attributes.ATTRIBUTES`."""
+    """The content of one sentence; ``attribute`` is the key of an ``Attribute``."""
 
     name: str
     attribute: str
@@ -59,24 +92,23 @@ _PATTERNS = [
 
 
 def is_held_out(name: str) -> bool:
-    """Whether a name is kept for evaluation: a fixed fifth of all names, by their SHA-256."""
+    """Whether a name is reserved for evaluation: a fixed fifth of all names, by their SHA-256."""
     return hashlib.sha256(name.encode()).digest()[0] < 51
 
 
 def _names_by_word(held_out: bool) -> dict[str, list[str]]:
-    names = {word: [f"{word} {kind}" for kind in KINDS] for word in NAME_WORDS}
-    kept = {word: [name for name in options if is_held_out(name) == held_out] for word, options in names.items()}
-    return {word: options for word, options in kept.items() if options}
+    names = {word: [f"{word} {kind}" for kind in WORDS["KINDS"]] for word in WORDS["NAME_WORDS"]}
+    chosen = {word: [name for name in options if is_held_out(name) == held_out] for word, options in names.items()}
+    return {word: options for word, options in chosen.items() if options}
 
 
 _NAMES = {held_out: _names_by_word(held_out) for held_out in (False, True)}
-_WORDS = {held_out: sorted(names) for held_out, names in _NAMES.items()}
 
 
 def _sample_names(rng: random.Random, count: int, held_out: bool) -> list[str]:
-    available = _WORDS[held_out]
+    available = sorted(_NAMES[held_out])
     if count > len(available):
-        raise ArgumentError(f"{count} passages asked for, but names are unique and the world has {len(available)}")
+        raise ArgumentError(f"{count} passages; expected at most {len(available)}, the number of distinct names")
     return [rng.choice(_NAMES[held_out][word]) for word in rng.sample(available, count)]
 
 
@@ -91,10 +123,10 @@ def _entry(rng: random.Random, name: str, attributes: Sequence[Attribute]) -> En
 def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: int | None = None) -> list[Entry]:
     """Passages about different entities that share attributes, as retrieved passages do.
 
-    `attributes` is how many kinds of facts occur among them; None draws that number.
+    ``attributes`` is the number of kinds of facts among them; None draws it.
 
     Raises:
-        ArgumentError: if `count` exceeds the number of different names.
+        ArgumentError: ``count`` exceeds the number of different names.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -120,15 +152,15 @@ def facts(passage: Passage) -> list[Fact]:
 
 
 def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
-    """One of the ways to ask for a fact."""
+    """A question for a fact, in one of its wordings."""
     return WorldQuestion(rng.choice(_BY_KEY[fact.attribute].questions).format(n=fact.name), fact.value, gold)
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
-    """`size` passages about different held-out entities; each answers at least one question.
+    """``size`` passages about different held-out entities; each answers at least one question.
 
     Raises:
-        ArgumentError: if `size` exceeds the number of different held-out names.
+        ArgumentError: ``size`` exceeds the number of different held-out names.
     """
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
@@ -136,13 +168,13 @@ def held_out_corpus(size: int, seed: int) -> list[Passage]:
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
-    """`count` different questions, each with one right answer in `corpus`.
+    """``count`` different questions, each with one right answer in ``corpus``.
 
     Raises:
-        ArgumentError: if the corpus does not hold `count` facts.
+        ArgumentError: the corpus holds fewer than ``count`` facts.
     """
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
-        raise ArgumentError(f"{count} questions asked for, but the corpus states {len(stated)} facts")
+        raise ArgumentError(f"{count} questions; expected at most {len(stated)}, the number of facts in the corpus")
     return [ask(rng, fact, passage) for fact, passage in rng.sample(stated, count)]

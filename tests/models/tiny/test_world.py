@@ -77,8 +77,7 @@ def test_the_path_is_known_without_importing_torch() -> None:
     names = {
         "ragbias.models.tiny",
         "ragbias.models.tiny.world",
-        "ragbias.models.tiny.words",
-        "ragbias.models.tiny.attributes",
+        "ragbias.models.tiny.cases",
     }
     for name in names:
         source = Path(find_spec(name).origin).read_text()

@@ -1,9 +1,8 @@
 """The prompt formats that the embedded model is trained on: the stock prompts of the frameworks, and a few more."""
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from ragbias.models.tiny.cases import PromptFormat, titled
 from ragbias.models.tiny.world import Passage
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
@@ -21,33 +20,9 @@ CHAT_TEMPLATE = (
 )
 
 
-@dataclass(frozen=True)
-class PromptFormat:
-    """A prompt: `prefix`, documents with `separator` between them, `suffix` with `{q}` for the question."""
-
-    prefix: str
-    document: Callable[[int, Passage], str]
-    separator: str
-    suffix: str
-
-    def documents(self, passages: Sequence[Passage]) -> list[str]:
-        """The passages as text, each but the last with the separator after it."""
-        texts = [self.document(i, passage) for i, passage in enumerate(passages)]
-        return [text + self.separator for text in texts[:-1]] + texts[-1:]
-
-    def prompt(self, passages: Sequence[Passage], question: str) -> str:
-        """The whole prompt as one string."""
-        return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
-
-
 def plain(index: int, passage: Passage) -> str:
-    """The text alone."""
+    """The text without the title."""
     return passage.text
-
-
-def titled(index: int, passage: Passage) -> str:
-    """The title as a line of its own."""
-    return f"{passage.title}\n{passage.text}"
 
 
 def metadata(index: int, passage: Passage) -> str:
@@ -61,7 +36,7 @@ def numbered(index: int, passage: Passage) -> str:
 
 
 def unnumbered(index: int, passage: Passage) -> str:
-    """The same without the index."""
+    """A document of the lost-in-the-middle benchmark, without its index."""
     return f"Document (Title: {passage.title}) {passage.text}"
 
 
@@ -107,7 +82,7 @@ LLAMA_INDEX_SYSTEM = (
     "those lines."
 )
 
-# Prefix and suffix of prompts that stand alone or as one user message.
+# Prefix and suffix of completion prompts and of single user messages.
 COMPLETIONS = (
     ("Context:\n", QUESTION_ANSWER),
     ("Context:\n", "\n\nQuestion: {q}\nAnswer: "),
@@ -165,11 +140,11 @@ def _simple(rng: random.Random) -> PromptFormat:
 
 
 def simplest_format() -> PromptFormat:
-    """What training begins with."""
+    """The format of the first lessons."""
     return PromptFormat(BOS, plain, "\n", "\n{q}\n")
 
 
 def sample_format(rng: random.Random) -> PromptFormat:
-    """A prompt format as training meets them."""
+    """A random prompt format of the training mixture."""
     kinds = (_langchain, _llama_index, _lost_in_the_middle, _simple)
     return rng.choices(kinds, weights=(0.3, 0.2, 0.15, 0.35))[0](rng)
