@@ -1,4 +1,4 @@
-"""Attention over segments of keys at assigned positions; everything else is composed from it."""
+"""Attention over segments of keys at assigned positions, from which all methods are composed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # torch is imported with the first use
+def __getattr__(name: str) -> Any:  # torch is imported on first use
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"ragbias.attention.{_MODULES[name]}"), name)

@@ -1,33 +1,29 @@
-"""Which code computes attention: ``torch``, ``triton`` or ``flash``.
+"""The code that computes attention: ``torch``, ``triton`` or ``flash``.
 
 - ``torch`` runs everywhere.
 - ``triton`` runs on CUDA (in Triton's interpreter on CPU): attention and importances in fused kernels.
-- ``flash`` runs on CUDA: attention on FlashAttention 2 wherever all queries of a head see a segment at one position.
-  What FlashAttention cannot express (positions that differ by query, bounds, a bias by segment, importances) is
-  computed as ``torch`` does it; that is part of this backend.
-- ``auto`` is ``triton`` for CUDA tensors that it can compute, else ``torch``.
+- ``flash`` runs on CUDA: FlashAttention 2 wherever all queries of a head see a segment at one position, and ``torch``
+  for the rest (positions that differ by query, bounds, a bias by segment, importances).
+- ``auto`` is ``triton`` for CUDA tensors that it supports and whose results agree with ``torch`` in a self-check, else
+  ``torch``. The self-check runs once per device, dtype and head dimension; ``auto`` warns if it fails.
 
-Scores that a method asks for as a matrix (``segment_scores``, ``grouped_scores``) are computed by PyTorch under every
-backend. A backend that was named and cannot compute a case raises; only ``auto`` chooses, and warns once where Triton
-should have run and does not.
+``segment_scores`` and ``grouped_scores`` run on PyTorch under every backend. A named backend that does not support a
+case raises ``BackendError``; only ``auto`` falls back.
 """
 
 from __future__ import annotations
 
 import threading
-import warnings
-from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from ragbias.attention.encoding import Alibi
 from ragbias.attention.keys import Scoring
-from ragbias.attention.launch import LaunchError, case_of
+from ragbias.call_site import warn
 from ragbias.errors import BackendError
 
 BACKENDS = ("auto", "torch", "triton", "flash")
@@ -37,19 +33,15 @@ DTYPES = {
     "flash": (torch.float16, torch.bfloat16),
 }
 MAX_DIM = 256  # of a head, for triton and flash
-FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 runs on
+FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 supports
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-_auto_device = "cuda"  # whose tensors ``auto`` gives to triton
-_failed: set[tuple[object, ...]] = set()  # cases in which ``auto`` found out that triton does not run
-_warned: set[str] = set()
+_auto_device = "cuda"  # the device type on which ``auto`` considers triton
+_verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # of self-checks: empty, or why triton is not used
 _lock = threading.Lock()
 
 
 class BackendFallbackWarning(UserWarning):
-    """``backend="auto"`` computes with ``torch``, as Triton cannot be imported or launched."""
+    """``backend="auto"`` computes with ``torch`` because Triton cannot be imported, fails or computes wrong results."""
 
 
 def check_backend(backend: str) -> None:
@@ -64,75 +56,54 @@ def chosen(query: Tensor, scoring: Scoring) -> str:
     """The backend for queries ``[..., d]`` of a layer: ``"torch"``, ``"triton"`` or ``"flash"``.
 
     Raises:
-        BackendError: the backend was named and cannot compute this case.
+        BackendError: the backend was named and does not support this case.
     """
     if scoring.backend == "auto":
-        if query.device.type != _auto_device or case_of(query) in _failed:
+        if query.device.type != _auto_device:
             return "torch"
-        if reason := _import_error("triton"):
-            _warn_once(f"backend 'triton' {reason}")
+        if not _import_error("triton") and _unsupported("triton", query, scoring):
             return "torch"
-        return "torch" if _unsupported("triton", query, scoring) else "triton"
+        return "torch" if _verdict(query.device, query.dtype, query.shape[-1]) else "triton"
     check_backend(scoring.backend)
     if scoring.backend != "torch" and (reason := _unsupported(scoring.backend, query, scoring)):
         raise BackendError(f"backend {scoring.backend!r} {reason}; use 'torch' or 'auto'")
     return scoring.backend
 
 
-def with_fallback(operation: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The operation, computed by ``torch`` where ``auto`` chose a backend whose launch fails."""
-
-    @wraps(operation)
-    def attempt(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        try:
-            return operation(*args, **kwargs)
-        except LaunchError as error:
-            if error.named:
-                raise
-            _failed.add(error.case)
-            _warn_once(str(error))
-        return operation(*args, **kwargs)
-
-    return attempt
-
-
-def _warn_once(reason: str) -> None:
+def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Why ``auto`` does not use triton for heads of this kind; empty if it does. Found, and warned about, once."""
+    case = device, dtype, dim
+    if case in _verdicts:
+        return _verdicts[case]
     with _lock:
-        if reason in _warned:
-            return
-        _warned.add(reason)
-    warnings.warn(f"backend 'auto' computes with 'torch': {reason}", BackendFallbackWarning, stacklevel=3)
+        if case in _verdicts:  # another thread found it
+            return _verdicts[case]
+        reason = _import_error("triton")
+        if not reason:
+            self_check = import_module("ragbias.attention.self_check")  # it runs attention, which imports this module
+            reason = self_check.difference("triton", device, dtype, dim)
+        known = reason in _verdicts.values()
+        _verdicts[case] = reason
+    if reason and not known:
+        warn(f"backend 'auto' computes with 'torch': backend 'triton' {reason}", BackendFallbackWarning)
+    return reason
 
 
 @cache
 def _import_error(backend: str) -> str:
-    """Why a backend cannot be imported, in words; empty if it can."""
+    """Why a backend cannot be imported; empty if it can."""
     package = PACKAGES[backend]
     if find_spec(package) is None:
-        reason = f"needs {package}; pip install 'ragbias[{backend}]'"
-    else:
-        try:
-            import_module(f"ragbias.attention.{backend}_backend")
-            return ""
-        except Exception as error:  # a package for another driver or version of torch fails in many ways
-            reason = f"cannot import {package}: {type(error).__name__}: {error}"
-    return reason + (_other_flash() if backend == "flash" else "")
-
-
-def _other_flash() -> str:
-    """Names what is installed of FlashAttention that the backend does not call."""
-    flash_attn = find_spec("flash_attn")
-    if find_spec("flash_attn_interface") is not None:
-        found = "FlashAttention 3 (flash_attn_interface)"
-    elif flash_attn is not None and flash_attn.origin is None:  # a namespace package, which FlashAttention 2 is not
-        found = "FlashAttention 4 (flash_attn.cute)"
-    else:
-        return ""
-    return f"; {found} is installed, and this backend calls FlashAttention 2"
+        return f"needs {package}; pip install 'ragbias[{backend}]'"
+    try:
+        import_module(f"ragbias.attention.{backend}_backend")
+    except Exception as error:  # a package for another driver or version of torch fails in many ways
+        return f"cannot import {package}: {type(error).__name__}: {error}"
+    return ""
 
 
 def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
-    """Why a backend other than ``torch`` cannot compute this case, in words; empty if it can."""
+    """Why a backend other than ``torch`` does not support this case; empty if it does."""
     if reason := _unsupported_device(backend, query.device):
         return reason
     if query.dtype not in DTYPES[backend]:

@@ -1,61 +1,72 @@
-"""Positions of queries and keys, applied where a method puts them: none, rotary, ALiBi.
+"""Positional encodings at assigned positions: none, rotary, ALiBi.
 
-All of them depend on differences of positions only. For a query at position ``p`` and a segment of keys that starts at
-``s``, everything follows from ``p - s`` and the offsets of the keys inside their segment: a key is rotated once, by its
-offset, and moving the segment rotates the query instead.
+All of them depend on differences of positions only: for a query at position ``p`` and a segment that starts at ``s``,
+on ``p - s`` and the offsets of the keys in the segment. A key is rotated once, by its offset, and moving a segment
+rotates the query instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.scratch import Scratch
+
+class Scratch:
+    """Reusable memory for one large tensor at a time; allocating it anew would cost more than filling it."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """An uninitialised tensor like ``like``, in the memory of the previous one."""
+        size = prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = None  # free it first
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(*shape)
 
 
 class Encoding:
-    """No position at all, or one that queries and keys carry already; the base of the others."""
+    """No positions, or positions that queries and keys have already; base class of the others."""
 
     def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Queries or keys ``[..., d]`` at ``positions`` counted from the start of a segment."""
+        """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
         return x
 
     def paired(self, x: Tensor) -> Tensor:
-        """Encoded queries or keys ``[..., d]`` with their dimensions in the order that ``moved`` works in.
-
-        Scores stay the same where queries and keys are both in that order.
-        """
+        """Encoded queries or keys ``[..., d]`` with rotary pairs side by side, as ``moved`` needs them."""
         return x
 
     def moved(
         self, key: Tensor, segments: Sequence[tuple[int, int]], starts: Tensor, scratch: Scratch | None = None
     ) -> Tensor:
-        """The keys of segments, encoded at their offsets, moved on to the positions of the segments.
+        """Move keys that are encoded at their offsets to the positions of their segments.
 
         Args:
             key: ``[G, K, d]``, ``paired``.
             segments: ``n`` spans of keys.
             starts: int64 ``[..., H or 1, n]``, non-negative.
-            scratch: where the result may be written to.
+            scratch: memory for the result.
 
         Returns:
-            ``[..., H or G, K', d]``, paired, segment after segment; ``G`` heads where all heads share the starts, or
-            where keys have no position.
+            ``[..., H or G, K', d]``, paired, segment after segment; ``G`` heads if all heads share the starts or keys
+            have no positions.
         """
         moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
         return moved.expand(*starts.shape[:-2], *moved.shape)
 
     def divided(self, by: float) -> Encoding:
-        """The encoding for scores that are divided by a number."""
+        """The encoding for scores divided by a number."""
         return self
 
     def bias(self, relative: Tensor, keys: int) -> Tensor | None:
-        """What is added to the scores ``[H, Q, K]`` of a segment's keys.
+        """The bias of the scores ``[H, Q, K]`` with a segment, or None.
 
         Args:
-            relative: positions of the queries, counted from the segment's start, ``[H or 1, Q]``.
+            relative: positions of the queries relative to the segment's start, ``[H or 1, Q]``.
         """
         return None
 
@@ -106,7 +117,7 @@ class Rotary(Encoding):
         total = sum(end - begin for begin, end in segments)
         moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
         at = 0
-        for first, count, length in equal_runs(segments):  # each turned in one go
+        for first, count, length in equal_runs(segments):  # each in one product
             begin, size = segments[first][0], count * length
             source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
             target = moved[..., at : at + size, :].unflatten(-2, (count, length))
@@ -153,13 +164,10 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Te
 
 
 def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
-    """Turn the pairs of ``x`` ``[..., d]``, side by side, by complex ``turns`` ``[..., r/2]``, into ``target``.
-
-    In float32, as ``rotate``. One product of complex numbers is many times as fast as the same sums taken half by half.
-    """
+    """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, in float32, into ``target``."""
     size = 2 * turns.shape[-1]
     pairs = _as_complex(x[..., :size].float())
-    if x.dtype == torch.float32 and not x.requires_grad:  # which rules out `out=`
+    if x.dtype == torch.float32 and not x.requires_grad:  # `out=` has no gradient
         torch.mul(pairs, turns, out=_as_complex(target[..., :size]))
     else:
         target[..., :size] = torch.view_as_real(pairs * turns).flatten(-2)
@@ -172,7 +180,7 @@ def _as_complex(x: Tensor) -> Tensor:
 
 
 def equal_runs(segments: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Runs of adjacent segments of one length, without empty ones: index of the first, number, length."""
+    """Runs of adjacent, non-empty segments of one length: index of the first, number, length."""
     first = 0
     while first < len(segments):
         begin, end = segments[first]

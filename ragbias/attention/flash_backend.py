@@ -1,9 +1,8 @@
-"""Attention on FlashAttention 2 (extra ``flash``), for queries of a head that all see a segment at the same position.
+"""Attention on FlashAttention 2 (extra ``flash``), if all queries of a head see a segment at the same position.
 
-FlashAttention has one position for each key, so keys are copied and moved to their positions for each group of queries.
-Its causal mask ends at the last query and the last key, which fits segments of which the last one listed is seen
-causally. The call and its layout are tested with a stand-in for the package; the project's tests have not run the
-kernel itself.
+FlashAttention has one position per key, so keys are copied and moved to their positions for each group of queries. Its
+causal mask ends at the last query and the last key, as the last segment's does. The tests run this module on a stand-in
+for the package, not the kernel itself.
 """
 
 from __future__ import annotations
@@ -15,31 +14,25 @@ import torch
 from flash_attn import flash_attn_varlen_func
 from torch import Tensor
 
-from ragbias.attention.keys import Group, Scoring, Segments, concatenated, for_heads, listed
-from ragbias.attention.launch import launching
+from ragbias.attention.keys import Group, Scoring, Segments, Visible, concatenated, for_heads, launching, listed
 
-TOGETHER = 2**16  # the most keys that are copied for one call, times the heads
+TOGETHER = 2**16  # keys that are copied for one call at most
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    starts: Tensor,
-    segments: Segments,
-    scoring: Scoring,
-    causal: bool,
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``, with ``starts`` ``[H or 1, n]``, without bias and bounds."""
-    encoded = scoring.encoding(query, positions)
-    return _attended(encoded, key, value, [(segments, starts)], [query.shape[1]], scoring, causal)
+    """``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None, without bias and bounds."""
+    encoded, starts = scoring.encoding(query, positions), visible.starts
+    if starts is None:
+        starts = positions.new_zeros(1, len(visible.segments))
+    return _attended(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)
 
 
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend_groups``, in as few calls as memory for the moved keys allows."""
+    """``primitive.attend_groups``, in as few calls as memory for the moved keys allows."""
     parts = []
     for together in _calls(groups):
         counts = [end - begin for begin, end in (group.queries for group in together)]
@@ -52,7 +45,7 @@ def attend_groups(
 
 
 def _calls(groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups, parted so that no call copies more than ``TOGETHER`` keys unless a single group does."""
+    """Batches of groups with at most ``TOGETHER`` keys each, unless a single group has more."""
     calls: list[list[Group]] = []
     keys = 0
     for group in groups:
@@ -74,14 +67,14 @@ def _attended(
     scoring: Scoring,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of segments and their starts."""
+    """Attention of encoded queries ``[H, Q, d]``, ``counts`` of them for each entry of ``seen``."""
     encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
     moved = torch.cat([scoring.encoding.moved(key, segments, starts) for segments, starts in seen], dim=1)
     values = torch.cat([listed(value, segments) for segments, _ in seen], dim=1)
-    heads = max(len(moved), len(values))  # where either has query heads already, both must
+    heads = max(len(moved), len(values))  # if either has all query heads, both must
     moved, values = for_heads(moved, heads), for_heads(values, heads)
     lengths = [sum(end - begin for begin, end in segments) for segments, _ in seen]
-    with launching("flash", encoded, scoring):
+    with launching("flash"):
         output, lse, _ = flash_attn_varlen_func(
             *(x.transpose(0, 1).contiguous() for x in (encoded, moved, values)),  # [Q or K, H or G, d]
             cu_seqlens_q=_edges(counts, key.device),
@@ -91,9 +84,9 @@ def _attended(
             softmax_scale=scoring.scale,
             causal=causal,
             softcap=scoring.softcap or 0.0,
-            return_attn_probs=True,  # which is how it returns the LSE; probabilities come only with dropout
+            return_attn_probs=True,  # returns the LSE
         )
-    # of a query without keys the LSE is +inf
+    # a query without keys has an LSE of +inf
     return output.transpose(0, 1), lse.masked_fill(lse == torch.inf, -torch.inf)
 
 

@@ -1,7 +1,6 @@
 """The primitive on PyTorch's fused CPU attention, for segment starts that do not depend on the query.
 
-Then the keys can be rotated to their positions once for all queries, and one fused call does the rest without a matrix
-of scores. Same results as the reference in ``primitive.py``.
+Keys are rotated to their positions once for all queries, and one fused call does the rest without a matrix of scores.
 """
 
 from __future__ import annotations
@@ -14,25 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ragbias.attention.encoding import Scratch
 from ragbias.attention.keys import (
     Bounds,
     Group,
     Scoring,
     Segments,
+    Visible,
     causal_bounds,
     concatenated,
     for_heads,
     listed,
+    portion,
     within,
 )
-from ragbias.attention.scratch import Scratch, portion
 
-BLOCK = 256  # queries whose mask exists at one time
-MOVED = 2**21  # numbers of keys in each thread that are moved at one time; they should fit into a cache
+BLOCK = 256  # queries per mask
+MOVED = 2**21  # numbers of keys per thread that are moved at one time; they should fit into a cache
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    """The kernel, which takes for granted that the numbers of a vector lie side by side."""
+    """PyTorch's kernel, which assumes that the last dimension is contiguous."""
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     result: tuple[Tensor, Tensor] = kernel(query, key, value, **options)
@@ -40,41 +41,32 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[T
 
 
 def available(query: Tensor, scoring: Scoring) -> bool:
-    """Whether the fused kernel runs for this tensor and computes these scores."""
+    """Whether the fused kernel supports this tensor and these scores."""
     plain = scoring.softcap is None and scoring.position_in_keys
     return plain and query.device.type == "cpu" and query.dtype in (torch.float32, torch.bfloat16, torch.float16)
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    starts: Tensor | None,
-    segments: Segments,
-    scoring: Scoring,
-    bias: Sequence[float] | None,
-    causal: bool,
-    bounds: Bounds | None,
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``, with ``starts`` of shape ``[H or 1, n]`` or None."""
+    """``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None."""
     encoded = scoring.encoding(query, positions)
-    if starts is not None:
+    if visible.starts is not None:
         encoded, key = scoring.encoding.paired(encoded), scoring.encoding.paired(key)
-    return _attend(encoded, key, value, starts, segments, scoring, bias, causal, bounds)
+    return _attend(encoded, key, value, scoring, visible)
 
 
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend_groups``."""
+    """``primitive.attend_groups``."""
     spans = [group.queries for group in groups]
     positions = torch.cat(
         [group.position + torch.arange(end - begin) for group, (begin, end) in zip(groups, spans, strict=True)]
     )
     encoded = scoring.encoding.paired(scoring.encoding(listed(query, spans), positions))
     key = scoring.encoding.paired(key)
-    # what a backward pass will read is not written over
+    # scratch memory would overwrite what a backward pass reads
     scratch = None if torch.is_grad_enabled() and (encoded.requires_grad or key.requires_grad) else Scratch()
     parts = []
     at = 0
@@ -85,17 +77,14 @@ def attend_groups(
             parts.append(_attend_together(own, key, value, together, scoring, scratch))
         else:
             (group,) = together
-            parts.append(_attend(own, key, value, group.starts, group.segments, scoring, None, True, None, scratch))
+            visible = Visible(group.segments, group.starts, causal=True)
+            parts.append(_attend(own, key, value, scoring, visible, scratch))
         at += count
     return concatenated(parts)
 
 
 def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
-    """The groups, those together that see the same keys and are so small that their keys are moved at one time.
-
-    Args:
-        size: numbers of a key in all heads.
-    """
+    """Batches of groups that see the same keys and are small; ``size`` is the numbers of a key in all heads."""
     calls: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
@@ -113,11 +102,7 @@ def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
 def _attend_together(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring, scratch: Scratch | None
 ) -> tuple[Tensor, Tensor]:
-    """As ``_attend`` for several groups that see the same keys, in one call, for which all get equally many queries.
-
-    Args:
-        query: ``[H, Q, d]``, group after group.
-    """
+    """``_attend`` for groups that see the same keys, in one call, padded to equally many queries."""
     heads = len(query)
     spans = sorted(groups[0].segments)
     orders = [sorted(range(len(spans)), key=group.segments.__getitem__) for group in groups]
@@ -128,7 +113,7 @@ def _attend_together(
         for x in (moved, listed(value, spans))
     )
     counts = torch.tensor([end - begin for begin, end in (group.queries for group in groups)])
-    index = torch.arange(int(counts.max()))  # of a query in its group
+    index = torch.arange(int(counts.max()))  # of a query within its group
     real = index < counts[:, None]
     padded = query[:, ((counts.cumsum(0) - counts)[:, None] + index).clamp_max(query.shape[1] - 1)]
     edges = dict(zip(spans, accumulate(end - begin for begin, end in spans), strict=True))
@@ -142,18 +127,10 @@ def _attend_together(
 
 
 def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    starts: Tensor | None,
-    segments: Segments,
-    scoring: Scoring,
-    bias: Sequence[float] | None,
-    causal: bool,
-    bounds: Bounds | None,
-    scratch: Scratch | None = None,
+    query: Tensor, key: Tensor, value: Tensor, scoring: Scoring, visible: Visible, scratch: Scratch | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention of encoded queries; where there are starts, queries and keys are ``paired``."""
+    """Attention of encoded queries; with starts, queries and keys are ``paired``."""
+    segments, bias, bounds, causal = visible.segments, visible.bias, visible.bounds, visible.causal
     # in the order of memory, so that the values of adjacent segments need no copy
     order = sorted(range(len(segments)), key=lambda index: segments[index])
     spans = [segments[index] for index in order]
@@ -163,17 +140,19 @@ def _attend(
         bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
     values = listed(value, spans)
 
+    ordered = Visible(spans, None, biases, causal, bounds)
+
     @lru_cache(maxsize=1)  # the same for all heads
     def mask_of(begin: int) -> Tensor:
         seen = None if bounds is None else (bounds[0][begin : begin + BLOCK], bounds[1][begin : begin + BLOCK])
         return _mask(query[:, begin : begin + BLOCK], spans, last, seen, biases)
 
     def attended(heads: slice, query: Tensor, moved: Tensor) -> tuple[Tensor, Tensor]:
-        return _attend_moved(query, moved, values[heads], scoring.scale, spans, biases, causal, bounds, mask_of)
+        return _attend_moved(query, moved, values[heads], scoring.scale, ordered, mask_of)
 
-    if starts is None:
+    if visible.starts is None:
         return attended(slice(None), query, listed(key, spans))
-    starts = starts[:, order]
+    starts = visible.starts[:, order]
     if len(starts) == 1:
         return attended(slice(None), query, scoring.encoding.moved(key, spans, starts, scratch))
     group = len(query) // len(key)
@@ -187,27 +166,11 @@ def _attend(
 
 
 def _attend_moved(
-    query: Tensor,
-    moved: Tensor,
-    value: Tensor,
-    scale: float,
-    spans: Segments,
-    bias: Sequence[float] | None,
-    causal: bool,
-    bounds: Bounds | None,
-    mask_of: Callable[[int], Tensor],
+    query: Tensor, moved: Tensor, value: Tensor, scale: float, visible: Visible, mask_of: Callable[[int], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Attention to keys at their positions.
-
-    Args:
-        query: ``[H, Q, d]``.
-        moved: ``[H or G, K, d]``; value ``[G, K, d]``.
-        spans: of the segments; bias: of each. ``bounds`` are those of the one that is listed last.
-        causal: a query sees the keys up to its own index.
-        mask_of: what is added to the scores of the ``BLOCK`` queries from an index on, where there are bounds or bias.
-    """
-    heads, queries, dim = query.shape
-    # a key head and its query heads are a batch entry, which spares copies of keys and values for each query head
+    """Attention to keys at their positions; ``mask_of`` gives the mask of the ``BLOCK`` queries from an index on."""
+    (heads, queries, dim), bounds = query.shape, visible.bounds
+    # a key head and its query heads form a batch entry, which avoids copies of keys and values
     folded = query.view(len(value), -1, queries, dim)
     moved = moved.view(len(value), -1, *moved.shape[1:]).expand(-1, folded.shape[1], -1, -1)
     value = value[:, None].expand_as(moved)
@@ -217,31 +180,31 @@ def _attend_moved(
         return output.reshape(heads, -1, dim), lse.reshape(heads, -1)
 
     everything = slice(None)
-    if bounds is None and bias is None:
-        return run(everything, everything, is_causal=causal)
+    if bounds is None and visible.bias is None:
+        return run(everything, everything, is_causal=visible.causal)
     parts = []
     for begin in range(0, queries, BLOCK):
         block = slice(begin, begin + BLOCK)
         seen = None if bounds is None else (bounds[0][block], bounds[1][block])
         keys, blind = everything, None
-        if seen is not None and len(spans) == 1:
+        if seen is not None and len(visible.segments) == 1:
             keys, blind = _keys_seen(seen, moved.shape[2])
         output, lse = run(block, keys, attn_mask=mask_of(begin)[None, None, :, keys])
-        if blind is not None and blind.any():  # the kernel takes for granted that each query sees a key
+        if blind is not None and blind.any():  # the kernel assumes that each query sees a key
             output, lse = output.masked_fill(blind[:, None], 0.0), lse.masked_fill(blind, -torch.inf)
         parts.append((output, lse))
     return concatenated(parts)
 
 
 def _keys_seen(bounds: Bounds, keys: int) -> tuple[slice, Tensor]:
-    """The keys of a single segment that a block of queries needs, one at least; and bool ``[Q]``: who sees none."""
+    """The keys of a single segment that a block of queries needs; and bool ``[Q]``: queries without keys."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
 def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:
-    """What is added to the scores ``[Q, K]``: each segment's bias, ``-inf`` for hidden keys of segment ``last``."""
+    """Mask ``[Q, K]`` for the scores: each segment's bias, and ``-inf`` for hidden keys of segment ``last``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])
     for value, begin, end in zip(bias or (), edges, edges[1:], strict=False):

@@ -1,14 +1,16 @@
-"""Segments of keys, which of them a query sees, and how a score is made."""
+"""Segments of keys, their visibility and scoring, and what all backends share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ragbias.attention.encoding import Alibi, Encoding
+from ragbias.errors import BackendError
 
 Segments = Sequence[tuple[int, int]]
 Bounds = tuple[Tensor, Tensor]
@@ -16,14 +18,14 @@ Bounds = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a layer makes a score of a query and a key.
+    """The scores of a layer.
 
     Attributes:
-        encoding: its positions.
+        encoding: positional encoding.
         scale: factor of the scores, usually ``d ** -0.5``.
-        softcap: scores go through ``softcap * tanh(score / softcap)``; None: they do not.
-        window: keys at an assigned distance of ``window`` or more are hidden; None: none are.
-        backend: what computes attention, see ``ragbias.attention.backends``.
+        softcap: scores become ``softcap * tanh(score / softcap)``; None: unchanged.
+        window: keys at an assigned distance of ``window`` or more are hidden; None: all are visible.
+        backend: see ``ragbias.attention.backends``.
     """
 
     encoding: Encoding
@@ -39,18 +41,18 @@ class Scoring:
 
     @property
     def position_in_keys(self) -> bool:
-        """Whether encoding keys at their positions, once for all queries, is all that depends on the distance."""
+        """Whether scores depend on distance only through keys encoded at their positions."""
         return self.window is None and not isinstance(self.encoding, Alibi)
 
 
 def listed(x: Tensor, segments: Segments) -> Tensor:
-    """The keys or values ``[heads, K, d]`` of the segments, in their order; a view where they are adjacent."""
+    """The keys or values ``[heads, K, d]`` of the segments in order; a view if they are adjacent."""
     pieces = [x[:, begin:end] for begin, end in joined(segments)]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 
 def concatenated(parts: Sequence[tuple[Tensor, Tensor]], dim: int = 1) -> tuple[Tensor, Tensor]:
-    """Outputs ``[H, Q, d]`` and LSEs ``[H, Q]`` one after the other: by query, or by head with ``dim=0``."""
+    """Concatenated outputs ``[H, Q, d]`` and LSEs ``[H, Q]``: along queries, or along heads with ``dim=0``."""
     if len(parts) == 1:
         return parts[0]
     outputs, lses = zip(*parts, strict=True)
@@ -63,7 +65,7 @@ def for_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def joined(segments: Segments) -> list[tuple[int, int]]:
-    """The segments, adjacent ones as one."""
+    """The segments with adjacent ones merged."""
     if not segments:
         return []
     spans: list[tuple[int, int]] = []
@@ -77,7 +79,7 @@ def joined(segments: Segments) -> list[tuple[int, int]]:
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:
-    """``bounds`` of ``attend`` for ``causal``."""
+    """The ``bounds`` of ``attend`` that equal ``causal``."""
     begin, end = segments[-1]
     first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
     return torch.zeros_like(first_not_seen), first_not_seen
@@ -91,13 +93,13 @@ def within(bounds: Bounds, keys: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Group:
-    """Queries that see the same segments of keys: all of them but the last one whole, the last one causally.
+    """Queries that see the same segments of keys: the last one causally, the others whole.
 
     Attributes:
         queries: span of the queries.
-        position: of the first of them; the others follow.
+        position: position of the first query; the others follow.
         segments: spans of keys.
-        starts: where the segments start, int64 ``[H or 1, n]``.
+        starts: positions of the segments, int64 ``[H or 1, n]``.
     """
 
     queries: tuple[int, int]
@@ -106,10 +108,21 @@ class Group:
     starts: Tensor
 
 
-class EncodedKeys:
-    """The keys of a sequence as a method encodes them, kept from step to step, so that only new ones are encoded."""
+@dataclass(frozen=True)
+class Visible:
+    """The keys that the queries of a call see; fields as in ``primitive.attend``."""
 
-    SPARE = 64  # the fewest keys that a full buffer grows by
+    segments: Segments
+    starts: Tensor | None = None
+    bias: Sequence[float] | None = None
+    causal: bool = False
+    bounds: Bounds | None = None
+
+
+class EncodedKeys:
+    """A buffer of encoded keys, so that each step encodes only the new ones."""
+
+    SPARE = 64  # a full buffer grows by at least this many keys
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
@@ -119,8 +132,8 @@ class EncodedKeys:
         """All keys, encoded.
 
         Args:
-            key: ``[..., K, d]``, the keys so far, of which the last ones are new.
-            encode: takes the new keys and the index of the first of them.
+            key: ``[..., K, d]``, all keys so far, the new ones last.
+            encode: encodes the new keys, given the index of the first one.
 
         Returns:
             ``[..., K, d]``, valid until the next call.
@@ -128,10 +141,34 @@ class EncodedKeys:
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)
         if self._buffer is None or total > self._buffer.shape[-2]:
-            kept = [] if self._buffer is None else [self._buffer[..., : self._count, :]]
+            old = [] if self._buffer is None else [self._buffer[..., : self._count, :]]
             spare = new.new_empty(*new.shape[:-2], max(self.SPARE, total // 8), new.shape[-1])
-            self._buffer = torch.cat((*kept, new, spare), dim=-2)
+            self._buffer = torch.cat((*old, new, spare), dim=-2)
         else:
             self._buffer[..., self._count : total, :] = new
         self._count = total
         return self._buffer[..., :total, :]
+
+
+def portion(count: int, most: int) -> int:
+    """The size, at most ``most`` and at least one, that divides ``count`` into the fewest, nearly equal portions."""
+    portions = -(-count // max(1, most))
+    return -(-count // max(1, portions))
+
+
+@contextmanager
+def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise ``BackendError`` for a kernel that cannot be compiled or launched; out of memory passes.
+
+    Args:
+        errors: what the backend raises besides ``RuntimeError``.
+    """
+    refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except refusals as error:
+        raise BackendError(
+            f"backend {backend!r} failed with {type(error).__name__}: {error}; use backend='torch'"
+        ) from error

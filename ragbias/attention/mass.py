@@ -1,4 +1,4 @@
-"""How much attention documents get from queries, without positions: what some methods order them by.
+"""Attention mass of documents without positions, by which some methods order them.
 
 Shapes as in ``primitive.py``.
 """
@@ -12,20 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from ragbias.attention.backends import chosen, with_fallback
-from ragbias.attention.keys import Scoring, Segments, joined, listed
+from ragbias.attention.backends import chosen
+from ragbias.attention.encoding import Scratch
+from ragbias.attention.keys import Scoring, Segments, joined, listed, portion
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
-from ragbias.attention.scratch import Scratch, portion
 
 
 @torch.no_grad()
-@with_fallback
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool = False) -> Tensor:
-    """Share of each query's softmax over the segments that falls on each, with queries and keys as they are.
+    """Share of each query's softmax over all segments that falls on each segment, without positions.
 
     Args:
         query: ``[H, Q, d]`` and key ``[G, K, d]``.
-        scoring: of which scale and softcap count; encoding and window do not.
+        scoring: its scale and softcap apply.
         total: sum over the queries.
 
     Returns:
@@ -39,14 +38,13 @@ def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scorin
 
 
 @torch.no_grad()
-@with_fallback
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """Attention of each document's tokens to each other document, with queries and keys as they are.
+    """Attention of each document's tokens to each other document, without positions.
 
     Args:
         query: ``[H, K, d]`` and key ``[G, K, d]``, of the same tokens.
         spans: the ``n`` documents, ascending.
-        scoring: of which scale and softcap count; encoding and window do not.
+        scoring: its scale and softcap apply.
 
     Returns:
         float32 ``[H, n, n]``: the softmax over the tokens of all other documents, summed over the tokens of document
@@ -71,7 +69,7 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
 
 
 def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
-    """Documents ``first`` to ``end``, so many that no more than ``most`` scores of one head exist, one at least."""
+    """Runs ``first`` to ``end`` of documents with at most ``most`` scores per head, at least one document each."""
     lengths = [end - begin for begin, end in spans]
     keys = sum(lengths)
     first, queries = 0, 0
@@ -93,11 +91,7 @@ def _mass_together(
     scoring: Scoring,
     scratch: Scratch,
 ) -> Tensor:
-    """``document_mass`` of documents ``first`` to ``end``, in fewer, larger steps, with scores that do not count.
-
-    Args:
-        of_document: float32 ``[K, n]``, 1 where a key is of a document.
-    """
+    """``document_mass`` of documents ``first`` to ``end`` in one product; ``of_document`` is the one-hot ``[K, n]``."""
     queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     own = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]
@@ -142,7 +136,7 @@ def _segment_of_key(segments: Segments, device: torch.device) -> Tensor:
 
 
 def _scores(query: Tensor, keys: Sequence[Tensor], scoring: Scoring, scratch: Scratch) -> Tensor:
-    """``grouped_scores`` of all ``keys``, in ``scratch``; ``[H, Q, K]`` for ``[G, K', d]`` each."""
+    """``grouped_scores`` ``[H, Q, K]`` of all ``keys``, each ``[G, K', d]``, in ``scratch``."""
     heads, queries, dim = query.shape
     groups, rows = len(keys[0]), heads * queries // len(keys[0])
     if len(keys) == 1 and rows <= FEW:

@@ -2,28 +2,38 @@
 
 Shapes, for one sequence: ``H`` query heads, ``G`` key heads (``H = G * group``, query head ``h`` reads key head
 ``h // group``), ``Q`` queries, ``K`` keys, ``n`` segments of keys, head dimension ``d``. A segment is a span
-``(begin, end)`` of keys; the segments of a call need not be adjacent or in order, and what it returns follows the order
-in which they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, outputs have the dtype of the values.
+``(begin, end)`` of keys; the segments of a call need not be adjacent or in order, and results follow the order in which
+they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, outputs have the dtype of the values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from ragbias.attention import fused
-from ragbias.attention.backends import chosen, with_fallback
+from ragbias.attention.backends import chosen
 from ragbias.attention.encoding import equal_runs
-from ragbias.attention.keys import Bounds, Group, Scoring, Segments, causal_bounds, concatenated, listed, within
+from ragbias.attention.keys import (
+    Bounds,
+    Group,
+    Scoring,
+    Segments,
+    Visible,
+    causal_bounds,
+    concatenated,
+    listed,
+    within,
+)
 
-FEW = 16  # up to so many queries of a key head, scores are faster as keys times queries
-MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # that exist at one time; on a CPU they should fit into a cache
+FEW = 16  # for at most this many queries per key head, keys times queries is faster
+MOST_SCORES = {"cpu": 2**20, "cuda": 2**26}  # in memory at one time; on a CPU they should fit into a cache
 
 
-@with_fallback
 def attend(
     query: Tensor,
     key: Tensor,
@@ -39,7 +49,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
 
-    No more than a block of the scores exists at one time.
+    Only a block of the scores is in memory at one time.
 
     Args:
         query: ``[H, Q, d]``, without position.
@@ -47,11 +57,11 @@ def attend(
         value: ``[G, K, d]``.
         positions: int64 ``[Q]``, positions of the queries; they may lie before the start of a segment.
         scoring: positions, scale, softcap and window of the layer.
-        segments: the keys that count; None: one segment of all.
+        segments: spans of the visible keys; None: one segment of all.
         starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.
         bias: added to the scores of each segment; None: nothing.
-        causal: of the last segment, a query sees the keys up to its own index, the last query all of them.
-        bounds: int64 ``[Q]`` each: of the last segment, query ``i`` sees the keys at offsets
+        causal: in the last segment, a query sees the keys up to its own index, and the last query sees all.
+        bounds: int64 ``[Q]`` each: in the last segment, query ``i`` sees the keys at offsets
             ``bounds[0][i] <= offset < bounds[1][i]``; not together with ``causal``.
 
     Returns:
@@ -59,27 +69,26 @@ def attend(
 
     Raises:
         ValueError: causal and bounds are both given.
-        BackendError: a backend was named that cannot compute this case, or whose launch failed.
+        BackendError: a named backend does not support this case, or its kernel fails.
     """
     if causal and bounds is not None:
-        raise ValueError("attend: causal and bounds both say what a query sees; give one of them")
+        raise ValueError("attend: causal and bounds both limit the visible keys; pass only one of them")
     segments = [(0, key.shape[1])] if segments is None else segments
     causal = causal and query.shape[1] > 1  # a single query sees everything
     backend = chosen(query, scoring)
-    fixed = starts is None or starts.shape[1] == 1  # the same for all queries
+    visible = Visible(segments, starts, bias, causal, bounds)
     if backend == "triton":
         from ragbias.attention import triton_backend
 
-        begins = _zeros(segments, key) if starts is None else starts
-        return triton_backend.attend(query, key, value, positions, begins, segments, scoring, bias, causal, bounds)
-    if backend == "flash" and fixed and bias is None and bounds is None:
-        from ragbias.attention import flash_backend
+        return triton_backend.attend(query, key, value, positions, scoring, visible)
+    if starts is None or starts.shape[1] == 1:  # the same for all queries
+        by_head = replace(visible, starts=None if starts is None else starts[:, 0])
+        if backend == "flash" and bias is None and bounds is None:
+            from ragbias.attention import flash_backend
 
-        begins = _zeros(segments, key) if starts is None else starts
-        return flash_backend.attend(query, key, value, positions, begins[:, 0], segments, scoring, causal)
-    if fixed and query.shape[1] > 1 and fused.available(query, scoring):
-        by_head = None if starts is None else starts[:, 0]
-        return fused.attend(query, key, value, positions, by_head, segments, scoring, bias, causal, bounds)
+            return flash_backend.attend(query, key, value, positions, scoring, by_head)
+        if query.shape[1] > 1 and fused.available(query, scoring):
+            return fused.attend(query, key, value, positions, scoring, by_head)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
     for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
@@ -97,11 +106,10 @@ def attend(
     return concatenated(parts)
 
 
-@with_fallback
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """As ``attend``, for groups of queries that each have segments of their own.
+    """``attend`` for groups of queries with different segments.
 
     Returns:
         output ``[H, Q', d]`` and LSE float32 ``[H, Q']``, group after group.
@@ -174,11 +182,7 @@ def segment_scores(
 
 
 def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
-    """Bias by distance, softcap and window, in place, for scores ``[H, Q, K]`` with one segment.
-
-    Args:
-        relative: positions of the queries, counted from the segment's start, ``[H or 1, Q]``.
-    """
+    """Bias by distance, softcap and window, in place, for scores with one segment; ``relative`` as in ``Encoding``."""
     bias = scoring.encoding.bias(relative, scores.shape[-1])
     if bias is not None:
         scores += bias
@@ -189,12 +193,12 @@ def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
 
 
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
-    """Scores of queries and keys as they are, without copying keys over the heads of a group.
+    """Scores without positions, without copying keys for the heads of a group.
 
     Args:
         query: ``[H, Q, d]``.
         key: ``[G, K, d]``.
-        scoring: of which scale and softcap count; encoding and window do not.
+        scoring: its scale and softcap apply.
 
     Returns:
         float32 ``[H, Q, K]``.
@@ -203,7 +207,7 @@ def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
 
 
 def _segment_products(queries: Tensor, key: Tensor, segments: Segments) -> Tensor:
-    """Products of each segment's keys with queries of its own, ``[n, H, Q, d]``: float32 ``[H, Q, K]``."""
+    """Products ``[H, Q, K]`` of each segment's keys with the segment's queries, ``[n, H, Q, d]``; float32."""
     count, heads, each, dim = queries.shape
     folded = queries.reshape(count, len(key), -1, dim)  # [n, G, queries of a key head, d]
     if folded.shape[2] > FEW:
@@ -233,7 +237,7 @@ def _products(query: Tensor, key: Tensor) -> Tensor:
 
 
 def capped(scores: Tensor, softcap: float | None) -> Tensor:
-    """Scores through ``softcap * tanh(score / softcap)``, in place; None: as they are."""
+    """``softcap * tanh(scores / softcap)``, in place; None: unchanged."""
     return scores if softcap is None else scores.div_(softcap).tanh_().mul_(softcap)
 
 
@@ -262,18 +266,13 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return merged.to(outputs[0].dtype), lse
 
 
-def _zeros(segments: Segments, key: Tensor) -> Tensor:
-    """All segments start at 0: int64 ``[1, 1, n]``."""
-    return torch.zeros(1, 1, len(segments), dtype=torch.long, device=key.device)
-
-
 def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the queries, so small that their scores may exist at one time."""
+    """Slices of the queries whose scores fit into memory together."""
     size = max(1, most_scores(device) // max(1, scores_per_query))
     for begin in range(0, queries, size):
         yield slice(begin, begin + size)
 
 
 def most_scores(device: torch.device) -> int:
-    """So many scores may exist at one time."""
+    """The number of scores that may be in memory at one time."""
     return MOST_SCORES["cpu" if device.type == "cpu" else "cuda"]

@@ -1,14 +1,15 @@
-"""The primitive on fused Triton kernels: queries are rotated as each segment comes, and no key is copied.
+"""The primitive on fused Triton kernels, which rotate queries for each segment and copy no keys.
 
 Runs on CUDA devices, and on CPU tensors in Triton's interpreter (``TRITON_INTERPRET=1`` before the first import of
-triton), which is for tests. Sums run without atomics, in an order that depends on the lengths of the segments alone:
-the same call gives the same bits.
+triton), which is for tests. Sums use no atomics, and their order depends only on the lengths of the segments: results
+are bit-identical from call to call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from functools import cache, lru_cache
 from math import inf
 from subprocess import SubprocessError
@@ -21,16 +22,15 @@ from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
 from ragbias.attention.encoding import Rotary
-from ragbias.attention.keys import Bounds, Group, Scoring, Segments
-from ragbias.attention.launch import launching
+from ragbias.attention.keys import Group, Scoring, Segments, Visible, launching
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
-PROGRAMS = 256  # that shall run at least, about two for each multiprocessor of a large GPU
-SPLITS = 64  # the most parts that keys are split into when there are few queries
-KEYS_PER_PIECE = 128  # keys of a piece of a segment where keys are split, and about the fewest that are split off
-PACKED_ROWS = 64  # up to so many rows of a key head's query heads share a tile; then a key is read once for all of them
-WASTE = 1.2  # how much longer segments may become by filling up their last block
-MOST_LSES = 2**25  # float32 numbers of the segments' LSEs that exist at one time
+PROGRAMS = 256  # the fewest to launch, about two per multiprocessor of a large GPU
+SPLITS = 64  # the most parts of the keys when there are few queries
+KEYS_PER_PIECE = 128  # keys of a piece of a segment if keys are split
+PACKED_ROWS = 64  # a tile holds all query heads of a key head up to this many rows, and reads each key once
+WASTE = 1.2  # how much padding the last block may add to segments
+MOST_LSES = 2**25  # LSEs of segments in memory at one time
 
 Columns = tuple[tuple[int, int, int], ...]  # segments (begin, end, column)
 
@@ -49,7 +49,7 @@ class _Sizes(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """What a launch does, as ``triton_kernels`` describes it."""
+    """The tables of a launch, see ``triton_kernels``."""
 
     tiles: Tensor
     pieces: Tensor
@@ -57,49 +57,42 @@ class _Tables(NamedTuple):
 
 
 def attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Tensor,
-    starts: Tensor,
-    segments: Segments,
-    scoring: Scoring,
-    bias: Sequence[float] | None,
-    causal: bool,
-    bounds: Bounds | None,
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend``."""
+    """``primitive.attend``."""
+    segments, starts = visible.segments, visible.starts
+    if starts is None:
+        starts = positions.new_zeros(1, 1, len(segments))
     sizes = _sizes(query, key, scoring, starts.shape[1] > 1, segments)
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
     rows, heads = _launched(query, key, sizes)
     splits = _splits(-(-rows // sizes.rows) * heads, segments)
     groups = (((0, query.shape[1]), columns),)
     tables = _tables(groups, rows // query.shape[1], sizes.rows, splits, query.device)
-    biases = None if bias is None else _on_device(tuple(bias), query.device)
-    return _run(query, key, value, positions, starts, scoring, tables, sizes, biases, causal, bounds)
+    return _run(query, key, value, positions, scoring, replace(visible, starts=starts), tables, sizes)
 
 
 def attend_groups(
     query: Tensor, key: Tensor, value: Tensor, groups: Sequence[Group], scoring: Scoring
 ) -> tuple[Tensor, Tensor]:
-    """As ``primitive.attend_groups``, in one launch."""
+    """``primitive.attend_groups`` in one launch."""
     sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
     shape = tuple((group.queries, tuple(group.segments)) for group in groups)
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
     tables = _group_tables(shape, factor, sizes.rows, query.device)
     positions = _group_positions(tuple((group.queries, group.position) for group in groups), query.device)
     starts = torch.cat([group.starts for group in groups], dim=1)[:, None]
-    return _run(query, key, value, positions, starts, scoring, tables, sizes, None, True, None)
+    return _run(query, key, value, positions, scoring, Visible((), starts, causal=True), tables, sizes)
 
 
 def segment_mass(query: Tensor, key: Tensor, segments: Segments, scoring: Scoring, total: bool) -> Tensor:
-    """As ``mass.segment_mass``."""
+    """``mass.segment_mass``."""
     columns = tuple((begin, end, column) for column, (begin, end) in enumerate(segments))
     return _masses(query, key, (((0, query.shape[1]), columns),), len(segments), scoring, total)
 
 
 def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring) -> Tensor:
-    """As ``mass.document_mass``."""
+    """``mass.document_mass``."""
     return _masses(query, key, _other_documents(tuple(spans)), len(spans), scoring, True)
 
 
@@ -108,15 +101,15 @@ def _run(
     key: Tensor,
     value: Tensor,
     positions: Tensor,
-    starts: Tensor,
     scoring: Scoring,
+    visible: Visible,
     tables: _Tables,
     sizes: _Sizes,
-    bias: Tensor | None,
-    causal: bool,
-    bounds: Bounds | None,
 ) -> tuple[Tensor, Tensor]:
     """Attention for the queries at ``positions`` ``[Q']`` with ``starts`` ``[H or 1, Q or 1, columns]``."""
+    starts, causal, bounds = visible.starts, visible.causal, visible.bounds
+    assert starts is not None
+    bias = None if visible.bias is None else _on_device(tuple(visible.bias), query.device)
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     (heads, _, dim), groups, splits = query.shape, key.shape[0], tables.splits
     rotary = scoring.encoding if isinstance(scoring.encoding, Rotary) else None
@@ -126,7 +119,7 @@ def _run(
     lse = query.new_empty(splits, heads, len(positions), dtype=torch.float32)
     lower, upper = bounds or (positions, positions)
     grid = len(tables.tiles), groups if sizes.packed else heads
-    with _launching(query, scoring):
+    with _launching(query):
         kernels.attention[grid](
             query, key, value, output, lse,
             query if rotary is None else rotary.frequencies.to(query.device),
@@ -178,7 +171,7 @@ def _masses(
         queries = query[first : first + together]
         keys = key[first // group : (first + together) // group]
         lse = query.new_full((len(queries), count, columns), -torch.inf, dtype=torch.float32)
-        with _launching(query, scoring):
+        with _launching(query):
             kernels.segment_lse[(len(tables.tiles), len(keys) if sizes.packed else len(queries))](
                 queries, keys, lse, tables.tiles, tables.pieces,
                 queries.stride(0), queries.stride(1), keys.stride(0), keys.stride(1), lse.stride(0), lse.stride(1),
@@ -220,18 +213,12 @@ def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segment
 
 
 def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, unread: int) -> _Sizes:
-    """The sizes, smaller where ``attention`` would need more than ``memory`` bytes of shared memory.
-
-    Args:
-        half: pairs of dimensions that are rotated, of the ``dim`` of a head.
-        itemsize: bytes of a number.
-        unread: stages of the pipeline that hold no keys and values, see ``_shared_memory``.
-    """
+    """The sizes, reduced until ``attention`` needs at most ``memory`` bytes; ``unread`` as in ``_shared_memory``."""
     width = (2 * _block(half) if half else 0) + (_block(dim - 2 * half) if dim > 2 * half else 0)
     while True:
         buffers = sizes.stages - unread
         numbers = sizes.rows * width + buffers * sizes.keys * (width + _block(dim))
-        if sizes.rows < 16 * sizes.warps:  # then weights are exchanged between warps
+        if sizes.rows < 16 * sizes.warps:  # warps exchange weights
             numbers += sizes.rows * sizes.keys
         if itemsize * numbers + 1024 <= memory or sizes.rows == sizes.keys == 16:
             return sizes
@@ -245,10 +232,9 @@ def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, un
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Bytes of shared memory that a program may have, and how many stages of a pipeline need none.
+    """Bytes of shared memory per program, and stages of the pipeline that need none.
 
-    Tensor cores of compute capability 9.0 and newer read keys and values from shared memory; those before copy them to
-    registers, which makes the last stage's buffer free for the next one.
+    Tensor cores before compute capability 9.0 copy keys and values to registers, which frees the last stage's buffer.
     """
     if device.type != "cuda":
         return inf, 0
@@ -263,7 +249,7 @@ def _launched(query: Tensor, key: Tensor, sizes: _Sizes) -> tuple[int, int]:
 
 
 def _splits(programs: int, segments: Segments) -> int:
-    """In how many parts the keys are taken, so that enough programs run."""
+    """The number of parts of the keys for which enough programs run."""
     keys = sum(end - begin for begin, end in segments)
     return max(1, min(SPLITS, -(-keys // KEYS_PER_PIECE), -(-PROGRAMS // programs)))
 
@@ -273,7 +259,7 @@ def _block(size: int) -> int:
 
 
 def _precision(query: Tensor) -> str:
-    return "ieee" if query.dtype == torch.float32 else "tf32"  # 16 bits know no other
+    return "ieee" if query.dtype == torch.float32 else "tf32"  # the only choice for 16 bits
 
 
 def _upcast(query: Tensor) -> bool:
@@ -286,12 +272,10 @@ def _halves(scoring: Scoring) -> int:
 
 
 @contextmanager
-def _launching(query: Tensor, scoring: Scoring) -> Iterator[None]:
-    """On the query's device, with what keeps a kernel from running told as a ``LaunchError``."""
-    with ExitStack() as stack:
-        stack.enter_context(launching("triton", query, scoring, TritonError, SubprocessError))
-        if query.device.type == "cuda":
-            stack.enter_context(torch.cuda.device(query.device))
+def _launching(query: Tensor) -> Iterator[None]:
+    """Launch on the query's device, with errors as ``BackendError``."""
+    on_device = torch.cuda.device(query.device) if query.device.type == "cuda" else nullcontext()
+    with launching("triton", TritonError, SubprocessError), on_device:
         yield
 
 
@@ -307,12 +291,7 @@ def _tables(
     device: torch.device,
     whole: bool = False,
 ) -> _Tables:
-    """Tiles of ``block`` rows for groups of queries ``(begin, end)`` with their segments.
-
-    Args:
-        splits: parts that the keys of a single group are taken in, at most.
-        whole: whether pieces are segments, also where the keys are split.
-    """
+    """Tiles of ``block`` rows for groups of queries with their segments; with ``whole``, segments are not split."""
     tiles: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
     out, parts = 0, 1
@@ -336,7 +315,7 @@ def _tables(
 
 
 def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """At most ``parts`` ranges of neighbouring pieces, of about equally many keys."""
+    """At most ``parts`` ranges of neighbouring pieces with about equally many keys."""
     if parts == 1:
         return [(0, len(counts))]
     share, begin, keys = sum(counts) / parts, 0, 0
@@ -356,7 +335,7 @@ def _group_tables(
     block: int,
     device: torch.device,
 ) -> _Tables:
-    """As ``_tables``; the columns run on from group to group."""
+    """``_tables`` with columns numbered through all groups."""
     numbered, column = [], 0
     for queries, segments in groups:
         numbered.append((queries, tuple((begin, end, column + i) for i, (begin, end) in enumerate(segments))))
@@ -372,14 +351,14 @@ def _group_positions(groups: tuple[tuple[tuple[int, int], int], ...], device: to
 
 @lru_cache(maxsize=64)
 def _other_documents(spans: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, int], Columns], ...]:
-    """Each document's tokens as queries, all other documents as its segments."""
+    """A group for each document, with all other documents as its segments."""
     numbered = [(begin, end, column) for column, (begin, end) in enumerate(spans)]
     return tuple((span, tuple(other for other in numbered if other[2] != i)) for i, span in enumerate(spans))
 
 
 @lru_cache(maxsize=64)
 def _query_spans(queries: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
-    """Where the queries of each group begin and end when they are written group after group, int32 ``[groups, 2]``."""
+    """Begin and end of each group's queries in the output, int32 ``[groups, 2]``."""
     ends = torch.tensor([end - begin for begin, end in queries]).cumsum(0)
     begins = torch.tensor([0, *ends[:-1].tolist()])
     return torch.stack((begins, ends), dim=1).to(device, torch.int32)

@@ -1,4 +1,4 @@
-"""Triton kernels of the attention primitive; ``triton_backend`` lays out their tables and launches them.
+"""Triton kernels of the attention primitive; ``triton_backend`` builds their tables and launches them.
 
 Rows are queries of one head. In a packed launch the rows of a tile are the query heads of a key head, query by query,
 so that one tile reads a key for all of them; positions and starts then differ from row to row. Otherwise a tile holds
@@ -151,11 +151,11 @@ def attention(
             new_highest = tl.maximum(highest, tl.max(scores, 1))
             finite = tl.where(new_highest == float("-inf"), 0.0, new_highest)
             weights = tl.exp2(scores - finite[:, None])
-            kept = tl.exp2(highest - finite)
-            total = total * kept + tl.sum(weights, 1)
+            rescale = tl.exp2(highest - finite)
+            total = total * rescale + tl.sum(weights, 1)
             value_at = value + (keys * v_row)[:, None] + dims[None, :]
             values = tl.load(value_at, mask=inside[:, None] & in_dim[None, :], other=0.0)
-            sums = _dot(weights.to(values.dtype), values, sums * kept[:, None], PRECISION, UPCAST)
+            sums = _dot(weights.to(values.dtype), values, sums * rescale[:, None], PRECISION, UPCAST)
             highest = new_highest
 
     divisor = tl.where(total == 0.0, 1.0, total)

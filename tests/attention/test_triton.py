@@ -21,6 +21,7 @@ from ragbias.attention import (
     backends,
     document_mass,
     segment_mass,
+    self_check,
 )
 from ragbias.attention.backends import BackendFallbackWarning
 from ragbias.errors import BackendError
@@ -280,38 +281,96 @@ def test_a_launch_asks_the_device_how_much_shared_memory_there_is(monkeypatch):
     assert_same(fast, slow)
 
 
-def test_a_kernel_that_cannot_be_launched_is_refused_by_name_and_replaced_by_torch_for_auto(monkeypatch):
-    class Kernel:
-        def __getitem__(self, grid):
-            def launch(*args, **kwargs):
-                raise OutOfResources(106496, 101376, "shared memory")
+class Unlaunchable:
+    """A kernel that needs more shared memory than there is."""
 
-            return launch
+    def __getitem__(self, grid):
+        def launch(*args, **kwargs):
+            raise OutOfResources(106496, 101376, "shared memory")
 
-    monkeypatch.setattr(triton_backend.kernels, "attention", Kernel())
-    monkeypatch.setattr(triton_backend.kernels, "segment_lse", Kernel())
-    monkeypatch.setattr(backends, "_failed", set())
-    monkeypatch.setattr(backends, "_warned", set())
+        return launch
+
+
+@pytest.fixture
+def auto(monkeypatch):
+    """Scoring whose backend ``auto`` considers Triton for the tensors here, before any self-check."""
+    monkeypatch.setattr(backends, "_auto_device", DEVICE)
+    monkeypatch.setattr(backends, "_verdicts", {})
+    return Scoring(ENCODINGS["rotary"], SCALE)
+
+
+def test_a_kernel_that_cannot_be_launched_is_a_backend_error(monkeypatch):
+    monkeypatch.setattr(triton_backend.kernels, "attention", Unlaunchable())
+    monkeypatch.setattr(triton_backend.kernels, "segment_lse", Unlaunchable())
     query, key, value = inputs(9, 9)
-    arguments = dict(positions=torch.arange(9, device=DEVICE), causal=True)
-    named, torch_alone = (Scoring(ENCODINGS["rotary"], SCALE, backend=name) for name in ("triton", "torch"))
-    for _ in range(2):
-        with pytest.raises(BackendError, match="'triton' failed with OutOfResources: .*shared memory"):
-            attend(query, key, value, scoring=named, **arguments)
+    named = Scoring(ENCODINGS["rotary"], SCALE, backend="triton")
+    with pytest.raises(BackendError, match="'triton' failed with OutOfResources: .*shared memory.*use backend='torch'"):
+        attend(query, key, value, positions=torch.arange(9, device=DEVICE), scoring=named, causal=True)
     with pytest.raises(BackendError, match="OutOfResources"):
         segment_mass(query, key, [(0, 9)], named)
-    # what `auto` asks before it chooses Triton for tensors that are on a CPU here
-    monkeypatch.setattr(backends, "_auto_device", DEVICE)
-    auto = replace(named, backend="auto")
-    assert backends.chosen(query, auto) == "triton"
-    with pytest.warns(BackendFallbackWarning, match="'auto' computes with 'torch': .*shared memory"):
+
+
+def test_auto_is_triton_after_a_self_check_that_runs_once(auto, monkeypatch):
+    checked, real = [], self_check.difference
+    monkeypatch.setattr(self_check, "difference", lambda *case: checked.append(case) or real(*case))
+    query = inputs(9, 9)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [backends.chosen(query, auto) for _ in range(3)] == ["triton"] * 3
+        assert backends.chosen(query[..., :8], auto) == "triton"
+    assert checked == [("triton", query.device, torch.float32, dim) for dim in (DIM, 8)]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_self_check_passes_triton_in_every_dtype(dtype):
+    assert self_check.difference("triton", torch.device(DEVICE), dtype, 64) == ""
+
+
+def wrong(operation):
+    """The operation with its first result off by 1 in the last query."""
+
+    def computed(*args):
+        first, *others = operation(*args)
+        first = first.clone()
+        first[:, -1] += 1
+        return first, *others
+
+    return computed
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement", "reason"),
+    [
+        ("attend", wrong, "computes plain attention off by 1 in float32 with head dimension 24 on .*0.002 is allowed"),
+        ("attend_groups", wrong, "computes attention of documents off by 1 in float32"),
+        ("document_mass", lambda real: lambda *args: real(*args) * float("nan"), "importances of documents off by inf"),
+        ("segment_mass", lambda real: lambda *args: 1 - real(*args), "computes importances for a token off by"),
+    ],
+)
+def test_auto_computes_with_torch_where_triton_is_wrong(name, replacement, reason, auto, monkeypatch):
+    monkeypatch.setattr(triton_backend, name, replacement(getattr(triton_backend, name)))
+    assert_auto_falls_back(auto, reason)
+
+
+def test_auto_computes_with_torch_where_triton_cannot_be_launched(auto, monkeypatch):
+    monkeypatch.setattr(triton_backend.kernels, "attention", Unlaunchable())
+    assert_auto_falls_back(auto, "fails its self-check with OutOfResources: .*shared memory")
+
+
+def assert_auto_falls_back(auto, reason):
+    query, key, value = inputs(9, 9)
+    arguments = dict(positions=torch.arange(9, device=DEVICE), causal=True)
+    with pytest.warns(
+        BackendFallbackWarning, match=f"'auto' computes with 'torch': backend 'triton' .*{reason}"
+    ) as caught:
         first = attend(query, key, value, scoring=auto, **arguments)
+    assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         second = attend(query, key, value, scoring=auto, **arguments)
         mass = segment_mass(query, key, [(0, 9)], auto)
+    torch_alone = replace(auto, backend="torch")
     expected = attend(query, key, value, scoring=torch_alone, **arguments)
     assert all(torch.equal(*pair) for result in (first, second) for pair in zip(result, expected, strict=True))
     assert torch.equal(mass, segment_mass(query, key, [(0, 9)], torch_alone))
-    assert backends.chosen(query, auto) == "torch"  # and so says the report
-    assert backends.chosen(query[..., :8], auto) == "triton"
+    assert backends.chosen(query, auto) == "torch"
