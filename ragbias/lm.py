@@ -300,7 +300,7 @@ class DebiasedLM:
         if not isinstance(continuation, str):
             raise WrongTypeError(f"continuation={continuation!r}; expected a string")
         request = self.prepare(prompt, documents, boundaries, method)
-        if request.method.asks_several:
+        if request.method.runs_several:
             raise MethodError(f"{request.method.name} asks several prompts and gives no score; pass another method")
         target = continuation_ids(self.tokenizer, request.origin.parts.suffix, continuation)
         check_length(len(request.tokens.ids), self.window, len(target))

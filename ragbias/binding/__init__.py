@@ -1,4 +1,4 @@
-"""Attaching a method to an unmodified transformers model."""
+"""Attach a method to an unmodified transformers model."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragbias.binding.binding import attach, backend_of, copied_cache, debias
+    from ragbias.binding.context import attach, backend_of, copied_cache, debias
 
 __all__ = ["attach", "backend_of", "copied_cache", "debias"]
 
 
-def __getattr__(name: str) -> Any:  # torch and transformers are imported with the first use
+def __getattr__(name: str) -> Any:  # torch and transformers are imported on first use
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("ragbias.binding.binding"), name)
+    return getattr(import_module("ragbias.binding.context"), name)

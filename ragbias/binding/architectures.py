@@ -1,6 +1,6 @@
-"""The supported families of models, and how each computes attention.
+"""The supported families of models and the structure of their attention.
 
-The declarations can be read without torch and transformers, which are imported where a model is looked at.
+Reading the declarations imports neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")  # fixed at the length of the pr
 
 @dataclass(frozen=True)
 class Architecture:
-    """How one family computes attention.
+    """The structure of attention in one family.
 
     Attributes:
         attention: name of the attention module inside a decoder layer.
         layers: name of the list of layers inside the decoder.
-        fused: name of the one projection for queries, keys and values; None: ``q_proj`` and ``k_proj``.
-        per_head: whether the fused projection holds (query, key, value) head by head, and not one after another.
-        norm: over what ``q_norm`` and ``k_norm`` run after the projections, where the module has them.
-        positions: how the family encodes positions.
+        fused: name of the joint projection for queries, keys and values; None: ``q_proj`` and ``k_proj``.
+        per_head: whether the fused projection interleaves queries, keys and values head by head.
+        norm: the scope of ``q_norm`` and ``k_norm`` after the projections, if the module has them.
+        positions: the positional encoding.
         interleaved: whether rotary pairs are ``(x[2i], x[2i + 1])``.
-        repeated: whether the model's cos and sin hold each angle twice in a row, and not all angles twice.
-        window: name of the config's number of tokens that a sequence may have.
+        repeated: whether the model's cos and sin repeat each angle in place, instead of the whole table.
+        window: name of the config's field for the longest sequence.
     """
 
     attention: str = "self_attn"
@@ -90,23 +90,23 @@ class Architecture:
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
-        """The projection's output as the family limits it (MPT's ``clip_qkv``)."""
+        """The projection's output, limited by MPT's ``clip_qkv``."""
         clip = getattr(module, "clip_qkv", None)
         return output.clamp(-clip, clip) if clip else output
 
     def angles(self, table: Tensor) -> Tensor:
-        """The model's cos or sin, ``[batch, Q, r]``, once for each pair: float32 ``[batch, 1, Q, r/2]``."""
+        """The model's cos or sin ``[batch, Q, r]`` per pair: float32 ``[batch, 1, Q, r/2]``."""
         half = table[..., ::2] if self.repeated else table[..., : table.shape[-1] // 2]
         return half[:, None].float()
 
     def encoding_key(self, decoder: nn.Module, module: nn.Module, length: int) -> tuple[object, ...]:
-        """Equal for layers and lengths of prompts that have the same positions."""
+        """Equal for layers and prompt lengths with equal ``encoding``."""
         kind = getattr(module, "layer_type", None)
         fixed = self.positions == "alibi" or _rope_type(decoder, kind)[0] in STATIC_ROPE
         return kind, getattr(module, "use_rope", True), 0 if fixed else length
 
     def encoding(self, decoder: nn.Module, module: nn.Module, length: int) -> Encoding:
-        """The positions of a layer, with the model's own frequencies, for a prompt of ``length`` tokens."""
+        """The positional encoding of a layer, with the model's frequencies, for a prompt of ``length`` tokens."""
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         from ragbias.attention import Alibi, Encoding, Rotary
@@ -120,7 +120,7 @@ class Architecture:
         rope_type, layer_type = _rope_type(decoder, getattr(module, "layer_type", None))
         prefix = f"{layer_type}_" if layer_type else ""
         frequencies = getattr(rotary, f"{prefix}inv_freq")
-        if rope_type in LENGTH_DEPENDENT_ROPE:  # the buffer depends on what ran before
+        if rope_type in LENGTH_DEPENDENT_ROPE:  # the buffer depends on earlier prompts
             options = {"layer_type": layer_type} if layer_type else {}
             frequencies, _ = ROPE_INIT_FUNCTIONS[rope_type](
                 rotary.config, frequencies.device, seq_len=length, **options
@@ -129,7 +129,7 @@ class Architecture:
 
 
 def _rope_type(decoder: nn.Module, layer_type: str | None) -> tuple[str, str | None]:
-    """The rope type of a layer, and the layer's type if the rope depends on it."""
+    """The rope type of a layer, and the type of the layer if the rope depends on it."""
     kinds: Any = decoder.get_submodule("rotary_emb").rope_type
     return (kinds[layer_type], layer_type) if isinstance(kinds, dict) else (kinds, None)
 
@@ -167,7 +167,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     """The declaration for this model.
 
     Raises:
-        UnsupportedModelError: the family, or its rope scaling, is not known to be right.
+        UnsupportedModelError: the family or its rope scaling is not supported.
     """
     config: Any = getattr(model, "config", None)
     family = family_of(config, type(model).__name__)
@@ -181,10 +181,10 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """The family of a model, by its config; ``name`` is what an error calls it.
+    """The family of a model, by its config; ``name`` is for errors.
 
     Raises:
-        UnsupportedModelError: it is none of ``ARCHITECTURES``.
+        UnsupportedModelError: the family is not in ``ARCHITECTURES``.
     """
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
@@ -195,13 +195,13 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """Number of tokens that a sequence may have, prompt and answer together; the family need not be supported."""
+    """The longest sequence, prompt and answer together, of any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 
 
 def _rope_types(parameters: dict[str, Any]) -> list[str]:
-    """The rope types in a config, which may hold one set of parameters for each type of layer."""
+    """The rope types in a config, one or one for each type of layer."""
     by_layer = [each for each in parameters.values() if isinstance(each, dict) and "rope_type" in each]
     return [each.get("rope_type", "default") for each in by_layer or [parameters]]
 

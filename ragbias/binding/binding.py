@@ -1,14 +1,14 @@
-"""``debias``: a context in which an unmodified transformers model runs with a method."""
+"""A method on a model: the state of its forward passes, and the bindings that the running thread (or task) has open."""
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from copy import deepcopy
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,23 +16,59 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from ragbias.attention import Encoding, Scoring, attend, rotate
-from ragbias.attention.backends import check_backend, chosen
-from ragbias.binding import hooks
-from ragbias.binding.active import Rotation, binding_of, opening
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
-from ragbias.binding.layout import Session, Spans, missing_documents, open_session, spans_by_sequence
-from ragbias.errors import BindingError, MethodError, UnsupportedModelError
-from ragbias.methods import get
-from ragbias.methods.base import AttentionMethod, Method
+from ragbias.attention import Encoding, Scoring, rotate
+from ragbias.attention.backends import check_backend
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.binding.layout import Session, open_session
+from ragbias.errors import BindingError, UnsupportedModelError
+from ragbias.methods.base import AttentionMethod
 from ragbias.methods.call import AttentionCall, SequenceLayout
 from ragbias.prompt import Span
 
-TRIED = 128  # queries and keys of the call that finds out whether a backend runs
+Rotation: TypeAlias = tuple[Tensor, Tensor] | None
+
+
+class PlainBinding:
+    """The plain model on a decoder, also inside another binding; base class of the binding of a method.
+
+    Attributes:
+        modules: at least the attention modules of the decoder.
+        is_open: False once the context begins to end.
+    """
+
+    def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
+        self.decoder = decoder
+        self.modules = modules
+        self.is_open = True
+
+
+opened: ContextVar[tuple[PlainBinding, ...]] = ContextVar("ragbias_opened", default=())
+
+
+def binding_of(decoder: nn.Module) -> PlainBinding | None:
+    """The innermost binding on this decoder."""
+    return next((binding for binding in reversed(opened.get()) if binding.decoder is decoder and binding.is_open), None)
+
+
+@contextmanager
+def opening(binding: PlainBinding) -> Iterator[None]:
+    """Make the binding the innermost of this thread (or task) until the context ends.
+
+    The context may end in another thread or task, like that of a generator that is closed there.
+    """
+    try:
+        try:
+            opened.set((*opened.get(), binding))
+            yield
+        finally:
+            binding.is_open = False
+    finally:
+        binding.is_open = False  # again, because an interrupt may come before the line above
+        opened.set(tuple(each for each in opened.get() if each.is_open))
 
 
 class _Pass(threading.local):
-    """The forward pass that a thread is in; threads may share a binding through a copied context."""
+    """The current forward pass of a thread; threads may share a binding through a copied context."""
 
     session: Session | None = None
     prefill: bool = True
@@ -40,14 +76,13 @@ class _Pass(threading.local):
     projecting: bool = False
 
 
-class Binding:
+class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
     Args:
-        private: whether other threads may run the model plain meanwhile. If not, a thread without a binding of its own
-            is refused while this one is attached, since it cannot be told apart from a helper thread that was meant to
-            run with the method.
-        backend: what computes attention, see ``ragbias.attention.backends``.
+        private: whether other threads may run the plain model meanwhile. If not, a thread without a binding is refused
+            while this one is attached, because it may be a helper thread that should run with the method.
+        backend: see ``ragbias.attention.backends``.
     """
 
     def __init__(
@@ -63,59 +98,46 @@ class Binding:
         self.method = method
         self.backend = backend
         self.architecture = architecture_of(model)
-        self.decoder = decoder_of(model, self.architecture)
-        modules = attention_modules(self.decoder, self.architecture)
-        if any(getattr(module, "_compiled_call_impl", None) for module in (model, *self.decoder.modules())):
+        decoder = decoder_of(model, self.architecture)
+        modules = attention_modules(decoder, self.architecture)
+        super().__init__(decoder, set(modules))
+        if any(getattr(module, "_compiled_call_impl", None) for module in (model, *decoder.modules())):
             raise UnsupportedModelError("a model compiled by torch.compile is not supported; use the model as loaded")
-        self.modules: Collection[nn.Module] = set(modules)
         config = model.config.get_text_config()
         method.validate(config.hidden_size, len(modules))
         if method.needs_rotary and self.architecture.positions != "rotary":
             raise UnsupportedModelError(
                 f"{method.name} changes rotary positions, and {type(model).__name__} has {self.architecture.positions}"
             )
-        # a sliding layer's cache forgets keys to which a method may assign near positions
+        # a sliding layer's cache drops keys that a method may move near the query
         self._slides = getattr(config, "sliding_window", None) is not None
         self._use_cache = config.use_cache
-        self.layers: Mapping[nn.Module, int] = {modules[index]: index for index in method.layer_indices(len(modules))}
+        self.layers = {modules[index]: index for index in method.layer_indices(len(modules))}
         self.wants_positions = method.positions == "model"
-        self._argument_names = list(inspect.signature(self.decoder.forward).parameters)
+        self._argument_names = list(inspect.signature(decoder.forward).parameters)
         self._private = private
         self._spans = spans
         self._encodings: dict[tuple[object, ...], Encoding] = {}
         self._sessions: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
         self._now = _Pass()
-        self.is_open = True
-
-    @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Hooks on the decoder and on each layer of the method, removed however the context ends."""
-        try:
-            with opening(self):
-                hooks.attach(self)
-                yield
-        finally:
-            hooks.sweep(self.decoder)
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Go on from a cache that holds the beginnings of prompts, with all their documents.
+        """Continue from a cache that holds the beginnings of prompts, with all their documents.
 
         Args:
-            cache: keys as this method's layers leave them: without positions where the method wants none.
-            layouts: by sequence, of the whole prompts; their documents in the order in which the cache has them.
+            cache: keys as this method's layers cache them, without positions if the method positions them.
+            layouts: layouts of the whole prompts, with documents in the cache's order.
         """
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     # one forward pass of the decoder
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        if not self.is_open:  # an interrupt left the hook over
-            hooks.sweep(decoder)
-            return None
+        """Prepare a forward pass of the decoder: change its arguments or refuse it."""
         current = binding_of(decoder)
         if current is None and not self._private:
             raise BindingError(
-                "this thread runs a model that another thread opened debias() on; open debias() in this thread too "
+                "this thread runs a model on which another thread opened debias(); open debias() in this thread too "
                 "(method 'none' for a plain run), or start the thread with contextvars.copy_context().run"
             )
         if kwargs is None:
@@ -123,7 +145,7 @@ class Binding:
         kwargs = {**dict(zip(self._argument_names, args, strict=False)), **kwargs}
         if current is not self:
             if (cache := kwargs.get("past_key_values")) is not None:
-                self._sessions.pop(cache, None)  # what enters now does not run with this method
+                self._sessions.pop(cache, None)  # its next tokens run without this method
             return None
         name = "input_ids" if kwargs.get("input_ids") is not None else "inputs_embeds"
         tokens: Tensor = kwargs[name]
@@ -143,27 +165,22 @@ class Binding:
             self._now.session = self._sessions.get(cache)
             if self._now.session is None or self._now.session.seen != seen:
                 raise BindingError(
-                    f"the cache holds {seen} tokens that did not enter under this debias(); give the whole prompt in "
+                    f"the cache holds {seen} tokens that did not enter under this debias(); pass the whole prompt in "
                     "one forward pass, without a filled cache and without chunked prefill"
                 )
             self._check_sequences(self._now.session, cache, len(tokens))
         self._now.session.seen = seen + tokens.shape[1]
         return (), {**kwargs, name: tokens}
 
-    def copy_session(self, cache: Any, copy: Any) -> None:
-        """Let a copy of a cache be continued as the cache itself."""
-        if (session := self._sessions.get(cache)) is not None:
-            self._sessions[copy] = deepcopy(session)
-
     def _check_sequences(self, session: Session, cache: Any, batch: int) -> None:
-        """Refuse a cache whose sequences were repeated, dropped or moved since the prompt entered."""
+        """Refuse a cache whose sequences were repeated, dropped or moved since the prefill."""
         moved = batch != len(session.layouts)
         if not moved and session.fingerprint is not None:
             moved = not torch.allclose(self._fingerprint(cache, session), session.fingerprint, rtol=1e-2, atol=1e-2)
         if moved:
             raise BindingError(
                 f"the cache's sequences are not those of the {len(session.layouts)} prompts that entered under this "
-                "debias(); give each sequence its own prompt"
+                "debias(); pass each sequence as a separate prompt"
             )
 
     def _fingerprint(self, cache: Any, session: Session) -> Tensor:
@@ -172,7 +189,7 @@ class Binding:
         return keys[:, :, column]
 
     def _with_full_layers(self, cache: Any, kwargs: dict[str, Any]) -> Any:
-        """The cache of this pass, with layers that keep every key."""
+        """The cache of this pass, with layers that hold every key."""
         if cache is None:
             use = kwargs.get("use_cache")
             return DynamicCache() if (self._use_cache if use is None else use) else None
@@ -181,11 +198,12 @@ class Binding:
         return cache
 
     def leave(self, decoder: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Record the cache after a forward pass and restore the prompt's order in its output."""
         if binding_of(decoder) is not self or self._now.session is None:
             return None
         session, self._now.session, self._now.noted = self._now.session, None, None
         if isinstance(output, tuple):
-            raise BindingError("return_dict=False is not supported; leave it out")
+            raise BindingError("return_dict=False is not supported; remove it")
         cache = output.past_key_values
         if cache is not None:
             self._sessions[cache] = session
@@ -198,14 +216,15 @@ class Binding:
                 output["hidden_states"] = tuple(_gathered(state, back) for state in output["hidden_states"])
         return output
 
-    # one attention layer of it
+    # one attention layer
 
     def note(self, hidden: Tensor, rotation: Rotation) -> None:
+        """Record a layer's input and the model's ``(cos, sin)`` for it."""
         self._now.noted = (hidden, rotation)
 
     @contextmanager
     def projecting(self) -> Iterator[None]:
-        """Inside, projections read what they are given."""
+        """Inside, projections read their inputs unchanged."""
         self._now.projecting = True
         try:
             yield
@@ -213,6 +232,7 @@ class Binding:
             self._now.projecting = False
 
     def projection_input(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
+        """The input of the projection of queries or keys, in place of ``hidden``."""
         if self._now.projecting:
             return hidden
         if of == "query":
@@ -230,9 +250,10 @@ class Binding:
         softcap: float | None = None,
         window: int | None = None,
     ) -> Tensor:
+        """The layer's attention with the method; ``plain`` is the model's own."""
         session = self._now.session
         if session is None or self._now.noted is None:
-            raise BindingError("an attention layer was called outside its model; call the model")
+            raise BindingError("an attention layer was called outside its model; call the model instead")
         if window is not None and session.seen <= window:
             window = None
         hidden, rotation = self._now.noted
@@ -256,19 +277,19 @@ class Binding:
         return self.method.attention(call)
 
     def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
-        """Queries or keys ``[batch, heads, T, d]`` of hidden states, without position and without the method."""
+        """Queries or keys ``[batch, heads, T, d]`` of hidden states, without positions or the method."""
         project = self.architecture.project_query if of == "query" else self.architecture.project_key
         with self.projecting():
             return project(module, hidden.to(device))
 
     def _rotated(self, rotation: Rotation, x: Tensor) -> Tensor:
-        if rotation is None:  # the layer rotates nothing
+        if rotation is None:  # the layer has no positions
             return x
         cos, sin = (part[..., -x.shape[2] :, :] for part in rotation)
         return rotate(x, cos, sin, self.architecture.interleaved)
 
     def _encoding(self, module: nn.Module, length: int) -> Encoding:
-        """Positions that the queries and keys of this layer do not carry yet."""
+        """The positional encoding that queries and keys of this layer still lack."""
         if self.wants_positions and self.architecture.positions == "rotary":
             return Encoding()
         key = self.architecture.encoding_key(self.decoder, module, length)
@@ -277,102 +298,15 @@ class Binding:
         return self._encodings[key]
 
 
-class PlainBinding:
-    """The model as it is, also inside another binding."""
-
-    layers: Mapping[nn.Module, int] = {}
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        if not isinstance(model, PreTrainedModel):
-            raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
-        self.decoder: nn.Module = model.get_decoder()
-        self.modules: Collection[nn.Module] = set(self.decoder.modules())
-        self.is_open = True
-
-
 def _gathered(states: Tensor, columns: Tensor) -> Tensor:
     """``states[b, columns[b]]`` for ``[batch, T]`` or ``[batch, T, hidden]``."""
     index = columns.to(states.device)
     return states.gather(1, index if states.dim() == 2 else index[..., None].expand_as(states))
 
 
-def backend_of(model: PreTrainedModel, backend: str) -> str:
-    """What computes attention on this model: ``"torch"``, ``"triton"`` or ``"flash"``.
-
-    Judged by a small call with heads as in the model's first layer, so that a kernel that cannot be launched is known
-    before it is reported.
-
-    Raises:
-        BackendError: the backend was named and cannot.
-    """
-    architecture = architecture_of(model)
-    decoder = decoder_of(model, architecture)
-    module = attention_modules(decoder, architecture)[0]
-    encoding = architecture.encoding(decoder, module, 1)
-    scoring = Scoring(encoding, 1.0, backend=backend)
-    query = torch.zeros(1, TRIED, head_dim(module), dtype=model.dtype, device=model.device)
-    if chosen(query, scoring) != "torch":
-        with torch.no_grad():
-            attend(query, query, query, positions=torch.arange(TRIED, device=model.device), scoring=scoring)
-    return chosen(query, scoring)  # which is "torch" after a failure
-
-
-def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
-    """A copy of a cache that was filled in this context, so that a prompt can be continued more than once."""
-    copy = deepcopy(cache)
-    if isinstance(current := binding_of(model.get_decoder()), Binding):
-        current.copy_session(cache, copy)
-    return copy
-
-
-def attach(
-    model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
-) -> AbstractContextManager[None]:
-    """As ``debias``, for a method instance and checked spans by sequence; see ``Binding`` for ``private``."""
-    if method.acts_on == "nothing":
-        return opening(PlainBinding(model))
-    if not isinstance(method, AttentionMethod):
-        raise MethodError(
-            f"{method.name} works on whole prompts, not inside the model; "
-            "use ragbias.DebiasedLM(model, tokenizer, method=...)"
-        )
-    if method.needs_documents and not spans:
-        raise missing_documents(method.name)
-    return Binding(model, method, spans, private, backend).attached()
-
-
-@contextmanager
-def debias(
-    model: PreTrainedModel, method: str | Method, spans: Spans | None = None, backend: str = "auto"
-) -> Iterator[PreTrainedModel]:
-    """Run a transformers model with a method; the model is as it was when the context ends, however it ends.
-
-    Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. The whole prompt
-    must enter in one forward pass; several prompts may follow each other. Other threads may open contexts of their own
-    on the same model at the same time.
-
-    Args:
-        model: a causal language model of a supported family.
-        method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
-        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
-            or one such list for each sequence of the batch. Sequences that are repeated (beams) need no repeated spans.
-        backend: what computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see
-            ``ragbias.attention.backends``.
-
-    Raises:
-        UnknownMethodError: no method has this name.
-        MethodError: the method works on whole prompts, or its parameters do not fit the model.
-        NoDocumentsError: the method needs spans.
-        SpanError: spans overlap or leave gaps, at once; one is outside the prompt, at the first forward pass.
-        EmptyDocumentError: a span is empty.
-        UnsupportedModelError: the architecture is not known to be right.
-        BackendError: a backend is unknown or not installed, at once; or cannot compute this, at the first forward pass.
-        BindingError: a forward pass with a cache that was not filled here, or from a thread without a ``debias``.
-    """
-    resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
-    if resolved.selective:
-        raise MethodError(
-            f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
-        )
-    with attach(model, resolved, spans_by_sequence(spans), backend=backend):
-        yield model
+def active_binding_of(module: nn.Module) -> Binding | None:
+    """The innermost binding on the module's model, if it acts on this attention module."""
+    for binding in reversed(opened.get()):
+        if module in binding.modules and binding.is_open:
+            return binding if isinstance(binding, Binding) and module in binding.layers else None
+    return None

@@ -1,14 +1,12 @@
-"""Hooks on an attention module: what it reads, which positions it applies, and which attention it calls.
+"""Hooks on attention modules that change their inputs, positions and attention function.
 
-While at least one binding uses a module, the module carries hooks and, where transformers lets an attention function be
-named, a copy of its config that names one of ours; MPT's module, which calls none, carries a forward of ours. The
-active binding is looked up at each call, so threads with different bindings (or none) share a model without mixing.
-When the last binding is closed, the module is as it was.
+While at least one binding acts on a module, the module has our hooks and a copy of its config that names our attention
+function. MPT's module calls no attention function and gets our forward instead. Each call looks up the active binding,
+so that threads with different bindings (or none) share a model. The last binding to close restores the module.
 
-An interrupt may come between any two steps of attaching and detaching. So nothing is kept about what was attached: all
-of it is told from the model's own hooks, and ``sweep`` removes what no open binding needs. It runs when a binding is
-closed, before one is attached, and with the next forward pass that meets a hook left over: the decoder's hooks come
-first and go last.
+An interrupt may come between any two steps of attaching and detaching. So the model's own hooks are the only record of
+what is attached, and ``sweep`` removes what no open binding needs. It runs when a binding closes, before one is
+attached, and in the next forward pass with a leftover hook: the decoder's hooks are added first and removed last.
 """
 
 from __future__ import annotations
@@ -16,49 +14,31 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ragbias.binding.active import active_binding_of
 from ragbias.binding.architectures import Architecture
+from ragbias.binding.binding import Binding, active_binding_of, opening
 from ragbias.binding.mpt import forward_of
 
 PREFIX = "ragbias-over-"
 PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
-_lock = threading.RLock()  # a binding that was dropped may be closed by the garbage collector, in the midst of a sweep
-
-
-class Attachable(Protocol):
-    """A binding, as far as its hooks go.
-
-    Attributes:
-        layers: the attention modules that it acts on.
-    """
-
-    decoder: nn.Module
-    architecture: Architecture
-    layers: Mapping[nn.Module, int]
-    is_open: bool
-
-    def enter(self, decoder: nn.Module, args: Any, kwargs: Any = None) -> Any:
-        """Called before each forward pass of the decoder."""
-
-    def leave(self, decoder: nn.Module, args: Any, output: Any) -> Any:
-        """Called after it."""
+_lock = threading.RLock()  # reentrant: the garbage collector may close a binding during a sweep
 
 
 class Hook:
-    """A hook of ours, to be known wherever it is.
+    """One of our hooks, recognisable by its class.
 
     Args:
-        owner: the attention module that it is for; of the decoder's hooks, the binding.
-        act: what it does.
+        owner: the attention module; for hooks on the decoder, the binding.
+        act: the hook function.
     """
 
     def __init__(self, owner: object, act: Callable[..., Any]) -> None:
@@ -69,13 +49,31 @@ class Hook:
         return self._act(*args, **kwargs)
 
 
-def attach(binding: Attachable) -> None:
-    """Hook the decoder and the attention modules of a binding that is open; those hooked already are shared."""
+@contextmanager
+def attached(binding: Binding) -> Iterator[None]:
+    """Hook the decoder and each layer of the method until the context ends, however it ends."""
+    try:
+        with opening(binding):
+            _attach(binding)
+            yield
+    finally:
+        sweep(binding.decoder)
+
+
+def _attach(binding: Binding) -> None:
+    """Hook the decoder and the attention modules of an open binding; bindings share the hooks of a module."""
+
+    def enter(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+        if binding.is_open:
+            return binding.enter(decoder, args, kwargs)
+        sweep(decoder)  # an interrupt left this hook
+        return None
+
     decoder = binding.decoder
     with _lock:
         sweep(decoder)
         shared = _needed(decoder)
-        decoder.register_forward_pre_hook(Hook(binding, binding.enter), with_kwargs=True)
+        decoder.register_forward_pre_hook(Hook(binding, enter), with_kwargs=True)
         decoder.register_forward_hook(Hook(binding, binding.leave))
         for module in binding.layers:
             if module not in shared:
@@ -83,7 +81,7 @@ def attach(binding: Attachable) -> None:
 
 
 def sweep(decoder: nn.Module) -> None:
-    """Remove all that no open binding needs, be it left over by one that was just closed or by an interrupt."""
+    """Remove every hook and replacement that no open binding needs."""
     with _lock:
         needed = _needed(decoder)
         for module in reversed(list(decoder.modules())):  # the decoder last
@@ -98,7 +96,7 @@ def sweep(decoder: nn.Module) -> None:
 
 
 def _needed(decoder: nn.Module) -> set[object]:
-    """The open bindings on a decoder, and the modules they act on."""
+    """The open bindings on a decoder, and their modules."""
     hooks = decoder._forward_pre_hooks.values()
     bindings: list[Any] = [hook.owner for hook in hooks if isinstance(hook, Hook)]
     attached = [binding for binding in bindings if binding.is_open]
@@ -126,7 +124,7 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
 
 
 def _restore(module: nn.Module) -> None:
-    """Put the config and the forward back that the module had."""
+    """Restore the module's own config and forward."""
     for name in ("config", "forward"):
         ours: Any = vars(module).get(name)
         if not hasattr(ours, "ragbias_original"):
@@ -138,7 +136,7 @@ def _restore(module: nn.Module) -> None:
 
 
 def _before_attention(architecture: Architecture) -> Callable[..., Any]:
-    # torch omits kwargs if another thread takes the hook away while it runs; then no binding is active either
+    # torch omits kwargs if another thread removes the hook while it runs; no binding is active then
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         active = active_binding_of(module)
         if active is None or kwargs is None:
@@ -163,7 +161,7 @@ def _before_projection(attention: nn.Module, of: Literal["query", "key"]) -> Cal
 
 
 def _after_fused_projection(attention: nn.Module, architecture: Architecture) -> Callable[..., Any]:
-    """Puts the queries and keys of changed inputs into the output."""
+    """Replace queries and keys in the output by those of changed inputs."""
 
     def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Any:
         active = active_binding_of(attention)
@@ -183,7 +181,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
 
 
 class _Original:
-    """The module with its own config, for attention functions that read the implementation's name from it."""
+    """The module with its original config, which attention functions read the implementation's name from."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
@@ -204,13 +202,13 @@ def _register(implementation: str) -> str:
     ) -> tuple[Tensor, Tensor | None]:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         original: PlainAttention = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager)
-        own = _Original(module)
+        unhooked = _Original(module)
         active = active_binding_of(module)
         if active is None:
-            return original(own, query, key, value, mask, **kwargs)
+            return original(unhooked, query, key, value, mask, **kwargs)
 
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
-            return original(own, query, key, value, mask, **kwargs)[0]
+            return original(unhooked, query, key, value, mask, **kwargs)[0]
 
         output = active.attention(
             module,

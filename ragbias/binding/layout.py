@@ -1,4 +1,4 @@
-"""The documents' columns in a batch of prompts, and what is kept of the batch between its forward passes."""
+"""The documents' columns in a batch of prompts, and the state of the batch between forward passes."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ragbias.prompt import Span, check_spans
 
 @dataclass
 class Session:
-    """A batch of prompts on its way through prefill and decoding.
+    """The state of a batch of prompts through prefill and decoding.
 
     Attributes:
         layouts: one for each sequence.
-        seen: number of columns that the cache holds so far.
-        permutation: int64 ``[batch, T]``, column of the user's prompt for each column inside the model; None: as it is.
-        memory: what a method keeps, by layer and sequence; None for the batch.
-        fingerprint: the keys of each prompt's last token in the method's last layer, ``[batch, G, d]``; tells whether
-            the cache still holds the same prompts in the same order.
+        seen: number of columns in the cache.
+        permutation: int64 ``[batch, T]``, the prompt's column for each column inside the model; None: unchanged.
+        memory: a method's state by layer and sequence; None for the batch.
+        fingerprint: the keys of each prompt's last token in the method's last layer, ``[batch, G, d]``, which change if
+            the cache's sequences do.
     """
 
     layouts: list[SequenceLayout]
@@ -40,13 +40,13 @@ Spans = Sequence[Span] | Sequence[Sequence[Span]]
 
 
 def spans_by_sequence(spans: Spans | None) -> list[list[Span]]:
-    """One list of spans for each sequence; a single list is meant for all of them."""
+    """One list of spans for each sequence; a single list holds for all of them."""
     if spans is None or len(spans) == 0:
         return []
     first = spans[0]
     one_each = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
     lists = spans if one_each else [spans]
-    return [check_spans(each) for each in lists]  # type: ignore[arg-type]  # told apart above
+    return [check_spans(each) for each in lists]  # type: ignore[arg-type]  # distinguished above
 
 
 def open_session(
@@ -55,10 +55,10 @@ def open_session(
     tokens: Tensor,
     attention_mask: Tensor | Mapping[str, Tensor | None] | None,
 ) -> Session:
-    """Lay out a prompt that enters the model whole.
+    """Lay out whole prompts.
 
     Args:
-        spans: by sequence, in columns of ``tokens``; ``[]`` if there are none.
+        spans: by sequence, in columns of ``tokens``; ``[]`` without documents.
         tokens: ``[batch, T]`` token ids, or ``[batch, T, hidden]`` embeddings.
         attention_mask: ``[batch, T]``, zeros on the left for padding; or masks ``[batch, 1, T, T]`` by type of layer;
             None: no padding.
@@ -87,7 +87,7 @@ def open_session(
 
 
 def _comparable(document: Tensor) -> Sequence[Any]:
-    """The token ids ``[L]``, or the bytes of each embedding ``[L, hidden]``: what documents are ordered by."""
+    """The sort key of a document: token ids ``[L]``, or the bytes of each embedding ``[L, hidden]``."""
     if document.dim() == 1:
         ids: list[int] = document.tolist()
         return ids
@@ -95,7 +95,7 @@ def _comparable(document: Tensor) -> Sequence[Any]:
 
 
 def _shifted(ordered: list[Span], columns: list[Span], pad: int) -> tuple[Span, ...]:
-    """Spans of documents laid out in a new order from where the first one began, without padding."""
+    """Spans of documents in a new order, from the begin of the first one, without padding."""
     begin = min((begin for begin, _ in columns), default=0) - pad
     spans = []
     for left, right in ordered:
@@ -119,23 +119,23 @@ def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length
         if left[1] != right[0]:
             raise SpanError(
                 f"tokens {left[1]} to {right[0]} between spans {left} and {right} belong to no document; "
-                "let each document's span take in its separator"
+                "include the separator in each document's span"
             )
     if spans[0][0] < pad or spans[-1][1] > length:
         raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, columns {pad} to {length}")
     if spans[-1][1] == length:
-        raise SpanError(f"the last span {spans[-1]} ends the prompt; {method.name} needs a token after the documents")
+        raise SpanError(f"the last span {spans[-1]} ends the prompt; expected at least one token after the documents")
 
 
 def missing_documents(method: str) -> NoDocumentsError:
-    """The error for a method that was not told which tokens are documents."""
+    """The error for a method that needs spans."""
     return NoDocumentsError(
         f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
     )
 
 
 def _seen_by_the_last(mask: Tensor | None) -> Tensor | None:
-    """bool ``[batch, K]``, the keys that the last query sees, from a mask ``[batch, 1, Q, K]``."""
+    """bool ``[batch, K]``: the keys that the last query sees, from a mask ``[batch, 1, Q, K]``."""
     if mask is None:
         return None
     seen = mask[:, 0, -1]
@@ -144,7 +144,7 @@ def _seen_by_the_last(mask: Tensor | None) -> Tensor | None:
 
 def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
     """Padding columns at the left of each sequence."""
-    if isinstance(attention_mask, Mapping):  # masks by type of layer, which models with images make beforehand
+    if isinstance(attention_mask, Mapping):  # models with images make masks by type of layer
         attention_mask = _seen_by_the_last(attention_mask.get("full_attention"))
     if attention_mask is None:
         return [0] * batch
@@ -156,7 +156,9 @@ def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch:
     pads = (length - mask.sum(-1)).tolist()
     for index, pad in enumerate(pads):
         if not mask[index, pad:].all():
-            raise BindingError(f"sequence {index} is not padded on the left alone; set tokenizer.padding_side = 'left'")
+            raise BindingError(
+                f"sequence {index} has padding that is not on the left; set tokenizer.padding_side = 'left'"
+            )
         if pad == length:
-            raise BindingError(f"sequence {index} holds nothing but padding")
+            raise BindingError(f"sequence {index} has only padding")
     return pads

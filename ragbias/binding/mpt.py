@@ -1,4 +1,4 @@
-"""MPT's attention module, which calls no attention function of transformers: the same steps, with the method asked.
+"""MPT's attention module, which calls no attention function of transformers, with the active method.
 
 Source: the steps of ``transformers.models.mpt.modeling_mpt.MptAttention``.
 """
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ragbias.binding.active import active_binding_of
+from ragbias.binding.binding import active_binding_of
 
 if TYPE_CHECKING:
     from ragbias.binding.architectures import Architecture
 
 
 def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """A forward for the attention module that asks the active binding, if there is one."""
+    """A forward for the attention module that calls the active binding, if there is one."""
     original = module.forward
 
     def forward(
@@ -50,7 +50,7 @@ def forward_of(module: Any, architecture: Architecture) -> Callable[..., tuple[T
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """Softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask, true where hidden."""
+    """Softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask of hidden keys."""
     scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
     if mask is not None:
         scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)

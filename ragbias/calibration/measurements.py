@@ -12,7 +12,9 @@ from torch.nn.functional import cross_entropy
 from transformers import DynamicCache, PreTrainedModel
 
 import ragbias
-from ragbias.binding.binding import Binding, attach
+from ragbias.binding import attach
+from ragbias.binding.binding import Binding
+from ragbias.binding.hooks import attached
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.evaluation.prompts.random_strings import random_strings
@@ -161,11 +163,11 @@ def _continued(
             keys = call.rotate(call.project("key", method.key_input(call.hidden, call.layer)))
         cache.update(keys, call.value, call.layer)
     if isinstance(method, NoMethod):
-        attached = attach(model, method, [], private=True)
+        context = attach(model, method, [], private=True)
     else:
         binding = Binding(model, method, [], private=True)
         binding.resume(cache, [SequenceLayout(0, int(cache.get_seq_length()), (), ())])
-        attached = binding.attached()
-    with attached:
+        context = attached(binding)
+    with context:
         logits: Tensor = model(ids, past_key_values=cache, use_cache=True).logits[0]
     return logits.float()

@@ -20,8 +20,10 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ragbias import attention
+from ragbias.binding import attach, backend_of
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.binding.binding import Binding, attach, backend_of
+from ragbias.binding.binding import Binding
+from ragbias.binding.hooks import attached
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.states import States
@@ -173,7 +175,7 @@ def entering(
             return
         states = DocumentStates(model, backend, cache, cancelled)
         binding, filled, reused = resumed(model, method, prompts, states, backend)
-        with binding.attached():
+        with attached(binding):
             yield Entered(filled, reused)
 
 
@@ -229,7 +231,7 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
     """Let tokens enter after those in the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
-    with binding.attached():
+    with attached(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 

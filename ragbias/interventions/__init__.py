@@ -1,4 +1,4 @@
-"""Interventions of the papers' analyses: change one thing inside a model, and see what of its behaviour follows."""
+"""Interventions inside a model from the papers' analyses."""
 
 from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
 from ragbias.interventions.base import Intervention

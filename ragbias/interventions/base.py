@@ -1,4 +1,4 @@
-"""What every intervention declares of itself, and what it may change."""
+"""Base class of interventions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from ragbias.errors import MethodError
 from ragbias.interventions.reweighting import Reweighting
 from ragbias.interventions.spans import GOLD, resolved
 from ragbias.methods.base import LayerRange, in_layers, layers_of
+from ragbias.methods.call import SequenceLayout
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from ragbias.methods.call import SequenceLayout
 
 Self = TypeVar("Self", bound="Intervention")
 
@@ -24,8 +23,8 @@ class Intervention:
     """Base class of all interventions; each overrides what it changes.
 
     Attributes:
-        name: the string that users type.
-        shifts: whether it gives offsets to positions, see ``offsets``.
+        name: the name that users type.
+        shifts: whether it shifts positions, see ``offsets``.
         span_fields: names of the fields that hold a ``Where``.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all.
     """
@@ -37,19 +36,19 @@ class Intervention:
 
     @property
     def needs_documents(self) -> bool:
-        """Whether it must know which tokens are documents."""
+        """Whether it needs the spans of the documents."""
         return any(not isinstance(getattr(self, name), tuple) for name in self.span_fields)
 
     @property
     def needs_gold(self) -> bool:
-        """Whether it is for the document with the answer, so that it has to be ``resolved`` first."""
+        """Whether a span is ``"gold"``, so that it must be ``resolved`` first."""
         return any(getattr(self, name) == GOLD for name in self.span_fields)
 
     def validate(self, hidden_size: int, n_layers: int) -> None:
         """Raise ``MethodError`` if the parameters do not fit a model of this size."""
         self.layer_indices(n_layers)
         if self.needs_gold:
-            raise MethodError(f"{self.name}: 'gold' is not known here; give the index of the document")
+            raise MethodError(f"{self.name}: 'gold' is unknown here; pass the index of the document")
 
     def layer_indices(self, n_layers: int) -> range:
         """The layers it acts in, for a model of ``n_layers``."""
@@ -59,21 +58,18 @@ class Intervention:
         return in_layers(self.layers, layer)
 
     def resolved(self: Self, gold: int | None, order: Sequence[int]) -> Self:
-        """The same for a prompt whose documents were reordered; arguments and errors as of ``spans.resolved``."""
+        """The intervention for a prompt with reordered documents; arguments and errors as in ``spans.resolved``."""
         found = {name: resolved(getattr(self, name), gold, order) for name in self.span_fields}
         return replace(self, **found) if found else self  # type: ignore[type-var]  # all are dataclasses
 
     def changed(self, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
-        """What queries or keys are computed from instead of ``hidden`` ``[batch, T, hidden_size]``."""
+        """The input of the projection of queries or keys in place of ``hidden`` ``[batch, T, hidden_size]``."""
         return hidden
 
     def offsets(self, layout: SequenceLayout, count: int, device: torch.device) -> Tensor | None:
-        """What is added to the positions of the first ``count`` tokens, int64 ``[count]``; None: nothing."""
+        """Offsets of the positions of the first ``count`` tokens, int64 ``[count]``; None: no offsets."""
         return None
 
     def reweightings(self, layout: SequenceLayout, count: int, device: torch.device) -> list[Reweighting]:
-        """The weights on the first ``count`` tokens that it multiplies, in the model's order of tokens.
-
-        As many for each sequence of a batch.
-        """
+        """Changes of weights on the first ``count`` tokens, in the model's order; equally many for each sequence."""
         return []

@@ -1,4 +1,4 @@
-"""Interventions on a channel of the hidden state that queries and keys are computed from.
+"""Interventions on a channel of the input of the query and key projections.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 """
@@ -8,14 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ragbias.checks import (
-    CHANNEL,
-    Bounds,
-    check_between,
-    check_channel_exists,
-    check_choice,
-    check_whole_between,
-)
+from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_choice, check_whole_between
 from ragbias.interventions.base import Intervention
 from ragbias.methods.base import LayerRange
 
@@ -26,7 +19,7 @@ NUMBER = Bounds(-1_000_000, 1_000_000)
 
 
 class _Channel(Intervention):
-    """Base class of the changes of one channel."""
+    """Base class of changes of one channel."""
 
     channel: int
     of: Literal["both", "query", "key"]
@@ -52,13 +45,13 @@ class _Channel(Intervention):
 
 @dataclass(frozen=True)
 class ScaleChannel(_Channel):
-    """A channel of the hidden state that queries and keys are computed from is multiplied by a factor, in all tokens.
+    """A channel of the input of the query and key projections is multiplied by a factor, in all tokens.
 
     Args:
         channel: index into the hidden state, the output of the layer norm before attention.
         factor: -1,000,000 to 1,000,000; 1 changes nothing.
         layers: first and last layer, both included; ``None``: all.
-        of: whether queries, keys or both are computed from it.
+        of: ``"query"``, ``"key"`` or ``"both"``.
     """
 
     channel: int
@@ -78,11 +71,11 @@ class ScaleChannel(_Channel):
 
 @dataclass(frozen=True)
 class AddToChannel(_Channel):
-    """A number is added to a channel of the hidden state that queries and keys are computed from, in all tokens.
+    """A number is added to a channel of the input of the query and key projections, in all tokens.
 
     Args:
-        channel, layers, of: as of ``ScaleChannel``.
-        amount: -1,000,000 to 1,000,000; negative to subtract a constant, 0 changes nothing.
+        channel, layers, of: see ``ScaleChannel``.
+        amount: -1,000,000 to 1,000,000; 0 changes nothing.
     """
 
     channel: int

@@ -1,4 +1,4 @@
-"""A method with interventions on top, to be run like any other method."""
+"""A method with interventions, which runs like any other method."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from ragbias.errors import MethodError
 from ragbias.interventions.base import Intervention
 from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.none import NoMethod
+from ragbias.methods.call import AttentionCall
 from ragbias.methods.parse import get
-from ragbias.methods.plain import PlainAttention
+from ragbias.methods.plain import NoMethod, PlainAttention
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True, init=False)
@@ -28,35 +26,34 @@ class Intervened(AttentionMethod):
         with ragbias.debias(model, Intervened(HideKeys("question", 2), on=Pine()), spans=spans):
             model(ids)
 
-    Channels are changed first, then positions, then weights, those that are renormalised before the others. What
-    changes weights acts on those that the method gives: an importance or a share of attention that a method measures
-    on its way stays what it was. Spans count the prompt's tokens as it was given, without padding; where the model
-    runs the documents in another order, they are found there.
+    Channels are changed first, then positions, then renormalised weights, then other weights. Changes of weights act
+    on the method's final weights; importances that a method measures are unchanged. Spans count the tokens of the
+    user's prompt, without padding, also if the model runs the documents in another order.
 
     Args:
         interventions: one or more.
-        on: the method, by name or an instance; None: the plain model. Positions can be shifted only where it leaves
-            them to the model.
+        on: the method, by name or an instance; None: the plain model. Positions can be shifted only if the method uses
+            the model's positions.
     """
 
     interventions: tuple[Intervention, ...]
     on: AttentionMethod
 
-    cost = "that of its method again, up to twice for each change of weights"
+    cost = "its method's again, up to twice for each change of weights"
     source = "Yu et al., arXiv 2406.02536; Qiang et al., arXiv 2512.13109"
 
     def __init__(self, *interventions: Intervention, on: str | Method | None = None) -> None:
         for each in interventions:
             if not isinstance(each, Intervention):
-                raise MethodError(f"Intervened: {each!r} is no intervention; expected e.g. HideKeys('question', 2)")
+                raise MethodError(f"Intervened: {each!r} is not an intervention; expected e.g. HideKeys('question', 2)")
         if not interventions:
-            raise MethodError("Intervened: no intervention; give at least one, or run the method alone")
+            raise MethodError("Intervened: no intervention; pass at least one, or run the method alone")
         inner = _attention_method(NoMethod() if on is None else on)
         shifts = any(each.shifts for each in interventions)
         if shifts and inner.positions != "model":
             raise MethodError(
-                f"shift on {inner.name}: both give positions to the same keys, and a key can have only one; "
-                "shift positions on a method that leaves them to the model"
+                f"shift on {inner.name}: both assign positions to the same keys, and a key can have only one; "
+                "shift positions on a method that uses the model's positions"
             )
         own = dict(
             interventions=interventions,
@@ -96,11 +93,11 @@ class Intervened(AttentionMethod):
         if self.positions == "none" and not (acts and self.on.positions == "none"):
             call = self._positioned(call)
         changes = self._reweightings(call)
-        kept = [change for change in changes if change[0].renormalised]
+        renormalised = [change for change in changes if change[0].renormalised]
         others = [change for change in changes if not change[0].renormalised]
         if acts:
-            return reweighted(self.on, call, kept + others)
-        call = replace(call, plain=partial(biased, call, kept))
+            return reweighted(self.on, call, renormalised + others)
+        call = replace(call, plain=partial(biased, call, renormalised))
         return reweighted(PlainAttention(), call, others)
 
     def _changed(self, hidden: Tensor, layer: int, of: Literal["query", "key"]) -> Tensor:
@@ -112,7 +109,7 @@ class Intervened(AttentionMethod):
         return [each for each in self.interventions if each.acts_in(layer)]
 
     def _positioned(self, call: AttentionCall) -> AttentionCall:
-        """The call as of a method that leaves positions to the model: queries and keys carry theirs, shifted or not."""
+        """The call for a method that uses the model's positions, with shifted positions in queries and keys."""
         import torch
 
         from ragbias.attention import Alibi, Encoding
@@ -144,7 +141,7 @@ class Intervened(AttentionMethod):
         )
 
     def _reweightings(self, call: AttentionCall) -> list[list[Reweighting]]:
-        """The changes of weights in this layer, each for every sequence of the batch."""
+        """The changes of weights in this layer, each with an entry per sequence."""
         columns, device = call.key.shape[2], call.key.device
         by_sequence = [
             [
@@ -162,5 +159,5 @@ def _attention_method(given: str | Method) -> AttentionMethod:
     if method.acts_on == "nothing":
         return PlainAttention()
     if not isinstance(method, AttentionMethod) or method.selective:
-        raise MethodError(f"{method.name}: interventions act inside the model, on one run of a prompt; leave it out")
+        raise MethodError(f"{method.name}: interventions act inside the model, on a single prompt; use another method")
     return method

@@ -9,7 +9,7 @@ from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, Sc
 from ragbias.interventions.base import Intervention
 from ragbias.interventions.channels import AddToChannel, ScaleChannel
 from ragbias.interventions.positions import ShiftPositions
-from ragbias.methods.parse import name_and_values, split, without_blanks
+from ragbias.methods.parse import class_and_values, split, without_blanks
 
 KINDS: dict[str, type[Intervention]] = {
     kind.name: kind
@@ -18,29 +18,30 @@ KINDS: dict[str, type[Intervention]] = {
 
 
 def parse_interventions(text: str) -> tuple[Intervention, ...]:
-    """The interventions of a text, which act together where several are joined by ``+``.
+    """The interventions of a text, joined by ``+``.
 
     Args:
-        text: names with parameters, values as of ``ragbias.methods.get``: Python literals, or words without quotes.
+        text: names with parameters; values as in ``ragbias.methods.get``.
 
     Raises:
-        MethodError: the text is no such thing, or a name or a parameter is unknown, missing or out of range.
+        MethodError: the text is malformed, or a name or a parameter is unknown, missing or out of range.
     """
     if not isinstance(text, str):
-        raise MethodError(f"an intervention is written as text, got {shown(text)}")
+        raise MethodError(f"expected interventions as text, got {shown(text)}")
     return tuple(_single(label) for label in split(without_blanks(text), "+", text))
 
 
 def _single(label: str) -> Intervention:
-    name, values = name_and_values(label, "intervention", _check_known)
+    found, values = class_and_values(label, "intervention", _class)
     try:
-        check_parameters(name, KINDS[name], values)
-        return KINDS[name](**values)
+        check_parameters(found.name, found, values)
+        return found(**values)
     except MethodError as error:
         raise MethodError(f"intervention {label!r}: {error}") from error
 
 
-def _check_known(name: str) -> None:
+def _class(name: str) -> type[Intervention]:
     if name not in KINDS:
         hint = did_you_mean(name, KINDS)
         raise MethodError(f"unknown intervention {name!r}; {hint}known interventions: {', '.join(KINDS)}")
+    return KINDS[name]

@@ -1,4 +1,4 @@
-"""The intervention on position ids.
+"""An intervention on position ids.
 
 Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
 """
@@ -13,24 +13,23 @@ from ragbias.errors import SpanError
 from ragbias.interventions.base import Intervention
 from ragbias.interventions.spans import Where, checked_where, tokens_in
 from ragbias.methods.base import LayerRange
+from ragbias.methods.call import SequenceLayout
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from ragbias.methods.call import SequenceLayout
 
 OFFSET = Bounds(-10_000_000, 10_000_000)
 
 
 @dataclass(frozen=True)
 class ShiftPositions(Intervention):
-    """The position ids of a span are shifted, of its queries and of its keys; who sees whom stays.
+    """The position ids of a span's queries and keys are shifted; visibility is unchanged.
 
     Args:
         span: see ``spans.EXPECTED``.
-        by: number of positions, negative to subtract; 0 changes nothing. No position may fall below 0.
-        layers: first and last layer, both included; ``None``: all, as position ids given to the model.
+        by: number of positions; 0 changes nothing. No position may become negative.
+        layers: first and last layer, both included; ``None``: all, like position ids passed to the model.
     """
 
     span: Where
@@ -46,10 +45,10 @@ class ShiftPositions(Intervention):
         check_whole_between("shift: by", self.by, OFFSET)
 
     def offsets(self, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
-        held = tokens_in("shift: span", self.span, layout, count, device)
-        first = int(held.int().argmax())
+        shifted = tokens_in("shift: span", self.span, layout, count, device)
+        first = int(shifted.int().argmax())
         if first + self.by < 0:
             raise SpanError(
                 f"shift: by={self.by} puts token {first} at position {first + self.by}; expected by >= {-first}"
             )
-        return held * self.by
+        return shifted * self.by

@@ -1,4 +1,4 @@
-"""Weights of attention multiplied by factors: in the scores of the plain model, or on top of any method."""
+"""Multiply attention weights by factors, in the scores of the plain model or on top of any method."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, NamedTuple
 from ragbias import attention
 from ragbias.errors import MethodError
 from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod
+from ragbias.methods.call import AttentionCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.call import AttentionCall
-
 
 class Reweighting(NamedTuple):
-    """Weights of some queries of a sequence, multiplied by a factor for each key.
+    """A factor for each key on the weights of some queries of a sequence.
 
     Attributes:
-        queries: bool ``[K]``, which of the tokens so far they are.
+        queries: bool ``[K]``: the queries among the tokens so far.
         factors: float32 ``[K]``.
-        renormalised: whether the weights of a query shall sum to what they summed to before.
+        renormalised: whether the sum of a query's weights is preserved.
     """
 
     queries: Tensor
@@ -39,9 +38,9 @@ def biased(
     """The model's attention ``[batch, Q, H, d]`` with the logarithms of factors added to its scores.
 
     Args:
-        call: its scorings do not rotate queries and keys any more.
-        changes: each for every sequence of the batch, all of them renormalised.
-        query, key, value: as of ``call.plain``.
+        call: its queries and keys have their positions.
+        changes: renormalised changes, each with an entry per sequence.
+        query, key, value: as in ``call.plain``.
     """
     value = call.value if value is None else value
     output = call.plain(query, key, value)
@@ -63,7 +62,7 @@ def biased(
 
 
 def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Sequence[Tensor]:
-    """Positions of the queries whose weights are changed, among the last ``new`` of ``count``, in parts."""
+    """Positions of the changed queries among the last ``new`` of ``count``, in blocks."""
     import torch
 
     if not changes:
@@ -74,13 +73,13 @@ def _changed_queries(changes: Sequence[Reweighting], count: int, new: int) -> Se
 
 
 def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[Sequence[Reweighting]]) -> Tensor:
-    """A method's output with changed weights, where each change has an entry for every sequence of the batch.
+    """A method's output with changed weights; each change has an entry per sequence.
 
-    It is linear in the values, whatever the method does. So multiplying the values of keys multiplies the weights on
-    them, and the attention of ones is the sum of the weights.
+    The output of any method is linear in the values. So multiplying the values of keys multiplies the weights on them,
+    and attention to values of one is the sum of the weights.
 
     Raises:
-        MethodError: a query's weights on what is left of the keys are all 0, so they cannot be made to sum to 1.
+        MethodError: all weight of a query is on hidden keys, so that it cannot be renormalised.
     """
     import torch
 
@@ -105,8 +104,8 @@ def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[S
         now, was = reweighted(method, call.with_value(ones), before)[..., :2].float().split(1, -1)
         if ((now == 0) & queries).any():
             raise MethodError(
-                f"{method.name}: in layer {call.layer} all the weight of a query lies on the keys to be hidden, so "
-                "nothing is left of it; hide fewer keys, or on the plain model, where scores are changed instead"
+                f"{method.name}: in layer {call.layer} all the weight of a query is on hidden keys; hide fewer keys, "
+                "or hide them on the plain model, where scores are changed instead"
             )
         changed = (changed * (was / now)).to(output.dtype)
     return torch.where(queries, changed, output)

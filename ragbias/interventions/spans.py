@@ -1,4 +1,4 @@
-"""Where in a prompt an intervention acts: tokens by number, or a part of the prompt by name."""
+"""The tokens that an intervention acts on: a span by numbers, or a part of the prompt by name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ragbias.display import shown
 from ragbias.errors import MethodError, SpanError
+from ragbias.methods.call import SequenceLayout
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from ragbias.methods.call import SequenceLayout
 
 Where: TypeAlias = tuple[int, int | None] | int | str
 PARTS = ("prefix", "documents", "question")
@@ -25,15 +24,15 @@ EXPECTED = (
 
 
 def checked_where(label: str, where: object) -> Where:
-    """A span as a user may give it, a list of two as a tuple.
+    """A user's span, with a list of two as a tuple.
 
     Raises:
-        MethodError: it is none of what ``EXPECTED`` says; ``label`` names it.
+        MethodError: the span is invalid, see ``EXPECTED``; ``label`` names it.
     """
     if isinstance(where, str) and where in (*PARTS, GOLD):
         return where
     if _whole(where):
-        return where  # type: ignore[return-value]  # told by _whole
+        return where  # type: ignore[return-value]  # checked by _whole
     if isinstance(where, (tuple, list)) and len(where) == 2:
         begin, end = where
         if _whole(begin) and (end is None or (_whole(end) and begin < end)):
@@ -46,31 +45,31 @@ def _whole(value: object) -> bool:
 
 
 def overlapping(one: Where, other: Where) -> bool:
-    """Whether two spans overlap, as far as can be told before there is a prompt."""
+    """Whether two spans overlap in every prompt."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return (one[1] is None or other[0] < one[1]) and (other[1] is None or one[0] < other[1])
     return one == other
 
 
 def resolved(where: Where, gold: int | None, order: Sequence[int]) -> Where:
-    """The span in a prompt whose documents were reordered; arguments and errors as of ``index_of``."""
+    """The span in a prompt with reordered documents; arguments and errors as in ``index_of``."""
     return index_of(where, gold, order) if where == GOLD or isinstance(where, int) else where
 
 
 def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int:
-    """Which document of a prompt it is, by its index as the documents came.
+    """The index of a document in a prompt with reordered documents.
 
     Args:
-        document: that index, or ``"gold"``.
-        gold: index of the document with the answer; None if it is not known.
-        order: of each document of the prompt, its index as they came.
+        document: its index in the retriever's order, or ``"gold"``.
+        gold: index of the document with the answer; None if unknown.
+        order: the retriever's index of each document of the prompt.
 
     Raises:
-        MethodError: there is no such document, or the one with the answer is not known.
+        MethodError: there is no such document, or the one with the answer is unknown.
     """
     if document == GOLD:
         if gold is None:
-            raise MethodError("gold: the document with the answer is not known; give the index of a document")
+            raise MethodError("gold: the document with the answer is unknown; pass the index of a document")
         document = gold
     if not isinstance(document, int) or document not in order:
         raise MethodError(f"document {document}: the prompt has {len(order)} documents; expected 0 to {len(order) - 1}")
@@ -78,10 +77,10 @@ def index_of(document: int | str, gold: int | None, order: Sequence[int]) -> int
 
 
 def span_of(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int | None]:
-    """Tokens ``(begin, end)`` of the prompt as it was given; ``None``: to the end, generated tokens included.
+    """Tokens ``(begin, end)`` of the user's prompt; ``None``: to the end, generated tokens included.
 
     Raises:
-        SpanError: the span is empty here, lies outside the prompt, or there is no such document.
+        SpanError: the span is empty or outside the prompt, or there is no such document.
     """
     documents = given_spans(layout)
     if isinstance(where, tuple):
@@ -102,12 +101,12 @@ def span_of(label: str, where: Where, layout: SequenceLayout) -> tuple[int, int 
         "question": (end, None),
     }
     if where == "prefix" and first == 0:
-        raise SpanError(f"{label}='prefix': no token stands before the documents of this prompt")
+        raise SpanError(f"{label}='prefix': the prompt has no tokens before its documents")
     return spans[where]
 
 
 def given_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
-    """The documents' spans in the prompt as it was given, in which the model need not run them."""
+    """The documents' spans in the user's prompt."""
     if not layout.spans:
         return []
     length_of = {given: end - begin for given, (begin, end) in zip(layout.order, layout.spans, strict=True)}
@@ -116,14 +115,14 @@ def given_spans(layout: SequenceLayout) -> list[tuple[int, int]]:
 
 
 def tokens_in(label: str, where: Where, layout: SequenceLayout, count: int, device: torch.device) -> Tensor:
-    """bool ``[count]``, which of the sequence's first ``count`` tokens, in the model's order, the span holds."""
+    """bool ``[count]``: the tokens of the span among the first ``count`` tokens, in the model's order."""
     import torch
 
     begin, end = span_of(label, where, layout)
-    held = torch.zeros(count, dtype=torch.bool, device=device)
-    held[begin : count if end is None else end] = True
+    inside = torch.zeros(count, dtype=torch.bool, device=device)
+    inside[begin : count if end is None else end] = True
     if layout.order == tuple(sorted(layout.order)):
-        return held
+        return inside
     documents = given_spans(layout)
-    moved = [held[slice(*documents[index])] for index in layout.order]
-    return torch.cat([held[: documents[0][0]], *moved, held[documents[-1][1] :]])
+    moved = [inside[slice(*documents[index])] for index in layout.order]
+    return torch.cat([inside[: documents[0][0]], *moved, inside[documents[-1][1] :]])

@@ -11,27 +11,26 @@ from typing import TYPE_CHECKING
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between
+from ragbias.methods.call import SequenceCall
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.call import SequenceCall
 
 FACTOR = Bounds(0.001, 1_000)
 
 
 @dataclass(frozen=True)
 class AdaptiveParallelEncoding(ParallelContextWindows):
-    """As parallel context windows, with the attention of later tokens to the documents sharpened and scaled down.
+    """Parallel context windows with the attention of later tokens to the documents sharpened and scaled down.
 
     For a token after the documents, scores ``s / T`` with the keys of all documents together give ``out_C, lse_C``, and
-    plain scores with all other keys that it sees give ``out_O, lse_O``. These are merged with the weights
-    ``softmax([S T lse_C, lse_O])``, in float32. ``T = S = 1`` is parallel context windows, to the bit.
+    plain scores with all other visible keys give ``out_O, lse_O``. They are merged with the weights
+    ``softmax([S T lse_C, lse_O])``, in float32. ``T = S = 1`` is bit-identical to parallel context windows.
 
     Args:
-        temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among the documents.
-        scale: ``S``, 0.001 to 1,000; below 1 it lessens that to the documents as a whole.
+        temperature: ``T``, 0.001 to 1,000; below 1 it sharpens the attention among documents.
+        scale: ``S``, 0.001 to 1,000; below 1 it reduces the attention to all documents.
     """
 
     temperature: float = 0.9
@@ -50,23 +49,9 @@ class AdaptiveParallelEncoding(ParallelContextWindows):
         if self.temperature == self.scale == 1:
             return super().attend_tail(seq, keys, documents, starts)
         query, positions = seq.query[:, -seq.new_tail :], self.tail_positions(seq)
-        output, lse = attention.attend(
-            query,
-            keys,
-            seq.value,
-            positions=positions,
-            scoring=seq.scoring.divided(self.temperature),
-            segments=documents,
-            starts=None if starts is None else starts[..., 1:-1],
-        )
-        others = attention.attend(
-            query,
-            keys,
-            seq.value,
-            positions=positions,
-            scoring=seq.scoring,
-            segments=[(0, seq.prefix), (seq.documents_end, seq.key.shape[1])],
-            starts=None if starts is None else starts[..., [0, -1]],
-            causal=True,
-        )
+        inner, outer = (None, None) if starts is None else (starts[..., 1:-1], starts[..., [0, -1]])
+        scoring = seq.scoring.divided(self.temperature)
+        output, lse = seq.attend(query, keys, positions=positions, scoring=scoring, segments=documents, starts=inner)
+        rest = [(0, seq.prefix), (seq.documents_end, seq.key.shape[1])]
+        others = seq.attend(query, keys, positions=positions, segments=rest, starts=outer, causal=True)
         return attention.merge([(output, self.scale * self.temperature * lse), others])

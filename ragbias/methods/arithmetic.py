@@ -1,4 +1,4 @@
-"""What a method's arithmetic is counted on: the sizes of a model, the lengths of a prompt, and pairs of tokens."""
+"""Sizes of a model, lengths of a prompt and pairs of tokens, from which a method's arithmetic is computed."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model that its arithmetic depends on.
+    """The sizes of a model that determine its arithmetic.
 
     Attributes:
         key_heads: heads of keys and values.
-        mlp_matrices: 3 where the MLP is gated, 2 where it is not.
-        experts, active_experts: MLPs of a layer, and how many of them a token runs through.
+        mlp_matrices: 3 for a gated MLP, else 2.
+        experts, active_experts: MLPs per layer, and MLPs per token.
     """
 
     hidden: int
@@ -28,7 +28,7 @@ class ModelShape:
 
     @property
     def width(self) -> int:
-        """Of all query heads together: multiply-adds of a score or of a weighted value, over all heads."""
+        """Width of all query heads: the multiply-adds of a score, or of a weighted value, over all heads."""
         return self.heads * self.head_dim
 
     @property
@@ -36,14 +36,14 @@ class ModelShape:
         return self.key_heads * self.head_dim
 
     def weights(self, experts: int) -> int:
-        """Weights of a layer with so many experts: multiply-adds of projections and MLP for one token."""
+        """Weights of a layer with this many experts: multiply-adds of projections and MLP for one token."""
         projections = 2 * self.hidden * self.width + 2 * self.hidden * self.key_width
         return projections + experts * self.mlp_matrices * self.hidden * self.intermediate
 
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Tokens before the documents, of each document, and after them."""
+    """Tokens before the documents, in each document, and after them."""
 
     prefix: int
     documents: tuple[int, ...]
@@ -59,12 +59,12 @@ class PromptLengths:
 
 
 def causal_pairs(tokens: int) -> int:
-    """Pairs of query and key among ``tokens`` tokens that see themselves and those before them."""
+    """Pairs of query and key in causal attention over ``tokens`` tokens."""
     return tokens * (tokens + 1) // 2
 
 
 def visible_pairs(lengths: PromptLengths, sees_others: bool) -> int:
-    """Visible pairs where a document sees the prefix, itself causally, and the other documents whole or not at all."""
+    """Visible pairs if a document sees the prefix, itself causally and, with ``sees_others``, the other documents."""
     others = lengths.in_documents if sees_others else 0
     documents = sum(
         length * (lengths.prefix + max(0, others - length)) + causal_pairs(length) for length in lengths.documents

@@ -16,14 +16,14 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 @dataclass(frozen=True)
 class AttentionSorting(ReorderingMethod):
-    """Sort the documents by the attention that the prompt's last token pays them, highest last; repeat; then generate.
+    """Sort the documents by the attention of the prompt's last token, highest last, several times; then generate.
 
-    Rounds need not settle: a later one may return to an earlier order.
+    The order need not converge: a later round may return to an earlier order.
 
     Args:
-        rounds: how often, 1 to 1,000; each round costs one prefill.
-        score: of a document, the ``"sum"`` of the attention to its tokens, as in the authors' code, so that long
-            documents gain; or the ``"mean"``, per token.
+        rounds: 1 to 1,000; each costs one prefill.
+        score: the ``"sum"`` of the attention to a document's tokens, as in the authors' code, which favours long
+            documents; or the ``"mean"``.
     """
 
     rounds: int = 1
@@ -38,7 +38,7 @@ class AttentionSorting(ReorderingMethod):
         check_choice("attention-sorting: score", self.score, ("sum", "mean"))
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """As of ``ReorderingMethod``; the scores are those of the last round."""
+        """See ``ReorderingMethod``; the scores are those of the last round."""
         order, scores = list(range(len(documents))), [0.0]
         for _ in range(self.rounds):
             scores = scorer(order)

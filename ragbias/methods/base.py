@@ -1,4 +1,4 @@
-"""What every method declares of itself, and the rule it gives."""
+"""Base classes of the methods: their declarations and their rules."""
 
 from __future__ import annotations
 
@@ -9,46 +9,44 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 from ragbias.checks import Bounds, check_parameters, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import MethodError
+from ragbias.methods.arithmetic import ModelShape, PromptLengths
+from ragbias.methods.call import AttentionCall, SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall, SequenceCall
-
 LayerRange = tuple[int, int | None]
 LAYERS = Bounds(0, 9_999)  # of any model
-QUERIES_AT_ONCE = 64  # the most whose scores with all keys exist at one time
+QUERIES_AT_ONCE = 64  # queries whose scores with all keys are in memory at one time
 Self = TypeVar("Self", bound="Method")
 
 
 class DocumentScorer(Protocol):
-    """What a reordering method may ask the model about the documents of a prompt."""
+    """Attention measurements for a reordering method; documents are numbered in the retriever's order."""
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        """For an order, the attention that the prompt's last token pays to each document.
+        """The attention of the prompt's last token to each document, with the documents in this order.
 
-        The sum over the document's tokens, averaged over layers and heads, by document as they came. Costs a prefill.
+        The sum over the document's tokens, averaged over layers and heads. Costs a prefill.
         """
 
     def contrast(self) -> list[list[float]]:
-        """How much more each token of each document is attended to with the query than with "N/A" in its place.
+        """The attention to each token of each document with the query, minus that with "N/A" in the query's place.
 
-        The attention is that of the tokens after the documents, averaged over them and summed over layers and heads.
-        Costs a prefill.
+        Averaged over the tokens after the documents and summed over layers and heads. Costs a prefill.
 
         Raises:
-            MethodError: it is not known what the prompt without the query is.
+            MethodError: the prompt without the query is unknown.
         """
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What a reordering method makes of the documents of a prompt.
+    """A new order of the documents of a prompt, which are numbered in the retriever's order.
 
     Attributes:
-        order: indices of the documents as they came, in the order in which the method puts them.
-        scores: what it sorted them by, for each document as they came; None if it measures nothing.
+        order: indices of the documents.
+        scores: the score of each document that the order is based on; None without scores.
     """
 
     order: tuple[int, ...]
@@ -58,22 +56,23 @@ class Ranking:
 class Method:
     """Base class of all methods.
 
-    What others need to know of a method it declares here. Who calls what only one kind of method has asks for the kind
-    (``AttentionMethod``, ``ReorderingMethod``, ``JointMethod``); nobody asks for the class of a single method.
+    A method declares its properties here. Callers that need a certain kind of method check for ``AttentionMethod``,
+    ``ReorderingMethod`` or ``JointMethod``, never for the class of a single method.
 
     Attributes:
-        name: the string that users type.
+        name: the name that users type.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"`` (each chosen from several prompts),
             ``"answers"`` (a vote over several), or ``"nothing"``.
-        needs_documents: whether it must know which tokens are documents.
-        fewest_documents: with fewer it runs plain, if it needs documents.
-        invariant: whether the answer does not depend on the documents' order at all.
-        reusable_documents: whether a document's keys and values depend on the prefix and that document alone.
-        selective: whether ``DebiasedLM`` chooses between it and the plain model, request by request.
-        needs_rotary: whether it makes sense for rotary positions only.
+        needs_documents: whether it needs the spans of the documents.
+        fewest_documents: with fewer documents the plain model runs, if the method needs documents.
+        invariant: whether the answer is independent of the documents' order.
+        reusable_documents: whether a document's keys and values depend only on the prefix and that document.
+        selective: whether ``DebiasedLM`` chooses between the method and the plain model for each request.
+        needs_rotary: whether it requires rotary positions.
+        same_prefill_cost: whether its prefill has as many multiply-adds as the plain model's.
         default_layers: the layers it acts in by default, in words.
-        cost: what it costs beside the plain model, in words.
-        source: the paper, or where the method comes from.
+        cost: its cost beyond the plain model's, in words.
+        source: the paper or other origin.
     """
 
     name: str
@@ -84,22 +83,23 @@ class Method:
     reusable_documents: bool = False
     selective: bool = False
     needs_rotary: bool = False
+    same_prefill_cost: bool = False
     default_layers: str = "none"
     cost: str
     source: str
 
     @property
-    def asks_several(self) -> bool:
-        """Whether several prompts are run for one answer, so that there is no one attention and no one probability."""
+    def runs_several(self) -> bool:
+        """Whether an answer takes several prompts, so that no single attention or probability belongs to it."""
         return self.acts_on in ("tokens", "answers")
 
     @classmethod
     def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
-        """The method with these parameters, as typed on a command line or in a configuration.
+        """The method with parameters from a command line or configuration.
 
         Args:
-            parameters: by name; those left out have their defaults.
-            model_name: the model it is for, where a method looks up what is known of it.
+            parameters: by name; missing ones have their defaults.
+            model_name: the model, for methods that have a profile per model.
 
         Raises:
             MethodError: a parameter is unknown, missing or out of range.
@@ -120,22 +120,22 @@ class Method:
         return []
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int | None:
-        """Multiply-adds it adds to the prefill in a layer it acts in, negative if it saves some; None: unknown."""
-        return None
+        """Multiply-adds it adds to the prefill of a layer it acts in, negative if it saves some; None: unknown."""
+        return 0 if self.same_prefill_cost else None
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """Numbers that it reads from the cache for one new token, beside the plain model, in one layer it acts in."""
+        """Numbers it reads from the cache per new token and layer it acts in, beyond the plain model's."""
         return 0
 
 
 class AttentionMethod(Method):
     """A method that replaces the attention of some layers.
 
-    If it is invariant, the binding runs the documents in a canonical order inside the model.
+    For an invariant method, the binding runs the documents in a canonical order inside the model.
 
     Attributes:
-        positions: ``"none"`` if queries and keys shall arrive without any position (and be cached so), ``"model"`` if
-            the model's own rotation stays.
+        positions: ``"none"`` if queries and keys arrive, and are cached, without positions; ``"model"`` if they have
+            the model's rotation.
         layers: first and last layer it acts in, both included, ``None`` as last for the end; ``None``: all layers.
     """
 
@@ -153,15 +153,15 @@ class AttentionMethod(Method):
         raise NotImplementedError
 
     def query_input(self, hidden: Tensor, layer: int, prefill: bool) -> Tensor:
-        """What the query projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """The input of the query projection in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def key_input(self, hidden: Tensor, layer: int) -> Tensor:
-        """What the key projection reads instead of ``hidden`` ``[batch, queries, hidden_size]``."""
+        """The input of the key projection in place of ``hidden`` ``[batch, queries, hidden_size]``."""
         return hidden
 
     def document_order(self, documents: Sequence[Sequence[int]]) -> list[int]:
-        """For an invariant method, the order in which documents of these token ids run inside the model."""
+        """For an invariant method, the order of the documents (token ids) inside the model."""
         return canonical_order(documents)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
@@ -169,17 +169,17 @@ class AttentionMethod(Method):
 
 
 def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
-    """The layers of a range, for a model of ``n_layers``; ``MethodError``, which begins with ``name``, if none fits."""
+    """The layers of a range in a model of ``n_layers``; ``MethodError`` starting with ``name`` if it does not fit."""
     if layers is None:
         return range(n_layers)
     if not isinstance(layers, tuple) or len(layers) != 2:
         raise MethodError(f"{name}: layers={shown(layers)}; expected a tuple (first, last)")
     first, last = layers
     check_whole_between(f"{name}: first of layers={shown(layers)}:", first, LAYERS)
-    if last is not None:
-        check_whole_between(f"{name}: last of layers={shown(layers)}:", last, LAYERS)
-    last = n_layers - 1 if last is None else last
-    if not 0 <= first <= last < n_layers:
+    if last is None:
+        last = n_layers - 1
+    check_whole_between(f"{name}: last of layers={shown(layers)}:", last, LAYERS)
+    if not first <= last < n_layers:
         raise MethodError(
             f"{name}: layers={layers} do not fit a model of {n_layers} layers; "
             f"expected 0 <= first <= last <= {n_layers - 1}, both included"
@@ -188,13 +188,13 @@ def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
 
 
 def in_layers(layers: LayerRange | None, layer: int) -> bool:
-    """Whether a range of layers holds this one."""
+    """Whether a range of layers contains this one."""
     first, last = layers or (0, None)
     return first <= layer and (last is None or layer <= last)
 
 
 def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> Tensor:
-    """The outputs ``[H, Q, d]`` of a rule for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
+    """A rule's outputs ``[H, Q, d]`` for each sequence, as ``[batch, Q, H, d]`` with zeros for padding."""
     import torch
 
     output = torch.zeros_like(call.query).transpose(1, 2)
@@ -204,28 +204,28 @@ def by_sequence(call: AttentionCall, rule: Callable[[SequenceCall], Tensor]) -> 
 
 
 def canonical_order(documents: Sequence[Sequence[int]]) -> list[int]:
-    """Indices that sort documents by token ids; equal documents keep their order."""
+    """Indices that sort documents by token ids; equal documents stay in order."""
     return sorted(range(len(documents)), key=lambda index: tuple(documents[index]))
 
 
 class ReorderingMethod(Method):
-    """A method that changes the order of the documents and leaves the model alone."""
+    """A method that changes the order of the documents and runs the plain model."""
 
     acts_on = "order"
     needs_documents = True
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """The new order, and the scores that it was made by where the method has some.
+        """The new order of the documents, with scores if the method has any.
 
         Args:
             documents: token ids of each document, in the retriever's order.
-            scorer: tells what the model attends to.
+            scorer: measures the model's attention to the documents.
         """
         raise NotImplementedError
 
 
 class JointMethod(Method):
-    """A method that runs prompts with some of the documents each side by side, and chooses every token from all."""
+    """A method that runs prompts with some of the documents each in one batch, and chooses every token from all."""
 
     acts_on = "tokens"
     needs_documents = True
@@ -239,6 +239,6 @@ class JointMethod(Method):
 
         Args:
             logits: float32 ``[prompts, V]``.
-            memory: what the method keeps from token to token; empty at the first one.
+            memory: the method's state from token to token; empty at the first one.
         """
         raise NotImplementedError

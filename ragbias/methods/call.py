@@ -1,16 +1,16 @@
-"""What a method is given: one attention layer in one forward pass, and each sequence of its batch."""
+"""The input of a method: one attention layer in one forward pass, and each sequence of its batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
+from ragbias import attention
 
-from ragbias.attention import EncodedKeys, Scoring
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class SequenceLayout:
     Attributes:
         pad: number of padding columns on the left.
         length: number of tokens of the prompt, without padding.
-        spans: the documents in the order in which they run inside the model: canonical for invariant methods.
-        order: of each of these, its index in the prompt as it was given.
+        spans: the documents in the model's order, which is canonical for invariant methods.
+        order: the index of each of these documents in the user's prompt.
     """
 
     pad: int
@@ -32,18 +32,18 @@ class SequenceLayout:
 
 @dataclass
 class SequenceCall:
-    """One sequence of the call, padding cut away. Positions equal indices.
+    """One sequence of the call, without padding. Positions equal indices.
 
     Attributes:
-        index: of the sequence in the batch.
+        index: index of the sequence in the batch.
         layer: index of the layer.
         pad: padding columns of this sequence in the queries of this call.
         query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
         key, value: ``[G, K, d]``, all tokens so far.
-        memory: what the method keeps of this sequence in this layer, from the prefill to the last token.
+        memory: the method's state for this sequence and layer, from the prefill to the last token.
         spans, lengths: the documents; ``prefix`` tokens come before them, ``documents_end`` is ``E``.
-        new_tail: number of queries of this call that come after the documents.
-        scoring: how the layer scores; its encoding is one that queries and keys do not carry yet.
+        new_tail: number of queries of this call after the documents.
+        scoring: the scores of the layer, with the positional encoding that queries and keys still lack.
     """
 
     index: int
@@ -55,7 +55,7 @@ class SequenceCall:
     memory: dict[str, Any]
     spans: tuple[tuple[int, int], ...]
     new_tail: int
-    scoring: Scoring
+    scoring: attention.Scoring
 
     @property
     def prefix(self) -> int:
@@ -68,16 +68,24 @@ class SequenceCall:
     @cached_property
     def lengths(self) -> Tensor:
         """Tokens of each document, int64 ``[n]``."""
+        import torch
+
         return torch.tensor([end - begin for begin, end in self.spans], device=self.key.device)
 
     def arange(self, *bounds: int) -> Tensor:
-        """Indices of tokens or of documents, int64, on the sequence's device; arguments as of ``range``."""
+        """``range`` as an int64 tensor on the sequence's device."""
+        import torch
+
         return torch.arange(*bounds, device=self.key.device)
 
+    def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """``attention.attend`` to this sequence's values, with its scoring unless ``options`` has another."""
+        return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
+
     def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """The keys ``[G, K, d]`` as ``encode(new keys, index of the first)`` makes them, kept from step to step."""
-        kept: EncodedKeys = self.memory.setdefault(name, EncodedKeys())
-        return kept.extended(self.key, encode)
+        """The keys ``[G, K, d]`` encoded by ``encode(new keys, index of the first)`` and cached under ``name``."""
+        cached: attention.EncodedKeys = self.memory.setdefault(name, attention.EncodedKeys())
+        return cached.extended(self.key, encode)
 
 
 @dataclass
@@ -86,16 +94,16 @@ class AttentionCall:
 
     Attributes:
         layer: index among ``n_layers``.
-        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as the cache holds them.
-        hidden: ``[batch, Q, hidden_size]``, what the layer read.
+        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as in the cache.
+        hidden: ``[batch, Q, hidden_size]``, the input of the layer.
         prefill: whether this pass holds the whole prompt.
-        layouts, scorings: where the documents are, and how the layer scores, for each sequence.
-        memory_of: what the method keeps of a sequence in this layer, from the prefill to the last token; of the batch
-            for ``None``.
-        project: queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]`` of other hidden states, without position.
-        rotate: the model's own rotation of the last ``T`` tokens of this call, for ``[batch, heads, T, d]``.
-        plain: the attention the model would have called, mask and all, for other queries and keys, and values where
-            they are given as a third; it returns ``[batch, Q, H, d]``.
+        layouts, scorings: the documents and the scores of the layer, for each sequence.
+        memory_of: the method's state for a sequence (``None``: the batch) and this layer, until the last token.
+        project: projects other hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``, without
+            positions.
+        rotate: the model's rotation of ``[batch, heads, T, d]``, the last ``T`` tokens of this call.
+        plain: the model's own attention with its mask, for other queries, keys and optionally values; returns
+            ``[batch, Q, H, d]``.
     """
 
     layer: int
@@ -106,14 +114,14 @@ class AttentionCall:
     hidden: Tensor
     prefill: bool
     layouts: Sequence[SequenceLayout]
-    scorings: Sequence[Scoring]
+    scorings: Sequence[attention.Scoring]
     memory_of: Callable[[int | None], dict[str, Any]]
     project: Callable[[Literal["query", "key"], Tensor], Tensor]
     rotate: Callable[[Tensor], Tensor]
     plain: Callable[..., Tensor]
 
     def with_value(self, value: Tensor) -> AttentionCall:
-        """The same with other values, ``[batch, G, K, d]``."""
+        """The call with other values ``[batch, G, K, d]``."""
 
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return self.plain(query, key, value)
@@ -121,7 +129,7 @@ class AttentionCall:
         return replace(self, value=value, plain=plain)
 
     def sequences(self) -> Iterator[SequenceCall]:
-        """The sequences of the batch, one by one."""
+        """The sequences of the batch."""
         for index, layout in enumerate(self.layouts):
             pad = layout.pad if self.prefill else 0
             query = self.query[index, :, pad:]

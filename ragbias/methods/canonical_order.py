@@ -1,4 +1,4 @@
-"""Documents in an order that depends on their content only."""
+"""An order of the documents that depends only on their content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod, cano
 
 @dataclass(frozen=True)
 class CanonicalOrder(ReorderingMethod):
-    """Sort the documents by their token ids: perfect consistency, and no bias removed at all."""
+    """Sort the documents by their token ids: perfect consistency, but no bias is removed."""
 
     name = "canonical-order"
     invariant = True

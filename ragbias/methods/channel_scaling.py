@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ragbias import attention
 from ragbias.checks import (
     CHANNEL,
     Bounds,
@@ -21,16 +20,14 @@ from ragbias.checks import (
 )
 from ragbias.display import shown
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import causal_pairs
+from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.methods.base import LayerRange, in_layers
+from ragbias.methods.call import AttentionCall
 from ragbias.methods.profiles import Profile, find, of_model
 from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True)
@@ -38,13 +35,12 @@ class ChannelScaling(Reweightable):
     """Queries of the last token and all keys are computed with one channel of the hidden state scaled.
 
     ``h'`` is ``h`` (the output of the layer norm before attention) with channel ``c`` multiplied by ``s``; ``q', k'``
-    come from ``h'``, ``v`` from ``h``. In the prefill attention is plain, of ``(q, k, v)``, then that of the last
-    token is replaced by attention of ``(q', k', v)``. The cache holds ``k'`` only, so every token that follows attends
-    as the last one did, at no cost.
+    come from ``h'``, ``v`` from ``h``. The prefill computes plain attention of ``(q, k, v)`` and replaces that of the
+    last token by attention of ``(q', k', v)``. The cache holds only ``k'``, so that later tokens attend like the last
+    one at no cost.
 
     Args:
-        channel: index ``c`` into the hidden state, or a tuple of several that are scaled together, as in the paper's
-            ablation with the best two.
+        channel: index ``c`` into the hidden state, or a tuple of several channels, as in the paper's ablation with two.
         factor: ``s``; 0 removes the channel, 1 changes nothing.
         layers: first and last layer, both included; ``None`` as last: to the end.
         last: number of queries at the end of the prompt that are recomputed, or ``"all"``.
@@ -54,7 +50,7 @@ class ChannelScaling(Reweightable):
     factor: float
     layers: LayerRange | None
     last: int | Literal["all"] = 1
-    # hidden size and number of layers of the model that a profile was made for
+    # hidden size and number of layers of the profile's model
     _calibrated_for: tuple[int, int] | None = field(default=None, init=False, compare=False, repr=False)
 
     name = "channel-scaling"
@@ -79,17 +75,16 @@ class ChannelScaling(Reweightable):
 
     @classmethod
     def from_profile(cls, profile: str | os.PathLike[str] | Profile, last: int | Literal["all"] = 1) -> ChannelScaling:
-        """The channel, factor and layers that were found for a model, by the paper or by ``ragbias calibrate``.
+        """Channel, factor and layers for a model from the paper or from ``ragbias calibrate``.
 
         Args:
-            profile: a hub name, e.g. ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without the organisation and
-                regardless of case; a file that ``ragbias calibrate`` wrote (a path that exists or ends with ``.json``);
-                or a ``Profile``.
-            last: as of the class.
+            profile: a hub name such as ``"mistralai/Mistral-7B-Instruct-v0.2"``, matched without organisation and
+                case; a file from ``ragbias calibrate`` (a path that exists or ends with ``.json``); or a ``Profile``.
+            last: see the class.
 
         Raises:
-            MethodError: there is no profile for this model, or the file is not valid. Attaching the method to a model
-                of another hidden size or number of layers raises it too.
+            MethodError: there is no profile for this model, or the file is invalid; later, if the method is attached to
+                a model of another hidden size or number of layers.
         """
         found = find(profile)
         method = cls(found.channel, found.factor, found.layers, last)
@@ -98,12 +93,12 @@ class ChannelScaling(Reweightable):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], model_name: str | None) -> ChannelScaling:
-        """As of ``Method``; ``profile`` instead of channel, factor and layers, and without them that of the model."""
+        """See ``Method``; takes ``profile`` instead of channel, factor and layers, by default the model's profile."""
         given = dict(parameters)
         profile = given.pop("profile", None)
         if given.keys() - {"last"}:
             if profile is not None:
-                raise MethodError("a profile has channel, factor and layers already; give it alone, or with last")
+                raise MethodError("a profile has channel, factor and layers already; pass it alone, or with last")
             alone = f", or {cls.name!r} alone for the model's profile"
             check_parameters(cls.name, cls, parameters, alone)
             return cls(**parameters)
@@ -121,10 +116,10 @@ class ChannelScaling(Reweightable):
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
         if self.last == "all":
-            return 0  # all queries are computed once, from other hidden states
+            return 0  # all queries are computed once
         queries = min(self.last, lengths.total)
         seen = queries * lengths.total - causal_pairs(queries - 1)
-        # the keys as a rank-one update, which a norm after the projection would forbid
+        # the keys are a rank-one update unless a norm follows the projection
         keys = lengths.total * shape.key_width
         return keys + queries * shape.hidden * shape.width + 2 * shape.width * seen
 
@@ -144,14 +139,8 @@ class ChannelScaling(Reweightable):
         for seq in call.sequences():
             count = seq.key.shape[1]
             replaced = min(last, count)
-            output, _ = attention.attend(
-                query[seq.index, :, -replaced:],
-                seq.key,
-                seq.value,
-                positions=seq.arange(count - replaced, count),
-                scoring=seq.scoring,
-                causal=True,
-            )
+            positions = seq.arange(count - replaced, count)
+            output, _ = seq.attend(query[seq.index, :, -replaced:], seq.key, positions=positions, causal=True)
             outputs[seq.index, -replaced:] = output.transpose(0, 1)
         return outputs
 
@@ -160,7 +149,7 @@ class ChannelScaling(Reweightable):
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The channel, or all of them."""
+        """``channel`` as a tuple."""
         return self.channel if isinstance(self.channel, tuple) else (self.channel,)
 
     def _scaled(self, hidden: Tensor) -> Tensor:

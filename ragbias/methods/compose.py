@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod, Method
+from ragbias.methods.call import AttentionCall
 from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.call import AttentionCall
 
 
 @dataclass(frozen=True, init=False)
 class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
-    Each acts in its own layers. Where both act, SIW changes the weights that the other method gives. With channel
-    scaling these are the plain ones, before the last queries' attention is replaced.
+    Each acts in its own layers. Where both act, SIW changes the weights of the other method. With channel scaling,
+    these are the plain weights, before the attention of the last queries is replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.
@@ -70,11 +69,11 @@ def _name(method: object) -> str:
 
 
 def _reason(methods: Sequence[object]) -> str:
-    """Why these methods do not go together."""
+    """Why these methods cannot be composed."""
     if any(not isinstance(method, AttentionMethod) for method in methods):
-        return "only methods inside the model can be composed; the order of documents is settled before the model runs"
+        return "only methods inside the model can be composed; documents are reordered before the model runs"
     if sum(method.positions == "none" for method in methods if isinstance(method, AttentionMethod)) > 1:
-        return "both give positions to the same keys, and a key can have only one"
+        return "both assign positions to the same keys, and a key can have only one"
     if len({type(method) for method in methods}) < len(methods):
         return "a method cannot be composed with itself"
-    return "defined are SIW with ChannelScaling, and SIW with SelfExtend; no paper says what others would mean together"
+    return "expected SIW with ChannelScaling, or SIW with SelfExtend; no paper defines other compositions"

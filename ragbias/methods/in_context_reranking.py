@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING, Any
 from ragbias import attention
 from ragbias.checks import check_not_cancelled
 from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
+from ragbias.methods.call import SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.call import SequenceCall
-
-OUTLIER = 2  # standard deviations below the mean at which a token counts no more
+OUTLIER = 2  # tokens this many standard deviations below the mean are dropped
 
 
 @dataclass(frozen=True)
 class InContextReranking(ReorderingMethod):
-    """Sort the documents by the attention that the tokens after them pay them for the query's sake, highest first.
+    """Sort the documents by the attention of the tokens after them that is due to the query, highest first.
 
     ``a(t)`` is the attention to token ``t``, averaged over the tokens after the documents and summed over layers and
-    heads; ``x(t)`` is ``a(t)`` with the query less ``a(t)`` with "N/A" in its place. A document's score is the sum of
-    those of its ``x`` that exceed their mean less two standard deviations (``n - 1`` in the denominator).
+    heads; ``x(t)`` is ``a(t)`` with the query minus ``a(t)`` with "N/A" in its place. A document's score is the sum of
+    its ``x`` above their mean minus two standard deviations (``n - 1`` in the denominator).
 
-    Both come from one pass: the tokens with "N/A" follow those with the query and do not see them.
+    Both are measured in one pass: the tokens with "N/A" follow those with the query and do not see them.
     """
 
     name = "icr"
@@ -45,7 +44,7 @@ class InContextReranking(ReorderingMethod):
 
 
 def _score(contrast: Sequence[float]) -> float:
-    """The sum without unusually low tokens; of a single token, which has no deviation, itself."""
+    """The sum without outliers; a single token has no deviation."""
     if len(contrast) == 1:
         return contrast[0]
     least = mean(contrast) - OUTLIER * stdev(contrast)
@@ -53,13 +52,13 @@ def _score(contrast: Sequence[float]) -> float:
 
 
 class QueryContrast(AttentionMethod):
-    """Measures ``x(t)`` for one prompt, after which the tokens with "N/A" follow, in place of ``queries``.
+    """Measures ``x(t)`` for one prompt, followed by the tokens with "N/A" in place of ``queries``.
 
-    The prompt's tokens attend as the model's do. Those that follow it have the positions of the tokens with the query,
-    and see what comes before these, and themselves.
+    The prompt's tokens attend as in the plain model. The tokens that follow have the positions of those with the query,
+    and see the tokens before these, and themselves.
 
     Args:
-        queries: ``(begin, end)`` of the tokens whose attention counts, those after the documents.
+        queries: ``(begin, end)`` of the tokens after the documents.
 
     Attributes:
         found: ``x``, float64 ``[begin]``, for each token before these.
@@ -88,7 +87,7 @@ class QueryContrast(AttentionMethod):
         ):
             seen: dict[str, Any] = dict(scoring=seq.scoring, segments=segments, starts=first.new_tensor([[starts]]))
             query = seq.query[:, queries]
-            parts.append(attention.attend(query, keys, seq.value, positions=positions, causal=True, **seen))
+            parts.append(seq.attend(query, keys, positions=positions, causal=True, **seen))
             last = positions[positions >= begin]
             found = sign * _attention(query[:, -len(last) :], keys, last, seen, begin)
             self.found = found if self.found is None else self.found + found

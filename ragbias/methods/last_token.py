@@ -1,4 +1,4 @@
-"""What the last token of a prompt attends to in the plain model: for attention sorting, calibration, experiments."""
+"""Measure the attention of a prompt's last token in the plain model."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from ragbias import attention
 from ragbias.checks import check_not_cancelled
 from ragbias.methods.base import AttentionMethod
+from ragbias.methods.call import AttentionCall, SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.call import AttentionCall, SequenceCall
-
 
 class LastToken(AttentionMethod):
-    """Runs the model as it is and keeps the weights of the prompt's last token.
+    """Runs the plain model and records the weights of the prompt's last token.
 
-    By sequence of the batch, ``found[b]`` is float32 ``[n_layers, H, T]``.
+    ``found[b]`` for sequence ``b`` is float32 ``[n_layers, H, T]``.
     """
 
     name = "last-token"
@@ -39,21 +38,21 @@ class LastToken(AttentionMethod):
         for seq in call.sequences():
             last = seq.arange(seq.key.shape[1])[-1:]
             scores = attention.segment_scores(seq.query[:, -1:], seq.key, positions=last, scoring=seq.scoring)
-            self._found.setdefault(seq.index, []).append(self.kept(seq, scores.softmax(-1)[:, 0]).cpu())
+            self._found.setdefault(seq.index, []).append(self.recorded(seq, scores.softmax(-1)[:, 0]).cpu())
         return call.plain(call.query, call.key)
 
-    def kept(self, seq: SequenceCall, weights: Tensor) -> Tensor:
-        """What is kept of the weights ``[H, T]`` in one layer."""
+    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+        """The record of the weights ``[H, T]`` in one layer."""
         return weights
 
 
 class DocumentAttention(LastToken):
-    """``found[b]`` ``[n_layers, n]`` is the attention to each document, averaged over heads."""
+    """Records the attention to each document, averaged over heads: ``found[b]`` is ``[n_layers, n]``."""
 
     name = "document-attention"
     needs_documents = True
 
-    def kept(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
         import torch
 
         mean = weights.mean(0)

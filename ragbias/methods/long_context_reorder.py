@@ -1,4 +1,4 @@
-"""The reordering that RAG frameworks ship: good documents to the ends, poor ones to the middle.
+"""The reordering of RAG frameworks: the best documents at the ends, the worst in the middle.
 
 Source: LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``.
 """
@@ -15,12 +15,11 @@ from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
 
 @dataclass(frozen=True)
 class LongContextReorder(ReorderingMethod):
-    """Put documents, best first as the retriever returned them, alternately at the two ends.
+    """Put documents, which the retriever returned best first, alternately at the two ends.
 
     Args:
-        style: ``"langchain"``: the worst goes in the middle and the better ones around it, alternately before and
-            after, so that the best comes last if their number is even and first if it is odd; ``"haystack"``: the
-            best always comes first, the second last.
+        style: ``"langchain"``: the best document is last if their number is even and first if it is odd;
+            ``"haystack"``: the best is always first, the second best last.
     """
 
     style: Literal["langchain", "haystack"] = "langchain"

@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
 from ragbias.errors import MethodError
+from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionMethod, LayerRange
-from ragbias.methods.rescaled import rescaled
+from ragbias.methods.call import AttentionCall, SequenceCall
+from ragbias.methods.position_interpolation import RATIO, rescaled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall, SequenceCall
-
-RATIO = Bounds(0.001, 1_000_000)
 Variant: TypeAlias = Literal["paper", "released", "ranked"]
 Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", "random"]
 MEASURED = ("by-awareness", "entropy")
@@ -31,24 +29,24 @@ MEASURED = ("by-awareness", "entropy")
 
 @dataclass(frozen=True)
 class MsPoE(AttentionMethod):
-    """Position ``t`` becomes ``t / r_h`` in head ``h``; the ratios are fixed in the prefill, in each layer.
+    """Position ``t`` becomes ``t / r_h`` in head ``h``; the prefill determines the ratios in each layer.
 
-    The score of a head is the share of keys whose weight, for the prompt's last token, exceeds ``alpha`` times the
-    mean. The most position-aware head, with the highest score, gets ``min_ratio``, the others follow linearly.
+    The score of a head is the share of keys whose weight for the prompt's last token exceeds ``alpha`` times the mean.
+    The most position-aware head, with the highest score, gets ``min_ratio``; the others follow linearly.
 
     Args:
         min_ratio, max_ratio: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None`` as last: to the end.
-        variant: ``"paper"``: as above, up to ``max_ratio`` for the last head; with grouped-query heads one ratio for
-            each key head, by the mean score of its query heads, so that relative positions stay true.
-            ``"released"``: what the code does: scores without positions; ratios ``min + (max - min) * i / H``, where
-            head ``h`` takes ``i = order[h]`` of the heads sorted by score; keys take the ratio of the first query head
-            of their group. ``"ranked"``: the released code with ``i`` the rank of head ``h``.
-        heads: which head gets the smallest ratio. ``"by-awareness"`` as above; of the paper's other orders,
+        variant: ``"paper"``: as above, up to ``max_ratio`` for the last head; with grouped-query heads one ratio per
+            key head, by the mean score of its query heads, so that relative positions are exact.
+            ``"released"``: as in the code: scores without positions; ratios ``min + (max - min) * i / H``, where head
+            ``h`` takes ``i = order[h]`` of the heads sorted by score; keys take the ratio of the first query head of
+            their group. ``"ranked"``: the released code with ``i`` the rank of head ``h``.
+        heads: the head that gets the smallest ratio. ``"by-awareness"``: as above; in the paper's other orders,
             ``"entropy"``: the one with the lowest entropy of these weights, ``"sequential"``: the first, ``"random"``:
-            any, drawn for each layer; ``"reversed"``, of the released script: the last.
-        alpha: above which multiple of the mean a weight is an outlier, 0.001 to 1,000,000.
-        seed: of ``heads="random"``, 0 to 2**31 - 1.
+            drawn for each layer; ``"reversed"``, from the released script: the last.
+        alpha: the multiple of the mean above which a weight is an outlier, 0.001 to 1,000,000.
+        seed: for ``heads="random"``, 0 to 2**31 - 1.
     """
 
     min_ratio: float = 1.2
@@ -70,7 +68,7 @@ class MsPoE(AttentionMethod):
         check_between("ms-poe: min_ratio", self.min_ratio, RATIO)
         check_between("ms-poe: max_ratio", self.max_ratio, RATIO)
         if self.min_ratio > self.max_ratio:
-            raise MethodError(f"ms-poe: min_ratio={self.min_ratio} is greater than max_ratio={self.max_ratio}")
+            raise MethodError(f"ms-poe: min_ratio={self.min_ratio}; expected at most max_ratio={self.max_ratio}")
         check_choice("ms-poe: variant", self.variant, get_args(Variant))
         check_choice("ms-poe: heads", self.heads, get_args(Heads))
         check_between("ms-poe: alpha", self.alpha, RATIO)
@@ -96,7 +94,7 @@ class MsPoE(AttentionMethod):
         return self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / max(steps, 1)
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
-        """The step of each head on the way from the smallest to the largest ratio, int64 ``[H / group]``."""
+        """The step of each head from the smallest to the largest ratio, int64 ``[H / group]``."""
         import torch
 
         count = seq.query.shape[0] // group
@@ -111,7 +109,7 @@ class MsPoE(AttentionMethod):
         return order if self.variant == "released" else order.argsort()
 
     def _awareness(self, seq: SequenceCall) -> Tensor:
-        """The last query's weights in each head, ``[H]``: number of outliers, or the entropy in nats, less than 0."""
+        """Number of outliers among the last query's weights in each head ``[H]``, or their negative entropy in nats."""
         last, count = seq.query[:, -1:], seq.key.shape[1]
         if self.variant == "paper":
             offsets = seq.arange(count)

@@ -8,20 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ragbias.methods.call import SequenceCall
 from ragbias.methods.segments import SegmentMethod, after_prefix
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
 class ParallelContextWindows(SegmentMethod):
     """Documents do not see each other and all start at position ``P``, right after the prefix.
 
-    The tokens after them start at ``P + max L_j`` and see everything. Positions and visibility are also those of
-    Set-Based Prompting (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
+    The tokens after them start at ``P + max L_j`` and see everything. Set-Based Prompting has the same positions and
+    visibility (McIlroy-Young et al., Order-Independence Without Fine Tuning, arXiv 2406.06581).
     """
 
     name = "pcw"

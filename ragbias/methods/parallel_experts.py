@@ -17,25 +17,25 @@ from ragbias.methods.base import JointMethod, canonical_order
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST = 1e-9  # of a probability, in the released code's divergence
+LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
 
 
 @dataclass(frozen=True)
 class ParallelExperts(JointMethod):
-    """Each document has an expert, a prompt with it alone; the one whose token stands out most against none chooses.
+    """Each document has an expert, a prompt with it alone; each token comes from the expert with the highest contrast.
 
     With logits ``s_k`` of expert ``k`` and ``s_0`` of the amateur, the prompt without documents,
-    ``s_k' = (1 + b_k) s_k - b_k s_0``; the token with the highest ``s_k' + g log r_k`` of all experts comes next, for
-    all of them. ``b_k`` is the Jensen-Shannon divergence of the two distributions at the first token, and stays.
-    Sampling draws from the softmax of the highest scores, which is ours.
+    ``s_k' = (1 + b_k) s_k - b_k s_0``; the token with the highest ``s_k' + g log r_k`` of all experts comes next in all
+    prompts. ``b_k`` is the Jensen-Shannon divergence of the two distributions at the first token. Sampling from the
+    softmax of the highest scores is our addition.
 
     Args:
-        contrast: ``b`` for all experts, 0 to 100; None: by the divergence.
-        prior: ``r_k`` > 0, a relevance for each document in the order in which they come; None: all equal. With a prior
-            the method is not order-invariant, as the numbers stay where they are when documents move.
+        contrast: ``b`` for all experts, 0 to 100; None: the divergence.
+        prior: ``r_k`` > 0, the relevance of each document by position; None: all equal. With a prior the method is not
+            order-invariant, because the relevances do not move with the documents.
         gamma: ``g``, the weight of the prior, 0 to 100.
-        variant: ``"paper"``: the divergence is one number for each expert. ``"released"``: as in the code, each token
-            has a ``b`` of its own, its term in the sum of the divergence.
+        variant: ``"paper"``: one divergence per expert. ``"released"``: as in the code, ``b`` of each token is its term
+            in the sum of the divergence.
     """
 
     contrast: float | None = None
@@ -47,7 +47,7 @@ class ParallelExperts(JointMethod):
     fewest_documents = 1
     invariant = True
     reusable_documents = True
-    cost = "a prompt for each document and one without; these together are decoded as a batch"
+    cost = "a prompt for each document and one without, decoded as a batch"
     source = "Corallo and Papotti, arXiv 2601.08670"
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """As of ``JointMethod``, with the amateur's logits first.
+        """See ``JointMethod``; the amateur's logits come first.
 
         ``memory["contrast"]`` is ``b``, a float or float32 ``[n, 1]`` or ``[n, V]``; ``memory["prior"]``, with a prior,
         ``g log r``, float32 ``[n, 1]``.
@@ -94,7 +94,7 @@ class ParallelExperts(JointMethod):
         return best
 
     def _divergence(self, experts: Tensor, amateur: Tensor) -> Tensor:
-        """``b`` of each expert, float32 ``[n, 1]``, or of each of its tokens, ``[n, V]``."""
+        """``b`` per expert, float32 ``[n, 1]``, or per expert and token, ``[n, V]``."""
         p, q = amateur.softmax(-1).clamp_min(LEAST), experts.softmax(-1).clamp_min(LEAST)
         log_mean = ((p + q) / 2).log()
         terms = (p * (p.log() - log_mean) + q * (q.log() - log_mean)) / 2

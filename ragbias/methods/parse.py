@@ -1,4 +1,4 @@
-"""Methods from text, the same everywhere: ``pine``, ``attention-sorting(rounds=2)``, ``siw+self-extend``."""
+"""Methods from text: ``pine``, ``attention-sorting(rounds=2)``, ``siw+self-extend``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import Method
@@ -16,43 +16,44 @@ from ragbias.methods.registry import method_class
 _ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a string in quotes, or one character outside of them
+_TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
 # blanks inside a word are part of it: without them it would be another word, or the path of another file
 _BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
 ByName = Callable[[str, "str | None"], Method]
+Named = TypeVar("Named")
 
 
 def get(method: str | Method, model_name: str | None = None) -> Method:
-    """A method as typed; an instance is returned as it is.
+    """A method from text; an instance is returned unchanged.
 
     Args:
         method: a name (``"pine"``), one with parameters (``"attention-sorting(rounds=2)"``), two methods that a paper
-            combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals; strings
-            that are words or paths need no quotes.
-        model_name: where a method has a profile per model (``"channel-scaling"``), the model it is for.
+            combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals; words and
+            paths need no quotes.
+        model_name: the model, for methods with a profile per model (``"channel-scaling"``).
 
     Raises:
         UnknownMethodError: no method has this name.
-        MethodError: the text is no method, a parameter is unknown or out of range, or this model has no profile.
+        MethodError: the text is malformed, a parameter is unknown or out of range, or this model has no profile.
     """
     if isinstance(method, Method):
         return method
     if not isinstance(method, str):
-        method_class(method)  # says what was expected
+        method_class(method)  # raises the error for this type
     return _parsed(without_blanks(method), model_name, _by_name)
 
 
 def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
-    """The methods of a list with commas, each under its label: the text it was typed as, without white space.
+    """The methods of a comma-separated list by label, which is the typed text without white space.
 
     Args:
-        text: methods as ``get`` takes them.
-        model_name: as of ``get``.
-        by_name: gives the method for a name without parameters, and ``model_name``.
+        text: methods as in ``get``.
+        model_name: see ``get``.
+        by_name: makes the method for a name without parameters and ``model_name``.
 
     Raises:
         UnknownMethodError: no method has this name.
-        MethodError: the text is no such list, or as of ``get``, or a method is named twice.
+        MethodError: the list is malformed, as in ``get``, or names a method twice.
     """
     found: dict[str, Method] = {}
     for label in split(without_blanks(text), ",", text):
@@ -70,7 +71,7 @@ def without_blanks(text: str) -> str:
 
 
 def split(text: str, at: str, whole: str) -> list[str]:
-    """Parts between the separators that are outside of brackets and quotes; ``whole`` is what an error shows."""
+    """Parts between the separators outside of brackets and quotes; errors show ``whole``."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         depth += (token in "([{") - (token in ")]}")
@@ -95,10 +96,9 @@ def _parsed(label: str, model_name: str | None, by_name: ByName) -> Method:
 
 
 def _single(label: str, model_name: str | None, by_name: ByName) -> Method:
-    name, values = name_and_values(label, "method", method_class)
-    found = method_class(name)
+    found, values = class_and_values(label, "method", method_class)
     if not values:
-        return by_name(name, model_name)
+        return by_name(found.name, model_name)
     try:
         return found.from_parameters(values, model_name)
     except MethodError as error:
@@ -109,44 +109,39 @@ def _by_name(name: str, model_name: str | None) -> Method:
     return method_class(name).from_parameters({}, model_name)
 
 
-def name_and_values(label: str, what: str, known: Callable[[str], object]) -> tuple[str, dict[str, Any]]:
-    """The name and the parameters of ``name(parameter=value,...)``.
+def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
+    """What ``find`` returns for the name, and the parameters, of ``name(parameter=value,...)`` without blanks.
 
-    Args:
-        label: the text, without blanks.
-        what: it is, for errors.
-        known: raises for a name that is not known, before the parameters are looked at.
+    Raises:
+        MethodError: the text is malformed; ``kind`` names it. Errors of ``find`` pass.
     """
     match = _ENTRY.fullmatch(label)
     if match is None:
-        raise MethodError(f"{what} {label!r}: expected a name, or name(parameter=value,...)")
+        raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")
     name, arguments = match.groups()
-    known(name)
+    found = find(name)
     values: dict[str, Any] = {}
     for argument in split(arguments, ",", label) if arguments else ():
         parameter, equals, value = argument.partition("=")
         if not equals or not value:
-            raise MethodError(f"{what} {label!r}: {argument!r}; expected parameter=value")
+            raise MethodError(f"{kind} {label!r}: {argument!r}; expected parameter=value")
         if parameter in values:
-            raise MethodError(f"{what} {label!r}: {parameter!r} is given twice")
-        values[parameter] = _value(value, f"{what} {label!r}")
-    return name, values
-
-
-def _value(text: str, label: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
-        if _WORD.fullmatch(text):
-            return text
-        raise MethodError(f"{label}: {text!r} is neither a Python literal nor a word") from None
+            raise MethodError(f"{kind} {label!r}: {parameter!r} is given twice")
+        try:
+            values[parameter] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
+            if not _WORD.fullmatch(value):
+                message = f"{kind} {label!r}: {value!r} is neither a Python literal nor a word"
+                raise MethodError(message) from None
+            values[parameter] = value
+    return found, values
 
 
 def written(method: Method) -> str:
-    """The text that ``get`` makes this method of.
+    """The text from which ``get`` makes this method.
 
     Raises:
-        MethodError: a parameter is an object that cannot be written, as a function.
+        MethodError: a parameter has no literal, such as a function.
     """
     if isinstance(method, Compose):
         return "+".join(written(getattr(method, each.name)) for each in fields(method))
@@ -157,7 +152,5 @@ def written(method: Method) -> str:
     except MethodError:
         same = False
     if not same:
-        raise MethodError(
-            f"{method!r} cannot be written as text, as it has a parameter that is an object of this program"
-        )
+        raise MethodError(f"{method!r} cannot be written as text, because a parameter has no literal")
     return text

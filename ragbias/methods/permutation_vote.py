@@ -18,18 +18,17 @@ from ragbias.methods.base import Method, canonical_order
 
 @dataclass(frozen=True)
 class PermutationVote(Method):
-    """Answer with several shuffles of the documents; the answer that most of them give wins.
+    """Answer with several shuffles of the documents and return the majority answer.
 
-    No order is asked more often than another: the shuffles are different ones, and where there are no more orders than
-    samples, each order is asked ``samples // orders`` times. Two documents, as those of a judge, and 5 samples make two
-    answers in each of the two orders.
+    All orders have equal weight: the shuffles are distinct, and if there are at most as many orders as samples, each
+    order runs ``samples // orders`` times. Two documents and 5 samples give two answers in each order.
 
-    Where several answers have the most votes, the one with the highest mean log-probability per token wins. The
-    shuffles start from a canonical order, so the result does not depend on the retriever's.
+    The highest mean log-probability per token breaks ties. The shuffles start from a canonical order, so the result
+    does not depend on the retriever's.
 
     Args:
-        samples: the most answers, 1 to 100,000; each has a shuffle of its own.
-        seed: of the shuffles, of 32 bits.
+        samples: the most answers, 1 to 100,000.
+        seed: seed of the shuffles, 32 bits.
     """
 
     samples: int = 5
@@ -52,7 +51,7 @@ class PermutationVote(Method):
         orders = math.factorial(len(canonical))
         if self.samples >= orders:
             return [list(order) for order in permutations(canonical)] * (self.samples // orders)
-        drawn: dict[tuple[int, ...], None] = {}  # in the order in which they were drawn
+        drawn: dict[tuple[int, ...], None] = {}  # in the order of drawing
         while len(drawn) < self.samples:
             drawn[tuple(rng.sample(canonical, len(canonical)))] = None
         return [list(order) for order in drawn]

@@ -13,44 +13,41 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
-from ragbias.methods.arithmetic import causal_pairs, visible_pairs
+from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
 from ragbias.methods.base import LAYERS, LayerRange, in_layers
-from ragbias.methods.segments import SegmentMethod, after_prefix, ending_at
+from ragbias.methods.call import SequenceCall
+from ragbias.methods.segments import SegmentMethod, after_prefix, as_given, ending_at
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import SequenceCall
-
 
 Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 
 
 @dataclass(frozen=True)
 class Pine(SegmentMethod):
-    """Documents see each other in both directions, and are the nearer to a query the more it attends to them.
+    """Documents see each other in both directions; the more a query attends to a document, the nearer it is placed.
 
     With ``P`` tokens before the documents, lengths ``L_j`` and ``E = P + sum L_j``, in each layer and query head:
 
     - document ``i`` as query: ``a = softmax(q k^T / sqrt(d))`` without positions over the tokens of the other
-      documents, ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. It comes last, ending at ``E - 1``; before it the
+      documents, ``imp[i, j] = sum_{t in i, s in j} a[t, s] / L_j``. It ends at ``E - 1``, preceded by the
       most important other document, then the next. It sees the prefix, the others whole and itself causally.
-    - a token after the documents: the same importance for that token alone over all documents; the most important one
-      ends at ``E - 1``. It keeps its true position and sees everything before it.
+    - a token after the documents: the same importance for that token over all documents; the most important document
+      ends at ``E - 1``. The token has its true position and sees everything before it.
 
-    In layers where documents are on their own, document ``i`` sees the prefix and itself and begins at ``P`` (where it
-    came, with ``order="input"``); nothing is measured for it. Below ``from_layer`` its keys and
-    values do not depend on the others.
+    In layers where documents are separate, document ``i`` sees the prefix and itself and begins at ``P`` (at its own
+    position with ``order="input"``); nothing is measured for it. Below ``from_layer`` its keys and values do not depend
+    on the others.
 
     Args:
-        order: ``"importance"`` as above. Of the paper's ablations, ``"reverse"`` puts the most important document
-            farthest, and ``"input"``, without re-assignment, leaves every document at the position at which it came, so
-            that only the mask differs from the plain model's; that is not invariant. ``"canonical"`` is ours: the other
-            documents come in a fixed order, by token ids, and nothing is measured.
-        layers: first and last layer, both included; ``None``: all. The model's own attention runs in the others.
-        from_layer, to_layer: the first and the last layer in which documents see each other, 0 to 9,999 and ``None``
-            for the last of the model; in the others they are on their own. The paper's are 0 and ``None``.
+        order: ``"importance"``: as above. In the paper's ablations, ``"reverse"`` puts the most important document
+            farthest, and ``"input"`` leaves every document at its position, so that only the mask differs from the
+            plain model's; that is not invariant. ``"canonical"`` is ours: the other documents are in a fixed order, by
+            token ids, and nothing is measured.
+        layers: first and last layer, both included; ``None``: all. The plain model's attention runs in the others.
+        from_layer, to_layer: the first and the last layer in which documents see each other, 0 to 9,999, and ``None``
+            for the last of the model; in the others they are separate. The paper's are 0 and ``None``.
     """
 
     order: Order = "importance"
@@ -99,20 +96,19 @@ class Pine(SegmentMethod):
         return round(shape.width * (2 * more + measured))
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        # the documents' keys as they are, for the importances, beside those at their positions
+        # the documents' keys without positions, for the importances
         return shape.key_width * lengths.in_documents if self.follows_query else 0
 
     def document_starts(self, seq: SequenceCall) -> Tensor:
         if self.order == "input":
-            begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
-            return begins.expand(1, len(begins), -1)
+            return as_given(seq)
         if not self.together_in(seq.layer):
             return after_prefix(seq)
         if self.order == "canonical":
             nearness = self._canonical(seq).repeat(1, len(seq.spans), 1)
         else:
             nearness = self._nearness(attention.document_mass(seq.query, seq.key, seq.spans, seq.scoring), seq)
-        nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # the own document is always the nearest
+        nearness.diagonal(dim1=-2, dim2=-1).fill_(math.inf)  # a document is always nearest to itself
         return self._laid_out(nearness, seq)
 
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
@@ -124,18 +120,15 @@ class Pine(SegmentMethod):
         return self._laid_out(self._nearness(mass, seq), seq)
 
     def _canonical(self, seq: SequenceCall) -> Tensor:
-        """How near each document shall be in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
+        """Nearness of each document in canonical order, the last one nearest: float32 ``[1, 1, n]``."""
         return seq.arange(len(seq.spans)).float()[None, None]
 
     def _nearness(self, mass: Tensor, seq: SequenceCall) -> Tensor:
-        """How near each document shall be, greater is nearer, from the attention ``[H, Q, n]`` it gets."""
+        """Nearness of each document (greater is nearer) from its attention ``[H, Q, n]``."""
         importance = mass / seq.lengths
         return importance if self.order == "importance" else -importance
 
     def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Start of each document when they are laid out up to ``E``, the nearest last: int64 ``[H or 1, Q or 1, n]``.
-
-        Equally near ones keep their canonical order.
-        """
+        """Starts of the documents up to ``E``, the nearest last, ties in order: int64 ``[H or 1, Q or 1, n]``."""
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
         return ending_at(seq.documents_end, seq.lengths, nearest_first)

@@ -5,30 +5,28 @@ Source: Chen et al., Extending Context Window of Large Language Models via Posit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from ragbias import attention
 from ragbias.checks import Bounds, check_between
 from ragbias.errors import MethodError
 from ragbias.methods.base import AttentionMethod
-from ragbias.methods.rescaled import rescaled
+from ragbias.methods.call import AttentionCall, SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall
 
 RATIO = Bounds(0.001, 1_000_000)
 
 
 @dataclass(frozen=True)
 class PositionInterpolation(AttentionMethod):
-    """Position ``t`` becomes ``t / r``, in all heads; ``r`` is one for all layers, or ``r_l`` of layer ``l``.
+    """Position ``t`` becomes ``t / r`` in all heads, with one ``r`` for all layers or ``r_l`` for layer ``l``.
 
-    One for each layer is that of LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional Embedding
-    Scaling, Findings of ACL 2026, arXiv 2606.27705): Ms-PoE by layer instead of by head.
+    A ratio per layer is LPES (Mitigating Position Bias in Transformers via Layer-Specific Positional Embedding Scaling,
+    Findings of ACL 2026, arXiv 2606.27705): Ms-PoE by layer instead of by head.
 
     Args:
         ratio: 0.001 to 1,000,000; 1 changes nothing. A list has one ratio for each layer of the model.
@@ -39,6 +37,7 @@ class PositionInterpolation(AttentionMethod):
     name = "position-interpolation"
     needs_documents = False
     needs_rotary = True
+    same_prefill_cost = True
     cost = "one rotation of queries and keys"
     source = "Chen et al., arXiv 2306.15595"
 
@@ -58,12 +57,35 @@ class PositionInterpolation(AttentionMethod):
                 "expected one for each, or a single number"
             )
 
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 0  # each visible pair is scored once, at whatever distance
-
     def attention(self, call: AttentionCall) -> Tensor:
         import torch
 
         of_layer = self.ratio[call.layer] if isinstance(self.ratio, tuple) else self.ratio
         ratio = torch.tensor([of_layer], dtype=torch.float32, device=call.query.device)
         return rescaled(call, lambda _: (ratio, ratio))
+
+
+def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
+    """Plain attention with each position divided by the ratio of its head.
+
+    Args:
+        ratios: for a sequence, the ratios of query heads ``[H or 1]`` and of key heads ``[G or 1]``.
+
+    Returns:
+        ``[batch, Q, H, d]``.
+    """
+    import torch
+
+    by_query, by_key = zip(*(ratios(seq) for seq in call.sequences()), strict=True)
+
+    def divided(x: Tensor, first: int, by: tuple[Tensor, ...]) -> Tensor:
+        result = torch.empty_like(x)
+        indices = torch.arange(first, first + x.shape[2], device=x.device)
+        for index, (layout, ratio, scoring) in enumerate(zip(call.layouts, by, call.scorings, strict=True)):
+            positions = (indices - layout.pad).clamp_min(0)  # padding may have any
+            result[index] = scoring.encoding(x[index], positions / ratio[:, None])
+        return result
+
+    cached: attention.EncodedKeys = call.memory_of(None).setdefault("keys", attention.EncodedKeys())
+    key = cached.extended(call.key, lambda new, first: divided(new, first, by_key))
+    return call.plain(divided(call.query, call.key.shape[2] - call.query.shape[2], by_query), key)

@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from ragbias.errors import MethodError
 from ragbias.methods.base import canonical_order
+from ragbias.methods.call import SequenceCall
 from ragbias.methods.segments import SegmentMethod, ending_at
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.call import SequenceCall
-
 
 @dataclass(frozen=True)
 class RoToR(SegmentMethod):
-    """As PINE, but with one order of the documents for all layers, heads and tokens, so nothing is measured.
+    """PINE with one order of the documents for all layers, heads and tokens, so that nothing is measured.
 
-    The documents ``1..n`` are in a canonical order. Document ``i`` comes last, ending at ``E - 1``; before it its
-    successor ``i + 1``, then ``i + 2``, around the circle. For the tokens after the documents, the first document of
-    the order ends at ``E - 1``, the second before it, and so on.
+    The documents ``1..n`` are in a canonical order. For queries in document ``i``, that document ends at ``E - 1``,
+    preceded by its successor ``i + 1``, then ``i + 2``, around the circle. For the tokens after the documents, the
+    first document of the order ends at ``E - 1``, preceded by the second, and so on.
 
     Args:
-        key: sorts the documents by ``key(token ids)``; equal keys, and all without a key, by the token ids themselves
-            (by the embeddings, where the model is given those).
-        selective: generate by the plain model where its first token is more confident than RoToR's; needs
+        key: sorts the documents by ``key(token ids)``, with ties by token ids; None: by token ids (or by embeddings, if
+            the model gets those).
+        selective: generate with the plain model if its first token is more confident than RoToR's; needs
             ``DebiasedLM``, costs a second prefill, and is not order-invariant.
     """
 
@@ -53,7 +52,7 @@ class RoToR(SegmentMethod):
         order = canonical_order(documents)
         key = self.key
         if key is not None and any(isinstance(token, bytes) for document in documents for token in document[:1]):
-            raise MethodError("rotor: key sorts documents by their token ids, but the model was given embeddings")
+            raise MethodError("rotor: key sorts documents by token ids, but the model got embeddings; pass input_ids")
         return order if key is None else sorted(order, key=lambda index: key(documents[index]))
 
     def document_starts(self, seq: SequenceCall) -> Tensor:

@@ -1,28 +1,26 @@
-"""Base class of the methods that lay the documents out anew: which positions they have, and what they may see."""
+"""Base class of the methods that change the positions and the visibility of documents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ragbias import attention
-from ragbias.methods.arithmetic import causal_pairs, visible_pairs
+from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
 from ragbias.methods.base import AttentionMethod
+from ragbias.methods.call import SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import SequenceCall
 
 
 class SegmentMethod(AttentionMethod):
     """The prefix is plain; each document sees the prefix and itself causally; the rest sees everything before it.
 
-    A method says whether documents see the other documents whole, which positions the documents have for each query,
-    and at which position the tokens after them begin.
+    Subclasses determine whether documents see each other, the positions of the documents for each query, and the
+    position of the first token after them.
 
     Attributes:
-        sees_others: whether a document sees the other documents.
+        sees_others: whether a document sees the other documents whole.
     """
 
     needs_documents = True
@@ -34,7 +32,7 @@ class SegmentMethod(AttentionMethod):
 
     @property
     def follows_query(self) -> bool:
-        """Whether the positions of the documents differ between the tokens after them, or between heads."""
+        """Whether the positions of the documents differ between later tokens or heads."""
         return False
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
@@ -47,7 +45,7 @@ class SegmentMethod(AttentionMethod):
     def tail_starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
         """Position of each document for the tokens after them, ``query`` ``[H, Q, d]``: ``[H or 1, Q or 1, n]``.
 
-        By default as for the first document.
+        By default those for the first document.
         """
         return self.document_starts(seq)[:, :1]
 
@@ -56,39 +54,26 @@ class SegmentMethod(AttentionMethod):
         return seq.documents_end
 
     def document_bias(self, seq: SequenceCall) -> float:
-        """What is added to the scores of the documents for the tokens after them."""
+        """The bias of the documents' scores for the tokens after them."""
         return 0.0
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         if self.follows_query or not seq.scoring.position_in_keys:
             keys = seq.encoded("offsets", lambda new, first: _at_offsets(seq, new, first))
-            tail = self._tail(seq, keys)
+            tail = self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
         else:
-            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # the documents' queries need them, later none
+            keys = _at_offsets(seq, seq.key, 0) if prefill else seq.key  # only the documents' queries need them
             tail = self._tail_of_fixed_documents(seq)
         if not prefill:
             return tail
-        return attention.concatenated([*self._prefix(seq, keys), self._documents(seq, keys), tail])
-
-    def _prefix(self, seq: SequenceCall, keys: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Plain causal attention of the tokens before the documents, if there are any."""
-        end = seq.prefix
-        if end == 0:
-            return []
-        return [
-            attention.attend(
-                seq.query[:, :end],
-                keys,
-                seq.value,
-                positions=seq.arange(end),
-                scoring=seq.scoring,
-                segments=[(0, end)],
-                causal=True,
-            )
-        ]
+        parts, end = [self._documents(seq, keys), tail], seq.prefix
+        if end:
+            positions = seq.arange(end)
+            parts.insert(0, seq.attend(seq.query[:, :end], keys, positions=positions, segments=[(0, end)], causal=True))
+        return attention.concatenated(parts)
 
     def _documents(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of each document's tokens; their own document is listed last, and seen causally."""
+        """Attention of each document's tokens; their own document is the last, causal segment."""
         from torch.nn.functional import pad
 
         starts = self.document_starts(seq)
@@ -106,12 +91,8 @@ class SegmentMethod(AttentionMethod):
             )
         return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
-    def _tail(self, seq: SequenceCall, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of the suffix, or of newly generated tokens, to ``keys`` at their offsets in their segments."""
-        return self.attend_tail(seq, keys, seq.spans, self._starts(seq, seq.query[:, -seq.new_tail :]))
-
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
-        """As ``_tail``, where no position depends on the query: every key is encoded at its position, once."""
+        """Attention of later tokens if no position depends on them: every key is encoded at its position, once."""
 
         def at_positions(new: Tensor, first: int) -> Tensor:
             if "starts" not in seq.memory:  # the same for all tokens
@@ -124,43 +105,35 @@ class SegmentMethod(AttentionMethod):
     def attend_tail(
         self, seq: SequenceCall, keys: Tensor, documents: attention.Segments, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Attention of the suffix, or of newly generated tokens.
+        """Attention of the suffix or of generated tokens.
 
         Args:
             keys: ``[G, K, d]``, encoded at their positions; with ``starts``, at their offsets in their segments.
-            documents: spans that the documents make up.
-            starts: of the prefix, ``documents`` and what follows, int64 ``[H or 1, Q or 1, n + 2]``.
+            documents: spans of the documents, or one span of all.
+            starts: positions of the prefix, ``documents`` and the suffix, int64 ``[H or 1, Q or 1, n + 2]``.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
         if starts is None and not bias:
             segments = [(0, seq.key.shape[1])]
-        return attention.attend(
-            seq.query[:, -seq.new_tail :],
-            keys,
-            seq.value,
-            positions=self.tail_positions(seq),
-            scoring=seq.scoring,
-            segments=segments,
-            starts=starts,
-            bias=[0.0, *[bias] * len(documents), 0.0] if bias else None,
-            causal=True,
-        )
+        query, positions = seq.query[:, -seq.new_tail :], self.tail_positions(seq)
+        biases = [0.0, *[bias] * len(documents), 0.0] if bias else None
+        return seq.attend(query, keys, positions=positions, segments=segments, starts=starts, bias=biases, causal=True)
 
     def _starts(self, seq: SequenceCall, query: Tensor) -> Tensor:
-        """Position of prefix, documents and what follows, for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
+        """Positions of prefix, documents and suffix for the last tokens: ``[H or 1, Q or 1, n + 2]``."""
         from torch.nn.functional import pad
 
         return pad(pad(self.tail_starts(seq, query), (1, 0)), (0, 1), value=self.tail_begin(seq))
 
     def tail_positions(self, seq: SequenceCall) -> Tensor:
-        """Positions of the suffix, or of newly generated tokens, int64 ``[Q]``."""
+        """Positions of the suffix or of generated tokens, int64 ``[Q]``."""
         last = self.tail_begin(seq) + seq.key.shape[1] - seq.documents_end
         return seq.arange(last - seq.new_tail, last)
 
 
 def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tensor, Tensor]:
-    """Segment (prefix, a document, what follows) and offset in it, of ``count`` keys from index ``first`` on."""
+    """Segment (prefix, a document, suffix) and offset in it, of ``count`` keys from index ``first`` on."""
     import torch
 
     indices = seq.arange(first, first + count)
@@ -172,17 +145,23 @@ def _segment_and_offset(seq: SequenceCall, first: int, count: int) -> tuple[Tens
 
 
 def _at_offsets(seq: SequenceCall, keys: Tensor, first: int) -> Tensor:
-    """Keys from index ``first`` on, encoded at their offsets inside their segments."""
+    """Keys from index ``first`` on, encoded at their offsets in their segments."""
     return seq.scoring.encoding(keys, _segment_and_offset(seq, first, keys.shape[1])[1])
 
 
+def as_given(seq: SequenceCall) -> Tensor:
+    """Starts of documents at their positions in the model's order: int64 ``[1, n, n]``."""
+    begins = seq.lengths.new_tensor([begin for begin, _ in seq.spans])
+    return begins.expand(1, len(begins), -1)
+
+
 def after_prefix(seq: SequenceCall) -> Tensor:
-    """Start of each document when all begin right after the prefix: int64 ``[1, n, n]``."""
+    """Starts of documents that all begin after the prefix: int64 ``[1, n, n]``."""
     return seq.lengths.new_full((1, len(seq.spans), len(seq.spans)), seq.prefix)
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Start of each document when they are laid out without gaps up to ``end``.
+    """Starts of documents that end at ``end`` without gaps.
 
     Args:
         lengths: int64 ``[n]``.

@@ -12,25 +12,23 @@ from typing import TYPE_CHECKING
 from ragbias import attention
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.methods.base import by_sequence
+from ragbias.methods.call import AttentionCall, SequenceCall
 from ragbias.methods.siw import SIW, Reweightable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall, SequenceCall
-
 
 @dataclass(frozen=True)
 class SelfExtend(Reweightable):
-    """Keys less than ``window`` positions away keep their positions, the others are grouped.
+    """Keys less than ``window`` positions away have their true positions; the positions of others are grouped.
 
     For a far key the query is at ``floor(i / group) + window - floor(window / group)`` and the key at
     ``floor(j / group)``; one softmax runs over near and far keys.
 
     Args:
-        group: number of positions that become one, 1 to 1,000,000; 1 changes nothing.
-        window: number of near positions, the query's own included, 1 to 10,000,000.
+        group: number of positions merged into one, 1 to 1,000,000; 1 changes nothing.
+        window: number of near positions, including the query's, 1 to 10,000,000.
     """
 
     group: int = 4
@@ -39,15 +37,13 @@ class SelfExtend(Reweightable):
     name = "self-extend"
     needs_documents = False
     needs_rotary = True
-    cost = "a second rotation of queries and keys, and the far scores apart from the near ones"
+    same_prefill_cost = True  # each visible pair is scored once
+    cost = "a second rotation of queries and keys, and separate scores for far keys"
     source = "Jin et al., arXiv 2401.01325"
 
     def __post_init__(self) -> None:
         check_whole_between("self-extend: group", self.group, Bounds(1, 1_000_000))
         check_whole_between("self-extend: window", self.window, Bounds(1, 10_000_000))
-
-    def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return 0  # each visible pair is scored once, at whatever distance
 
     def attend_sequence(self, seq: SequenceCall, prefill: bool) -> tuple[Tensor, Tensor]:
         total, new = seq.key.shape[1], seq.query.shape[1]
@@ -87,15 +83,12 @@ class SelfExtend(Reweightable):
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
         """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
         j, scoring = seq.arange(count), replace(seq.scoring, window=None)
+        keys = seq.key[:, :count]
         if self.window >= seq.key.shape[1]:  # all keys are near
-            return attention.segment_scores(
-                query, seq.scoring.encoding(seq.key[:, :count], j), positions=i, scoring=seq.scoring
-            )
+            return attention.segment_scores(query, scoring.encoding(keys, j), positions=i, scoring=seq.scoring)
         near, far = (
-            attention.segment_scores(
-                query, scoring.encoding(seq.key[:, :count], keys), positions=queries, scoring=scoring
-            )
-            for queries, keys in ((i, j), (self._shifted(i), self._grouped(j)))
+            attention.segment_scores(query, scoring.encoding(keys, at), positions=queries, scoring=scoring)
+            for queries, at in ((i, j), (self._shifted(i), self._grouped(j)))
         )
         distance, reach = i[:, None] - j, seq.scoring.window
         scores = near.where(distance < self.window, far)

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
+from ragbias.methods.arithmetic import ModelShape, PromptLengths
 from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
+from ragbias.methods.call import AttentionCall, SequenceCall
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ragbias.methods.arithmetic import ModelShape, PromptLengths
-    from ragbias.methods.call import AttentionCall, SequenceCall
-
-HIGHEST = 0.3  # share of the prompt's tokens, by weight, whose positions decide what is dense
+HIGHEST = 0.3  # share of the prompt's tokens, by weight, that are counted in documents
 
 # (sequence, query [H, Q, d], its positions [Q], number of keys K) -> scores, float32 [H, Q, K], with the first K keys
 Scores = Callable[["SequenceCall", "Tensor", "Tensor", int], "Tensor"]
@@ -34,17 +33,17 @@ class SIW(AttentionMethod):
     1. the tokens of the prompt with the highest 30% of the weights from its last token ``n``, averaged over heads, are
        counted in each document;
     2. documents with more than ``sigma`` times the mean count are dense;
-    3. ``alpha`` is ``dense`` for their tokens and ``sparse`` for all others: of the other documents, and of what stands
-       before and after the documents, the last token too. ``outside="keep"`` leaves those at 1 (not the paper's).
+    3. ``alpha`` is ``dense`` for their tokens and ``sparse`` for all others: in other documents, and before and after
+       the documents, including the last token. ``outside="keep"`` leaves those outside at 1 (our addition).
 
-    Token 0 is exempt, and generated tokens attend as the plain model's. The paper gives no values of ``alpha`` and
-    ``sigma``; the defaults are ours, and so are the mean over heads and the rounding of 30%.
+    Token 0 is exempt, and generated tokens attend as in the plain model. The paper gives no values of ``alpha`` and
+    ``sigma``; the defaults are ours, as are the mean over heads and the rounding of 30%.
 
     Args:
         dense, sparse: ``alpha``, 0.001 to 1,000,000; usually below and above 1.
         sigma: 0.001 to 1,000,000.
         layers: first and last layer, both included; ``None``: the middle half.
-        outside: whether tokens before and after the documents are ``"sparse"``, or ``"keep"`` their weight.
+        outside: ``"sparse"`` or ``"keep"`` for tokens before and after the documents, see above.
     """
 
     dense: float = 0.9
@@ -77,15 +76,20 @@ class SIW(AttentionMethod):
         return self.reweighted_plain(call, call.query, call.key) if call.prefill else call.plain(call.query, call.key)
 
     def reweighted_plain(self, call: AttentionCall, query: Tensor, key: Tensor) -> Tensor:
-        """Attention of a prompt with other queries and keys, positions included: ``[batch, Q, H, d]``."""
-        return by_sequence(replace(call, query=query, key=key), lambda seq: self.corrected(seq, *_causal(seq), _scores))
+        """Attention of a prompt with other queries and keys, with positions: ``[batch, Q, H, d]``."""
+
+        def rule(seq: SequenceCall) -> Tensor:
+            plain = seq.attend(seq.query, seq.key, positions=seq.arange(seq.key.shape[1]), causal=True)
+            return self.corrected(seq, *plain, _scores)
+
+        return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt, with the weights on token 0 changed.
+        """``output`` ``[H, T, d]`` of a prompt, with changed weights on token 0.
 
         Args:
-            lse: of all queries, float32 ``[H, T]``.
-            scores: gives those that the output was made with.
+            lse: LSE of all queries, float32 ``[H, T]``.
+            scores: computes the scores of the output.
         """
         count = seq.key.shape[1]
         positions = seq.arange(count)
@@ -100,41 +104,29 @@ class SIW(AttentionMethod):
         import torch
 
         count = len(weights)
-        held = highest_held(weights, seq.spans)
+        counts = highest_by_document(weights, seq.spans)
         alpha = weights.new_full((count,), self.sparse if self.outside == "sparse" else 1.0)
-        for (begin, end), dense in zip(seq.spans, held > self.sigma * held.mean(), strict=True):
+        for (begin, end), dense in zip(seq.spans, counts > self.sigma * counts.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         alpha[0] = 1
         return alpha
 
 
 class Reweightable(AttentionMethod):
-    """Base class of the methods whose weights SIW can change, see ``Compose``."""
+    """Base class of the methods that ``Compose`` combines with SIW."""
 
     def reweighted(self, call: AttentionCall, by: SIW) -> Tensor:
-        """The attention of a prompt, ``[batch, queries, heads, d]``, with SIW's change of the weights it gives."""
+        """The attention of a prompt with weights changed by SIW, ``[batch, queries, heads, d]``."""
         raise NotImplementedError
 
 
-def highest_held(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
-    """How many of the tokens with the ``HIGHEST`` of the weights ``[T]`` each document holds, ``[n]``."""
+def highest_by_document(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
+    """The number of tokens in each document, ``[n]``, among the ``HIGHEST`` share of the weights ``[T]``."""
     import torch
 
     highest = weights.new_zeros(len(weights))
     highest[weights.topk(max(1, int(HIGHEST * len(weights)))).indices] = 1
     return torch.stack([highest[begin:end].sum() for begin, end in spans])
-
-
-def _causal(seq: SequenceCall) -> tuple[Tensor, Tensor]:
-    """Plain attention of a prompt: output ``[H, T, d]`` and LSE ``[H, T]``."""
-    return attention.attend(
-        seq.query,
-        seq.key,
-        seq.value,
-        positions=seq.arange(seq.key.shape[1]),
-        scoring=seq.scoring,
-        causal=True,
-    )
 
 
 def _scores(seq: SequenceCall, query: Tensor, positions: Tensor, count: int) -> Tensor:

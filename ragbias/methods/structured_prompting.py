@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ragbias.methods.call import SequenceCall
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
-
-if TYPE_CHECKING:
-    from ragbias.methods.call import SequenceCall
 
 
 @dataclass(frozen=True)
 class StructuredPrompting(ParallelContextWindows):
-    """As parallel context windows, with the attention of later tokens to the ``n`` documents scaled by ``1/n``.
+    """Parallel context windows with the attention of later tokens to the ``n`` documents scaled by ``1/n``.
 
-    The scale is a bias of ``-log n`` on the scores, so the weights still sum to one.
+    The scale is a bias of ``-log n`` on the scores, so that the weights sum to one.
     """
 
     name = "structured-prompting"

@@ -50,9 +50,9 @@ IDS, SPANS = Segments([8, 6], prefix=0).plain  # documents 0-8-14, question 14-2
         (lambda: ScaleInitialToken("prefix"), "document='prefix'; expected a whole number"),
         (lambda: ScaleInitialToken(0, token=-1), "token=-1; expected a whole number"),
         (lambda: SIW(outside="none"), "siw: outside='none'; expected one of 'sparse', 'keep'"),
-        (lambda: Intervened(), "no intervention; give at least one"),
+        (lambda: Intervened(), "no intervention; pass at least one"),
         (lambda: Intervened(HideKeys(1, 2), on="icr"), "icr: interventions act inside"),
-        (lambda: Intervened(Pine()), r"Pine\(.*\) is no intervention; expected"),
+        (lambda: Intervened(Pine()), r"Pine\(.*\) is not an intervention; expected"),
         (lambda: Intervened(HideKeys(1, 2), on=AttentionSorting()), "attention-sorting: interventions act inside"),
         (lambda: Intervened(HideKeys(1, 2), on=RoToR(selective=True)), "rotor: interventions act inside"),
     ],
@@ -67,12 +67,12 @@ def test_parameters_out_of_range_are_named(build, said):
     [
         (ScaleChannel(64, 2.0), MethodError, "channel=64, but the hidden state has 64 channels; expected 0 to 63"),
         (HideKeys((20, 23), (0, 3), layers=(1, 9)), MethodError, r"hide: layers=\(1, 9\) do not fit a model of 4"),
-        (HideKeys("question", "gold"), MethodError, "hide: 'gold' is not known here; give the index"),
-        (ScaleInitialToken("gold"), MethodError, "'gold' is not known here"),
+        (HideKeys("question", "gold"), MethodError, "hide: 'gold' is unknown here; pass the index"),
+        (ScaleInitialToken("gold"), MethodError, "'gold' is unknown here"),
         (HideKeys("question", 2), SpanError, "hide: keys=2: the prompt has 2 documents; expected 0 to 1"),
         (HideKeys("documents", 1), SpanError, "hide: queries='documents' and keys=1 overlap"),
-        (HideKeys("question", (10, 15)), SpanError, "overlap; expected spans apart"),
-        (HideKeys("question", "prefix"), SpanError, "keys='prefix': no token stands before the documents"),
+        (HideKeys("question", (10, 15)), SpanError, "overlap; expected disjoint spans"),
+        (HideKeys("question", "prefix"), SpanError, "keys='prefix': the prompt has no tokens before"),
         (HideKeys((20, 24), (0, 3)), SpanError, r"queries=\(20, 24\) lies outside the prompt of 23 tokens, 0 to 23"),
         (ShiftPositions((23, None), 1), SpanError, r"span=\(23, None\) lies outside the prompt of 23 tokens"),
         (ShiftPositions(1, -9), SpanError, "by=-9 puts token 8 at position -1; expected by >= -8"),
@@ -134,7 +134,7 @@ def test_documents_are_found_where_a_method_put_them():
     assert HideKeys("question", "gold").resolved(0, order) == HideKeys("question", 1)
     assert ScaleInitialToken((0, 2), within=0.5).resolved(None, order) == ScaleInitialToken((1, 0), within=0.5)
     assert ShiftPositions((3, 9), 1).resolved(None, order) == ShiftPositions((3, 9), 1)
-    with pytest.raises(MethodError, match="gold: the document with the answer is not known"):
+    with pytest.raises(MethodError, match="gold: the document with the answer is unknown"):
         HideKeys("question", "gold").resolved(None, order)
     with pytest.raises(MethodError, match="document 3: the prompt has 3 documents; expected 0 to 2"):
         HideKeys("question", 3).resolved(None, order)

@@ -81,7 +81,7 @@ def test_both_integrations_take_its_name(environment):
     [
         ("ragbias_reverse_order:Missing", "cannot be imported: AttributeError"),
         ("json:dumps", "expected a class derived from ragbias.methods.Method"),
-        ("ragbias.methods:Pine", "names itself 'pine'; expected the entry point's name"),
+        ("ragbias.methods:Pine", "has the name 'pine'; expected the entry point's name"),
         ("broken_module:Exits", "cannot be imported: SystemExit: 3"),
         ("broken_module:Undeclared", "declares no acts_on, cost; see ragbias.methods.Method"),
     ],

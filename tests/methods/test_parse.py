@@ -60,7 +60,7 @@ def test_channel_scaling_takes_the_models_profile_or_all_of_its_parameters():
         ("none,pine,none", "same as 'none'"),
         ("pine,pine()", "same as 'pine'"),
         ("siw+", "nothing before or after '\\+'"),
-        ("siw+pine", "defined are SIW with ChannelScaling"),
+        ("siw+pine", "expected SIW with ChannelScaling"),
         ("channel-scaling(profile=p.json,factor=2)", "a profile has channel, factor and layers already"),
         ("channel-scaling(profile=no/such.json)", "cannot be read"),
         ("channel-scaling(profile='')", "no channel-scaling profile for ''"),
@@ -123,7 +123,7 @@ def test_an_instance_is_returned_as_it_is_and_anything_else_is_refused():
     assert get(method) is method
     with pytest.raises(UnknownMethodError, match=r"Pine is a class; pass an instance"):
         get(Pine)
-    with pytest.raises(UnknownMethodError, match="a method is a name or an instance, got 3"):
+    with pytest.raises(UnknownMethodError, match="expected a method's name or an instance, got 3"):
         get(3)
     with pytest.raises(UnknownMethodError, match="unknown method ''"):
         get("")

@@ -7,7 +7,7 @@ import pytest
 
 from ragbias.errors import DataError
 from ragbias.evaluation.prompts.samples import labelled_questions
-from ragbias.methods.profiles.profile import SHIPPED
+from ragbias.methods.profiles import SHIPPED
 from studies.calibration_questions import ASKED_BY_STUDIES, QUESTIONS, questions
 from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
 

@@ -16,7 +16,7 @@ from ragbias.boundaries import Boundaries
 from ragbias.errors import ServerError
 from ragbias.generation.report import Generation
 from ragbias.generation.streaming import Stream
-from ragbias.methods import Method
+from ragbias.methods import DEFAULT_METHOD, Method
 
 BESIDE_MODEL = ("lm", "model", "document_cache")  # fields of an integration that a server leaves no room for
 SHOWN_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # what parts messages where documents are looked for
@@ -61,7 +61,7 @@ class RemoteLM:
         self,
         base_url: str,
         name: str | None = None,
-        method: str | Method = "pine",
+        method: str | Method = DEFAULT_METHOD,
         api_key: str = "",
         timeout: float | None = 600.0,
         max_retries: int = 2,

@@ -99,7 +99,7 @@ def logprob_by_position(
     moved: dict[str, list[float]] = {}
     for index, (case, answer, document) in enumerate(zip(cases, answers, sources, strict=True)):
         progress(1)
-        if method.asks_several or document is None or not answer.token_ids:
+        if method.runs_several or document is None or not answer.token_ids:
             continue
         lm = case.asked.lm
         totals = []

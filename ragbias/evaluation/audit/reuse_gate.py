@@ -139,7 +139,7 @@ def _compared(case: AuditCase, request: Request) -> _Compared:
 def _without(case: AuditCase) -> Method:
     """What runs without reuse."""
     own = case.asked.request.origin.wanted
-    return NoMethod() if own.reusable_documents or own.asks_several else own
+    return NoMethod() if own.reusable_documents or own.runs_several else own
 
 
 def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 
 from ragbias.errors import MissingExtraError
 from ragbias.evaluation.demo.demo_run import Demo
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import WorldQuestion
 
 
@@ -27,7 +28,7 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
         )
     for integration in integrations:
         answer = integration.load()
-        for method in ("none", "pine"):
+        for method in ("none", DEFAULT_METHOD):
             documents = max(demo.settings.documents)
             forward, backward = answer(demo.index.texts, question.question, demo.lm, method, documents)
             yield integration.name, method, forward, backward

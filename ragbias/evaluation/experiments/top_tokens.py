@@ -23,7 +23,7 @@ from ragbias.evaluation.report.looks import named_layers
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
-from ragbias.methods.siw import HIGHEST, highest_held
+from ragbias.methods.siw import HIGHEST, highest_by_document
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -
     measured = []
     for sample in track(samples):
         weights = token_weights(lm, sample.prompt).mean(1)
-        held = torch.stack([highest_held(layer, sample.prompt.spans) for layer in weights])
+        held = torch.stack([highest_by_document(layer, sample.prompt.spans) for layer in weights])
         dense = (held > siw.sigma * held.mean(1, keepdim=True)).float()
         measured.append(torch.stack([held / held.sum(1, keepdim=True).clamp_min(1), dense]))
     positions, means = by_position(samples, measured)

@@ -274,7 +274,7 @@ def _view(
 
 def check_asks_once(method: Method, label: str = "") -> None:
     """Raise ``MethodError`` for a method that asks several prompts, whose attention is not one."""
-    if method.asks_several:
+    if method.runs_several:
         told = label or method.name
         raise MethodError(f"{told} answers several prompts, so it has no one attention to show; leave it out")
 

@@ -1,5 +1,151 @@
-"""What channel scaling does to which model: the profiles of the paper, that of ``tiny``, and those of a file."""
+"""Profiles for channel scaling: the channel, factor and layers of a model, from the paper or from calibration."""
 
-from ragbias.methods.profiles.profile import Profile, find, of_model, shipped
+from __future__ import annotations
 
-__all__ = ["Profile", "find", "of_model", "shipped"]
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ragbias.checks import check_finite, check_whole
+from ragbias.errors import MethodError
+from ragbias.files import irregular, write_atomically
+from ragbias.models.named import PACKAGED
+
+VERSION = 1
+FIELDS = ("model", "hidden_size", "n_layers", "channel", "factor", "layers")
+SHIPPED = Path(__file__).parent / "shipped"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The result of ``ragbias calibrate`` for a model, or of the paper (arXiv 2406.02536).
+
+    Args:
+        model: name of the calibrated model.
+        hidden_size, n_layers: shape of the model; the profile is refused for other shapes.
+        channel: index into the hidden state.
+        factor: factor of the channel.
+        layers: first and last layer, both included.
+        measured: other measurements and settings, as plain data; empty for the paper's profiles.
+
+    Raises:
+        MethodError: a value is out of range.
+    """
+
+    model: str
+    hidden_size: int
+    n_layers: int
+    channel: int
+    factor: float
+    layers: tuple[int, int]
+    measured: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str) or not self.model:
+            raise MethodError(f"model={self.model!r}; expected the model's name")
+        check_whole("hidden_size", self.hidden_size, 1)
+        check_whole("n_layers", self.n_layers, 1)
+        check_whole("channel", self.channel, 0)
+        check_finite("factor", self.factor)
+        if self.channel >= self.hidden_size:
+            raise MethodError(f"channel={self.channel}; expected an index below hidden_size={self.hidden_size}")
+        if not isinstance(self.layers, tuple) or len(self.layers) != 2:
+            raise MethodError(f"layers={self.layers!r}; expected (first, last)")
+        for layer in self.layers:
+            check_whole(f"layers={self.layers}: layer", layer, 0)
+        if not self.layers[0] <= self.layers[1] < self.n_layers:
+            raise MethodError(f"layers={self.layers}; expected first <= last < n_layers={self.n_layers}")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a profile that ``save`` wrote.
+
+        Raises:
+            MethodError: the file cannot be read or is invalid; the message names the file and the field.
+        """
+        if kind := irregular(Path(path)):
+            raise MethodError(f"profile {path} is {kind}; expected a JSON file that `ragbias calibrate --out` wrote")
+        try:
+            data = json.loads(Path(path).read_text())
+        except (OSError, ValueError, RecursionError) as error:
+            raise MethodError(
+                f"profile {path} cannot be read: {error}; expected a JSON file that `ragbias calibrate --out` wrote"
+            ) from error
+        try:
+            return cls.from_dict(data)
+        except MethodError as error:
+            raise MethodError(f"profile {path}: {error}; recreate it with `ragbias calibrate --out`") from error
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Profile:
+        """The inverse of ``as_dict``."""
+        if not isinstance(data, dict):
+            raise MethodError(f"expected a JSON object, got {type(data).__name__}")
+        if missing := [name for name in ("version", *FIELDS) if name not in data]:
+            raise MethodError(f"field {', '.join(missing)} is missing")
+        if type(data["version"]) is not int or data["version"] != VERSION:
+            raise MethodError(f"version={data['version']!r}; expected {VERSION}, the version of this release")
+        values: dict[str, Any] = {
+            name: tuple(data[name]) if isinstance(data[name], list) else data[name] for name in FIELDS
+        }
+        return cls(**values, measured={name: data[name] for name in data if name not in ("version", *FIELDS)})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The profile as plain data for JSON."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        return {"version": VERSION, **values, "layers": list(self.layers), **self.measured}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile as JSON, atomically."""
+        write_atomically(Path(path), (json.dumps(self.as_dict(), indent=1) + "\n").encode())
+
+
+def shipped() -> dict[str, Profile]:
+    """The profiles in ragbias by model name: the paper's, and calibrated ones."""
+    profiles = map(Profile.load, sorted(SHIPPED.glob("*.json")))
+    return {profile.model: profile for profile in profiles}
+
+
+def find(profile: str | os.PathLike[str] | Profile) -> Profile:
+    """A profile by model name or file.
+
+    Args:
+        profile: a path that is a file or ends with ``.json``, or else a model's name, matched without organisation and
+            case; a ``Profile`` is returned unchanged.
+
+    Raises:
+        MethodError: no profile for this model, or an invalid file.
+    """
+    if isinstance(profile, Profile):
+        return profile
+    if not isinstance(profile, (str, os.PathLike)):
+        raise MethodError(f"profile={profile!r}; expected a model's name, a path or a Profile")
+    name = os.fspath(profile)
+    if not isinstance(profile, str) or name.endswith(".json") or os.path.isfile(name):
+        return Profile.load(name)
+    return of_model(name)
+
+
+def of_model(name: str) -> Profile:
+    """The profile in ragbias for a model name or path.
+
+    Raises:
+        MethodError: there is no profile for this model.
+    """
+    known = shipped()
+    for candidate, found in known.items():
+        if _bare(candidate) == _bare(name):
+            return found
+    raise MethodError(
+        f"no channel-scaling profile for {name!r}; known: {', '.join(known)}. Find one with `ragbias calibrate --model "
+        f"{name} --out profile.json` and pass its path, or pass ChannelScaling(channel, factor, layers=(first, last))"
+    )
+
+
+def _bare(name: str) -> str:
+    """The hub name of a model without its organisation, in lower case."""
+    hub = PACKAGED[name].hub if name in PACKAGED else name
+    return hub.rstrip("/").rsplit("/", 1)[-1].lower()

@@ -79,7 +79,7 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
     weighed = []
 
     class Placed(Pine):
-        def _tail(self, sequence, keys):
+        def attend_tail(self, sequence, keys, documents, starts):
             last = sequence.query[:, -1:]
             scores = segment_scores(
                 last,
@@ -91,7 +91,7 @@ def test_pine_weighs_at_the_positions_it_assigns(lm):
             )
             weights = scores.softmax(-1).mean((0, 1))
             weighed.append(torch.stack([weights[begin:end].sum() for begin, end in sequence.spans]))
-            return super()._tail(sequence, keys)
+            return super().attend_tail(sequence, keys, documents, starts)
 
     request = lm.prepare(PROMPT, method=Placed())
     found = attention_by_layer(lm, request)
