@@ -1,4 +1,4 @@
-"""Writes questions about the embedded model's world, for ``ragbias audit`` and ``ragbias inspect``.
+"""Writes questions about the embedded model's world, for ``ragbias audit``.
 
     python examples/audit_questions.py --out my_questions.jsonl --questions 100
 
@@ -34,7 +34,7 @@ def write(path: Path, lines: list[dict[str, object]]) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write questions for ragbias audit and ragbias inspect.")
+    parser = argparse.ArgumentParser(description="Write questions for ragbias audit.")
     parser.add_argument("--out", type=Path, default=Path("questions.jsonl"), help="a new file (default: %(default)s)")
     parser.add_argument("--questions", type=int, default=30)
     parser.add_argument("--documents", type=int, default=20, help="for each question")

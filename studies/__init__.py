@@ -1,1 +1,1 @@
-"""Programs that measure, and from the runs on real models to what is kept of them: ``make results-page``."""
+"""Experiments of the papers, measurements, and the results of studies on real models (``make results-page``)."""

@@ -1,4 +1,4 @@
-"""The tables of what calibrations found, written from their records."""
+"""The tables of the calibrations, written from their records."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ragbias.files import write_atomically
 
 NOTHING_YET = "No calibration is kept here yet.\n"
 NORMAL = 1.96  # standard errors to either side of a 95% interval
-CHECKED = ("questions it was checked on", "change of the loss there", "beats plain")
+CHECKED = ("checked on", "change of the loss, 95% interval", "beats plain")
 YES_OR_NO = {True: "yes", False: "no", None: "-"}  # None: the loss had no part in the choice
 Record = Mapping[str, Any]
 Records = Mapping[str, Record]
 
 
 def keep_calibrations(made: Path, kept: Path) -> list[str]:
-    """Copy the finished calibrations of a folder, with their plots; returns their names.
+    """Copy the finished calibrations of a folder; returns their names.
 
     Raises:
         DataError: one of them is damaged; nothing is copied then.
@@ -30,8 +30,7 @@ def keep_calibrations(made: Path, kept: Path) -> list[str]:
         _read(record)
     kept.mkdir(parents=True, exist_ok=True)
     for record in finished:
-        for path in filter(Path.is_file, (record, record.with_suffix(".png"))):
-            write_atomically(kept / path.name, path.read_bytes())
+        write_atomically(kept / record.name, record.read_bytes())
     return [path.stem for path in finished]
 
 
@@ -66,19 +65,17 @@ def calibrations_in_words(records: Records) -> str:
 
 
 def _channels(records: Iterable[Record]) -> str:
-    head = ["model", "variant", "channel", "factor", "layers", "follows the position", *CHECKED]
+    head = ["model, variant", "channel, factor", "layers", "correlation", *CHECKED]
     body = []
     for record in records:
         correlation = record["channel_search"]["position_correlation"]
         followed = max(map(abs, correlation[str(record["channel"])].values()))
         body.append(
             [
-                record["model"],
-                record["settings"]["variant"],
-                str(record["channel"]),
-                f"{record['factor']:g}",
+                f"{record['model']}, {record['settings']['variant']}",
+                f"{record['channel']}, {record['factor']:g}",
                 " to ".join(map(str, record["layers"])),
-                f"r {followed:.2f}",
+                f"{followed:.2f}",
                 _checked_on(record),
                 _change(record["check"]),
                 YES_OR_NO[record["beats_plain"]],
@@ -88,14 +85,13 @@ def _channels(records: Iterable[Record]) -> str:
 
 
 def _parameters(records: Iterable[Record]) -> str:
-    head = ["model", "found", "smallest", "settings tried", "prompts", *CHECKED]
+    head = ["model", "found", "minimised", "settings tried", *CHECKED]
     body = [
         [
             record["model"],
             record["method"],
             record["by"],
             str(len(record["tried"])),
-            str(record["settings"]["samples"]),
             _checked_on(record),
             _change(record["check"]["best"]),
             YES_OR_NO[record["beats_plain"]],
@@ -106,7 +102,7 @@ def _parameters(records: Iterable[Record]) -> str:
 
 
 def _checked_on(record: Record) -> str:
-    return str(record["settings"]["check_samples"] // record["settings"]["depths"])
+    return f"{record['settings']['check_samples'] // record['settings']['depths']} questions"
 
 
 def _change(against_plain: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""What is kept of a run: its settings, its summary, its report, and its answers compressed."""
+"""Results of finished runs: settings, summary, report and compressed answers."""
 
 from __future__ import annotations
 
@@ -67,6 +67,13 @@ def keep(folder: Path, kept: Path) -> None:
             (kept / name).write_bytes(content)
         else:
             (kept / name).unlink(missing_ok=True)
+
+
+def redraw(kept: Path) -> None:
+    """Write the report of a kept run again."""
+    (kept / REPORT).write_text(
+        as_html(read_kept(kept), [replace(read_run(kept), folder=Path(kept.name))]), encoding="utf-8"
+    )
 
 
 def read_kept(kept: Path) -> dict[str, Any]:

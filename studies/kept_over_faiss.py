@@ -30,7 +30,7 @@ from ragbias.evaluation.data.jsonl import read_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
 
-ROOM = "8GB"
+MEMORY = "8GB"
 
 
 def read(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
@@ -61,7 +61,7 @@ def main() -> None:
     plain = DebiasedLM.from_pretrained(arguments.model, method="none", dtype=arguments.dtype)
     lms = {"plain": plain}
     for name in ("cold", "warm"):
-        cache = DocumentCache(memory=ROOM)
+        cache = DocumentCache(memory=MEMORY)
         lms[name] = DebiasedLM(plain.model, plain.tokenizer, arguments.method, plain.name, cache=cache)
     llms = {name: ChatRagBias(lm=lm, max_tokens=arguments.max_tokens) for name, lm in lms.items()}
 
@@ -80,20 +80,20 @@ def main() -> None:
         for name, llm in llms.items()
     }
     seconds = {name: [] for name in chains}
-    said = {name: [] for name in chains}
+    answered = {name: [] for name in chains}
     kept = dict.fromkeys(chains, 0)
     for question in answers:
         for name, chain in chains.items():
             begin = time.perf_counter()
-            said[name].append(chain.invoke({"input": question})["answer"])
+            answered[name].append(chain.invoke({"input": question})["answer"])
             seconds[name].append(time.perf_counter() - begin)
             kept[name] += llms[name].last_report["cached_tokens"]
     for name in chains:
-        right = [best_subspan_em(text, golds) for text, golds in zip(said[name], answers.values(), strict=True)]
+        right = [best_subspan_em(text, golds) for text, golds in zip(answered[name], answers.values(), strict=True)]
         figures[name] = {"seconds": sum(seconds[name]), "accuracy": sum(right) / len(right)}
         if (cache := lms[name].cache) is not None:
             figures[name] |= {"cached_tokens": kept[name], "memory_bytes": cache.stats().memory_bytes}
-    figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, said["cold"], said["warm"]))
+    figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, answered["cold"], answered["warm"]))
     figures["questions"] = len(answers)
     print(json.dumps(figures, indent=2))
     if arguments.json:

@@ -1,10 +1,10 @@
-"""Keep finished runs in ``docs/results``, and write all that follows from them.
+"""Keep finished runs in ``docs/results``, and write the tables, pictures and evidence that follow from them.
 
     python -m studies.publish runs
 
-That is the tables of ``docs/results/models.md`` and ``calibrations.md``, the evidence that the package brings, and the
-tables of advice in the docs. They are written from all that is kept, whether its run is there or not. Runs are known by
-the names of the files of settings in ``docs/results/real``; calibrations lie in the folder ``calibration`` of the runs.
+These are the tables of ``docs/results/models.md`` and ``calibrations.md``, the evidence in the package, the table of
+advice in the docs, and all pictures. They are written from all kept results, with or without their runs. A run has the
+name of its settings in ``docs/results/real``; calibrations are in the folder ``calibration`` of the runs.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ import argparse
 import re
 from pathlib import Path
 
+from ragbias.calibration.calibration_report import plot_channel
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.advice import wording
-from ragbias.evaluation.advice.evidence import as_json, evidence_of
-from ragbias.evaluation.advice.rule import advised
+from ragbias.evaluation.advice import advised, default_in_words
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.bench.store import changes
 from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
+from ragbias.evaluation.report.figures import save_pair
 from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
-from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept
+from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
+from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept, redraw
+from studies.pictures import draw_pictures
 from studies.study_tables import Summaries, tables_of, with_costs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results")
 SETTINGS = RESULTS / "real"
 CALIBRATION = "calibration"
-EVIDENCE = Path("ragbias/evaluation/advice/evidence.json")
+EVIDENCE = Path("ragbias/evaluation/evidence.json")
 PAGES = (
     RESULTS / "models.md",
     RESULTS / "calibrations.md",
     Path("docs/how-to/choose-a-method.md"),
-    Path("README.md"),
 )
 BESIDE_THE_ANSWERS = {"out", "cost", "engine", "workers"}  # settings that no answer depends on
 PURPOSE = re.compile(r"(?:# \S.*\n)+")  # the comment that begins a file of settings, up to its command
-MARKED = re.compile(r"(<!-- (studies|calibrations|advice|advice with reasons) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (studies|calibrations|advice|evidence) -->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 
 def studies(root: Path = ROOT) -> list[str]:
@@ -47,15 +48,15 @@ def studies(root: Path = ROOT) -> list[str]:
 
 
 def purpose(file: Path) -> str:
-    """What a study is for, in the words that begin its settings.
+    """The purpose of a study: the comment that begins its settings.
 
     Raises:
         RunError: they do not begin with a comment.
     """
-    told = PURPOSE.match(file.read_text(encoding="utf-8"))
-    if told is None:
-        raise RunError(f"{file} does not say what it is for; expected a comment as its first line")
-    return re.sub(r"\n?# ", " ", told[0]).strip(" :\n") + "."
+    found = PURPOSE.match(file.read_text(encoding="utf-8"))
+    if found is None:
+        raise RunError(f"{file} has no purpose; expected a comment as its first line")
+    return re.sub(r"\n?# ", " ", found[0]).strip(" :\n") + "."
 
 
 def kept(root: Path = ROOT) -> Summaries:
@@ -65,15 +66,15 @@ def kept(root: Path = ROOT) -> Summaries:
 
 
 def written(root: Path = ROOT) -> dict[Path, str]:
-    """What follows from the summaries that are kept, by path from the root."""
+    """The files that follow from the kept summaries, by path from the root."""
     summaries = kept(root)
     evidence = [case for name, summary in summaries.items() for case in evidence_of(name, summary)]
     found = advised(evidence)
     parts = {
         "studies": tables_of(summaries, {name: purpose(root / SETTINGS / f"{name}.yaml") for name in summaries}),
         "calibrations": calibrations_in_words(read_calibrations(root / RESULTS / CALIBRATION)),
-        "advice": wording.as_markdown(found, why=False),
-        "advice with reasons": f"{wording.as_markdown(found)}\n{wording.default_in_words(found)}\n",
+        "advice": f"{advice_table(found)}\n{default_in_words(found)}\n",
+        "evidence": evidence_tables(found),
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}
     filled = {path: MARKED.sub(lambda mark: mark[1] + parts[mark[2]] + mark[3], text) for path, text in pages.items()}
@@ -92,7 +93,7 @@ def _check_settings(run: Path, file: Path) -> None:
 
 
 def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
-    """Keep the runs in a folder of them, and write all that follows; says what was kept and what was not.
+    """Keep the finished runs of a folder, and write all that follows from them.
 
     Raises:
         RunError: as ``keep``, a run has other settings than its study, or the answers of all studies together are too
@@ -112,9 +113,20 @@ def publish(runs: Path, unfinished: bool = False, root: Path = ROOT) -> None:
         print(f"{CALIBRATION}/{name}: kept")
     if (size := answers_size(root / RESULTS)) > LARGEST:
         raise RunError(f"the answers of all studies take {size:,} bytes of at most {LARGEST:,}; keep fewer studies")
+    draw(root)
     for path, text in written(root).items():
         (root / path).write_text(text, encoding="utf-8")
         print(f"Written: {path}")
+
+
+def draw(root: Path = ROOT) -> None:
+    """Redraw the reports of all studies and the plots of all calibrations from what is kept."""
+    for name in kept(root):
+        redraw(root / RESULTS / name)
+    for name, record in read_calibrations(root / RESULTS / CALIBRATION).items():
+        if "channel" in record:
+            save_pair(plot_channel(record), root / RESULTS / CALIBRATION / name)
+    draw_pictures(root)
 
 
 if __name__ == "__main__":

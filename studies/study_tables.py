@@ -1,17 +1,18 @@
-"""The tables of what was found on which model, written from the summaries; they show nothing without an interval."""
+"""The tables of the studies, written from their summaries. Every figure has an interval."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ragbias.evaluation.advice.wording import MEASURES
+from ragbias.evaluation.advice import MEASURES
 from ragbias.evaluation.measures.estimates import figures_of
-from ragbias.evaluation.names import REFERENCE
+from ragbias.evaluation.names import ACCURACY, REFERENCE
 from ragbias.evaluation.report import tables
 from ragbias.methods import DEFAULT_METHOD
 
 NOTHING_YET = "No study is kept here yet.\n"
+MINUS = f"mean - {REFERENCE}, 95% interval"
 Summaries = Mapping[str, Mapping[str, Any]]
 
 
@@ -66,31 +67,23 @@ def _cases(summaries: Summaries) -> Iterator[tuple[str, Mapping[str, Any], str]]
 
 
 def _overview(summaries: Summaries) -> str:
-    """One row for each study, model, task, number of documents and measure."""
-    head = ["study", "model", "task", "documents", "measure", "questions", "plain model: best - worst position"]
-    head += [f"{DEFAULT_METHOD} - plain {name}" for name in ("mean", "worst", "best")]
-    head += ["better than the plain mean", "worse"]
+    """A row for each study and measure."""
+    head = ["study", "measure", "questions", "plain gap", f"{DEFAULT_METHOD} - plain mean, 95% interval"]
+    head += ["methods better", "methods worse"]
     body = []
     for study, result, measure in _cases(summaries):
         figures = {label: figures_of(method, measure) for label, method in result["methods"].items()}
-        plain, default = figures.get(REFERENCE, {}), (figures.get(DEFAULT_METHOD, {}).get("minus_plain") or {})
-        means = {
-            label: mean
-            for label, each in figures.items()
-            if label != REFERENCE and (mean := (each.get("minus_plain") or {}).get("mean")) and None not in mean
-        }
+        minus = {label: (each.get("minus_plain") or {}).get("mean") for label, each in figures.items()}
+        known = [mean for label, mean in minus.items() if label != REFERENCE and mean and None not in mean]
         body.append(
             [
                 study,
-                result["model"],
-                result["task"],
-                str(result["documents"]),
                 MEASURES[measure],
                 str(max(method["questions"] for method in result["methods"].values())),
-                tables.only_with_interval(plain.get("gap")),
-                *(tables.only_with_interval(default.get(name), "+.2f") for name in ("mean", "worst", "best")),
-                ", ".join(label for label, (_, low, _) in means.items() if low > 0) or tables.NOTHING,
-                ", ".join(label for label, (_, _, high) in means.items() if high < 0) or tables.NOTHING,
+                _estimate(figures.get(REFERENCE, {}).get("gap")),
+                tables.only_with_interval(minus.get(DEFAULT_METHOD), "+.2f"),
+                f"{sum(low > 0 for _, low, _ in known)} of {len(known)}",
+                f"{sum(high < 0 for _, _, high in known)} of {len(known)}",
             ]
         )
     return tables.markdown_table(head, body) + "\n"
@@ -98,18 +91,34 @@ def _overview(summaries: Summaries) -> str:
 
 def _source(study: str, hours: float) -> str:
     return (
-        f"[Report with curves]({study}/report.html), [settings](real/{study}.yaml). "
-        f"Answering took {hours:.1f} hours on one machine."
+        f"[Report with curves]({study}/report.html), [settings](real/{study}.yaml); {hours:.1f} hours on one machine."
     )
 
 
 def _table(result: Mapping[str, Any], measure: str) -> str:
-    """The report's table, without the columns in which nothing has an interval."""
-    columns = zip(
-        tables.headings(result, measure),
-        *tables.lines(result, measure, tables.only_with_interval),
-        strict=True,
-    )
-    shown = [column for column in columns if set(column[1:]) != {tables.NOTHING}]
-    head, *body = map(list, zip(*shown, strict=True))
-    return tables.markdown_table(head, body) + "\n"
+    """A row for each method; columns in which nothing has an interval are left out."""
+    body = []
+    accuracy = measure == ACCURACY
+    kind = tables.cost_kind(result)
+    for label, method in tables.ranked(result, measure):
+        if not (figures := figures_of(method, measure)):
+            continue
+        cells = {
+            "method": label,
+            "worst": _estimate(figures["worst"]),
+            "best": _estimate(figures["best"]),
+            "mean": _estimate(figures["mean"]),
+            MINUS: tables.only_with_interval((figures["minus_plain"] or {}).get("mean"), "+.2f")
+            if label != REFERENCE
+            else tables.NOTHING,
+            "flips" if accuracy else "agree": _estimate(figures["flip_rate" if accuracy else "agreement"], ".0%"),
+            "prefill": _estimate(tables.cost_of(result, label), prefix="x") if kind == "prefill_ratio" else "-",
+        }
+        body.append(cells)
+    shown = [name for name in body[0] if any(cells[name] != tables.NOTHING for cells in body)]
+    return tables.markdown_table(shown, [[cells[name] for name in shown] for cells in body]) + "\n"
+
+
+def _estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
+    """The estimate of a figure that has an interval."""
+    return tables.NOTHING if not figure or None in figure else tables.estimate(figure, form, prefix)

@@ -43,7 +43,7 @@ def test_the_error_is_one_of_ragbias_and_an_import_error() -> None:
     [
         ("pydantic", BENCH),
         ("jinja2", ("report.html",)),
-        ("matplotlib", ("report.figures.position_curves", "report.html")),
+        ("matplotlib", ("report.figures", "report.charts", "report.html")),
     ],
 )
 def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: str, modules: tuple[str, ...]) -> None:
@@ -55,5 +55,5 @@ def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: st
 
 
 def test_what_audit_and_calibration_share_with_the_bench_needs_no_extra() -> None:
-    shared = ("data.questions", "measures.gold_probability", "tasks", "report.looks", "report.plain_table")
+    shared = ("data.questions", "measures.gold_probability", "tasks", "report.plain_table")
     assert said(["jinja2", "matplotlib", "pydantic"], (*shared, "prompts.stock_prompt")) == []

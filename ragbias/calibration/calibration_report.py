@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from numpy import linspace
 from numpy.polynomial import Polynomial
 from rich.console import Console
 from rich.progress import Progress, TaskID
@@ -15,12 +16,13 @@ from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.calibration.parameter_search import search_parameters
-from ragbias.evaluation.report.looks import literal
 from ragbias.evaluation.report.plain_table import plain_table
-from ragbias.files import writing
 from ragbias.methods import ChannelScaling
 
-COLUMNS = 4  # of the plot
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PANELS = 9  # of the plot
 
 
 def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progress) -> dict[str, Any]:
@@ -29,7 +31,9 @@ def run(settings: CalibrationSettings, out: Path, restart: bool, progress: Progr
         return search_parameters(settings, out, restart, _bars(progress))
     record = calibrate(settings, out, restart, _bars(progress)).as_dict()
     if find_spec("matplotlib") is not None:
-        plot_channel(record, out.with_suffix(".png"))
+        from ragbias.evaluation.report.figures import save
+
+        save(plot_channel(record), out.with_suffix(".png"))
     return record
 
 
@@ -99,37 +103,29 @@ def _difference(against_plain: Mapping[str, float]) -> str:
     return f"difference {against_plain['difference']:+.4f} (standard error {against_plain['standard_error']:.4f})"
 
 
-def plot_channel(record: Mapping[str, Any], path: Path) -> None:
-    """The channel's mean value over random strings against position, one panel for the output of each layer.
+def plot_channel(record: Mapping[str, Any]) -> Figure:
+    """The channel's mean over random strings by position, a panel for some of the layers.
 
-    The thick line is a cubic fit like the one that the search tests, solid where the channel was found monotone, dashed
-    where not; it begins where the test does.
+    The thick line is a cubic fit like the one that the search tests, solid where the channel is monotone, dashed
+    elsewhere; it begins where the test does.
     """
-    from matplotlib.figure import Figure  # optional
+    from ragbias.evaluation.report.figures import INK, PALE, canvas  # optional
 
-    positions, by_layer = record["curve"]["positions"], record["curve"]["by_layer"]
-    search = record["channel_search"]
+    positions, by_layer, search = record["curve"]["positions"], record["curve"]["by_layer"], record["channel_search"]
     monotone = search["monotone_layers"][str(record["channel"])]
-    rows = -(-len(by_layer) // COLUMNS)
-    columns = min(COLUMNS, len(by_layer))
-    figure = Figure(figsize=(3.2 * columns, 0.5 + 2.2 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-    for panel, (layer, values) in zip(panels, by_layer.items(), strict=False):
-        holds = int(layer) in monotone
-        panel.plot(positions, values, color="#888888", lw=0.8)
-        tested = [at for at, position in enumerate(positions) if position >= search["windows"]["skip_fit"]]
-        fit = Polynomial.fit([positions[at] for at in tested], [values[at] for at in tested], FIT_DEGREE)
-        panel.plot(*fit.linspace(), color="black", ls="-" if holds else "--", lw=2)
+    layers = [list(by_layer)[round(at)] for at in linspace(0, len(by_layer) - 1, min(PANELS, len(by_layer)))]
+    title = f"{record['model']}: mean of hidden channel {record['channel']} over random strings, by layer"
+    figure, panels = canvas(len(layers), height=1.7, title=title, sharex=True)
+    skipped = next(at for at, position in enumerate(positions) if position >= search["windows"]["skip_fit"])
+    visible = next(at for at, position in enumerate(positions) if position >= positions[-1] // 50)
+    for panel, layer in zip(panels, layers, strict=True):
+        values, holds = by_layer[layer], int(layer) in monotone
+        panel.plot(positions, values, color=PALE, lw=0.6)
+        fit = Polynomial.fit(positions[skipped:], values[skipped:], FIT_DEGREE)
+        panel.plot(*fit.linspace(), color=INK, ls="-" if holds else "--", lw=2)
         panel.set_title(f"layer {layer}" + (", monotone" if holds else ""), fontsize=9)
-        # the first tokens are often far off the rest and would flatten it
-        settled = [value for position, value in zip(positions, values, strict=True) if position >= positions[-1] // 50]
-        margin = 0.05 * (max(settled) - min(settled))
-        panel.set_ylim(min(settled) - margin, max(settled) + margin)
-        panel.tick_params(labelsize=7)
-    for panel in panels[len(by_layer) :]:
-        panel.set_visible(False)
-    title = f"{record['model']}: mean of hidden channel {record['channel']} after each layer"
-    figure.suptitle(literal(title), fontsize=11)
-    figure.supxlabel("position in the string", fontsize=9)
-    with writing(path):
-        figure.savefig(path, dpi=130)
+        # the first tokens are often outliers that would flatten the rest
+        low, high = min(values[visible:]), max(values[visible:])
+        panel.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    figure.supxlabel("position in the string", fontsize=10)
+    return figure

@@ -1,4 +1,4 @@
-"""The command line: ``ragbias COMMAND``, a module each, and the group ``ragbias experiment``.
+"""The command line: ``ragbias COMMAND``, a module each.
 
 A command imports what it needs when it runs, so that ``ragbias --help`` needs neither torch nor an extra.
 """
@@ -22,9 +22,7 @@ from ragbias.cli.bench import bench
 from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
-from ragbias.cli.experiment import experiment
 from ragbias.cli.failures import chain, out_of_memory, reason
-from ragbias.cli.inspect import inspect
 from ragbias.cli.load import load
 from ragbias.cli.methods import list_methods
 from ragbias.cli.proxy import proxy
@@ -43,10 +41,9 @@ app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, inspect, bench, report, speed, calibrate, serve, proxy, load):
+for command in (demo, ask, audit, bench, report, speed, calibrate, serve, proxy, load):
     app.command()(command)
 app.command("methods")(list_methods)
-app.add_typer(experiment, name="experiment")
 app.add_typer(cache, name="cache")
 
 

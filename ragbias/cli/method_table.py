@@ -1,4 +1,4 @@
-"""What each method needs, promises, touches and costs, as it declares it: the table of ``ragbias methods``."""
+"""The table of ``ragbias methods``: requirements, guarantees and cost of each method, as it declares them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MethodRow:
     Attributes:
         constructor: the class with its parameters and their defaults.
         acts_on: ``"attention"``, ``"order"`` (of the documents), ``"tokens"``, ``"answers"`` or ``"nothing"``.
-        needs_spans: whether it must know which tokens are documents.
+        needs_spans: whether it needs the documents' tokens.
         layers: where it acts by default.
         families: the architectures it runs on.
-        description: what it does, in one sentence.
-        documentation: what its class says of it.
+        description: one sentence.
+        documentation: the docstring of its class.
     """
 
     name: str
@@ -54,7 +54,7 @@ class MethodRow:
 
 
 def method_table() -> list[MethodRow]:
-    """One row for each method; another distribution's that cannot be used is left out with a warning."""
+    """One row for each method; an unusable one of another distribution is left out with a warning."""
     return [_row(method) for method in map(_usable, method_names()) if method]
 
 
@@ -67,7 +67,7 @@ def _usable(name: str) -> type[Method] | None:
 
 
 def family_notes() -> str:
-    """What the words in the families' column mean."""
+    """The legend of the families' column."""
     others = ", ".join(family for family in ARCHITECTURES if family not in ROTARY)
     return f"families: all = {', '.join(ARCHITECTURES)}; rotary = all but {others}; any = every causal model"
 

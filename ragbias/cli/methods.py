@@ -18,18 +18,18 @@ from ragbias.cli.terminal import JsonPath, console, write_json
 def list_methods(
     name: Annotated[str | None, typer.Argument(help="One method, in detail.")] = None,
     advice: Annotated[
-        bool, typer.Option("--advice", help="Which method for which task, by what was measured on real models.")
+        bool, typer.Option("--advice", help="Recommend a method for each kind of task, by studies on real models.")
     ] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the docs.")] = False,
     json_path: JsonPath = None,
 ) -> None:
-    """List the methods: what each does, needs, promises and touches; or recommend some."""
+    """List the methods with their requirements and guarantees, or recommend some."""
     from ragbias.cli.method_table import HEADINGS, as_markdown, family_notes, method_table
     from ragbias.methods import method_class
 
     if advice:
         if name is not None or markdown:
-            raise typer.BadParameter("--advice goes with neither a method's name nor --markdown; leave one of them out")
+            raise typer.BadParameter("--advice goes with neither a method's name nor --markdown; leave one out")
         _advise(json_path)
         return
     rows = method_table()
@@ -47,8 +47,8 @@ def list_methods(
         console.print()
         console.print(_table(HEADINGS[:6], [row.cells()[:6] for row in rows], no_wrap=True))
         console.print(f"\n{family_notes()}")
-        console.print("`ragbias methods NAME`: parameters, all that it does, cost and source.")
-        console.print("`ragbias methods --advice`: which method for which task, by what was measured.")
+        console.print("`ragbias methods NAME`: parameters, description, cost and source.")
+        console.print("`ragbias methods --advice`: a recommendation for each kind of task.")
     write_json({row.name: row.as_dict() for row in rows}, json_path)
 
 
@@ -62,15 +62,13 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
 
 
 def _advise(json_path: Path | None) -> None:
-    """Tell what is recommended for each kind of task, and why."""
-    from ragbias.evaluation.advice.evidence import packaged
-    from ragbias.evaluation.advice.rule import advised
-    from ragbias.evaluation.advice.wording import default_in_words, heading, reasons
+    """Print the recommendation for each kind of task, and its reasons."""
+    from ragbias.evaluation.advice import advised, default_in_words, heading, packaged, reasons
 
     found = advised(packaged())
     for each in found:
         console.print(heading(each), style="bold")
         for reason in reasons(each):
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
-    console.print(f"\n{default_in_words(found)} `ragbias audit` asks your own questions.")
+    console.print(f"\n{default_in_words(found)} Run `ragbias audit` on your own questions.")
     write_json([asdict(each) for each in found], json_path)

@@ -16,13 +16,13 @@ def report(
     markdown: Annotated[Path | None, typer.Option(help="Write the tables as Markdown.", callback=writable)] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the figures as CSV.", callback=writable)] = None,
     against: Annotated[
-        str | None, typer.Option(help="A method of the benches, and what all others differ from it, paired.")
+        str | None, typer.Option(help="A method of the benches; show the paired differences of all others to it.")
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Tables and figures of one or several benches, the method with the best worst position first.
+    """Show tables and figures of one or several benches, the method with the best worst position first.
 
-    Methods of several benches stand beside each other where model, task and number of documents are the same.
+    Methods of several benches share a table where model, task and number of documents are equal.
     """
     from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables

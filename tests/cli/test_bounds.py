@@ -16,15 +16,12 @@ from typer.models import ParameterInfo
 
 from ragbias.checks import Bounds
 from ragbias.cli import app
-from ragbias.cli.experiment import experiment
 from ragbias.cli.numeric import Whole, Wholes
 from ragbias.errors import MethodError
 from ragbias.methods import METHODS, ChannelScaling, get
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    each.name or each.callback.__name__: each.callback
-    for each in (*app.registered_commands, *experiment.registered_commands)
-    if each.callback
+    each.name or each.callback.__name__: each.callback for each in app.registered_commands if each.callback
 }
 NONSENSE = ("1e26", "1" + "0" * 26, "inf", "-inf", "nan", "0x10", "٣", "０", "1_000", "1.5", "", " ", "--", "9" * 5000)  # noqa: RUF001
 

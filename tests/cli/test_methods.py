@@ -2,7 +2,7 @@
 
 import json
 
-from ragbias.evaluation.advice.rule import KINDS
+from ragbias.evaluation.advice import KINDS
 from ragbias.methods import DEFAULT_METHOD, METHODS
 
 
@@ -21,11 +21,11 @@ def test_every_method_is_described_in_one_sentence(cli, tmp_path):
 def test_advice_tells_of_every_kind_of_task_and_of_the_default(cli, tmp_path):
     code, printed, _ = cli("methods", "--advice", "--json", tmp_path / "advice.json")
     assert code == 0 and all(f"{kind}: " in printed for kind in KINDS)
-    assert f"default everywhere is {DEFAULT_METHOD}" in printed
+    assert f"The default method is {DEFAULT_METHOD}" in printed
     assert [each["kind"] for each in json.loads((tmp_path / "advice.json").read_text())] == list(KINDS)
 
 
 def test_advice_is_about_all_methods(cli):
     for other in ("pine", "--markdown"):
         code, _, errors = cli("methods", "--advice", other)
-        assert code == 2 and "leave one of them out" in errors
+        assert code == 2 and "leave one out" in errors

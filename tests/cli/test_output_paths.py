@@ -4,7 +4,7 @@ import pytest
 
 NOWHERE = ["--questions", "/nonexistent.jsonl", "--model", "/nonexistent/model"]
 COMMANDS = {
-    ("inspect", "--out"): NOWHERE,
+    ("speed", "--plot"): [],
     ("audit", "--html"): NOWHERE,
     ("audit", "--json"): NOWHERE,
     ("report", "--html"): ["/nonexistent"],
@@ -35,9 +35,9 @@ def test_a_folder_and_a_file_in_no_folder_are_refused(refused, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["noext", "a.xyz", "a.json"])
-def test_inspect_draws_pictures_only(refused, tmp_path, monkeypatch, name):
+def test_plots_are_pictures_only(refused, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    assert f"{name} does not end with .png, .svg, .pdf" in refused("inspect", *NOWHERE, "--out", name)
+    assert f"{name} does not end with .png, .svg, .pdf" in refused("speed", "--plot", name)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 QUESTIONS = ["--questions", "{}"]
 READERS = {
     "ask": ["ask", "q", "--documents", "{}"],
-    "audit": ["audit", *QUESTIONS],
-    "inspect": ["inspect", *QUESTIONS, "--out", "a.png"],
+    "audit": ["audit", "--model", "tiny", *QUESTIONS],
     "bench yaml": ["bench", "{}.yaml", "--out", "run"],
     "bench data": ["bench", "{}", "--task", "mdqa", "--methods", "none", "--out", "run"],
     "bench model": ["bench", "--task", "tiny", "--methods", "none", "--model", "folder", "--out", "run"],
@@ -64,7 +63,7 @@ def test_a_named_pipe_is_refused_and_named(cli, here, arguments):
     assert not (here / "run").exists() and not (here / "a.png").exists()
 
 
-@pytest.mark.parametrize("name", ["READERS", "ask", "audit", "inspect", "bench data", "bench yaml", "calibrate"][1:])
+@pytest.mark.parametrize("name", ["READERS", "ask", "audit", "bench data", "bench yaml", "calibrate"][1:])
 def test_devices_sockets_and_folders_are_refused(cli, here, name):
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind("s")
@@ -90,5 +89,5 @@ def test_an_endless_line_and_a_huge_text_are_refused(cli, here):
             file.truncate(2**36)  # bytes of zeros that take no room on the disk
     code, errors = ends_soon(cli, "ask", "q", "--documents", "huge.txt")
     assert code == 2 and "huge.txt is larger than 256 MiB" in errors
-    code, errors = ends_soon(cli, "audit", "--questions", "huge.jsonl")
+    code, errors = ends_soon(cli, "audit", "--model", "tiny", "--questions", "huge.jsonl")
     assert code == 2 and "huge.jsonl, line 1: longer than 256 MiB" in errors

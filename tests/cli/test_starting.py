@@ -47,7 +47,7 @@ def test_help_and_methods_take_less_than_a_second(arguments):
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "ask", "audit", "inspect", "bench", "report", "speed", "calibrate", "methods", "cache", "serve", "load"],
+    ["demo", "ask", "audit", "bench", "report", "speed", "calibrate", "methods", "cache", "serve", "load"],
 )
 def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
     said, code, _, imported, _ = run(command, "--help")

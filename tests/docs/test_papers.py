@@ -1,7 +1,9 @@
 """Each command of the page on the papers is one: its options are parsed, and so are the methods that it names."""
 
+import argparse
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,33 @@ from ragbias.methods.parse import parse_methods
 from ragbias.methods.profiles import find
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"
-COMMANDS = sorted(set(re.findall(r"`(ragbias [a-z][^`]* [^`]*)`", PAGE.read_text())))
+COMMANDS = sorted(set(re.findall(r"`((?:ragbias|python -m studies\.)[ a-z][^`]* [^`]*)`", PAGE.read_text())))
 PAPERS = ("2407.01100", "2406.02536", "2512.13109", "2403.04797", "2310.01427")
 
 
 def parsed(command: str) -> dict[str, object]:
-    """The arguments of a command, as the command line reads them."""
+    """The arguments of a command, as the command line or a study reads them."""
+    if command.startswith("python"):
+        _, _, module, *words = shlex.split(command)
+        return vars(read_by(module, words))
     found, words = typer.main.get_command(app), shlex.split(command)[1:]
     while hasattr(found, "commands"):
         found, *words = found.commands[words[0]], *words[1:]
     return dict(found.make_context(found.name, words).params)
+
+
+def read_by(module: str, words: list[str]) -> argparse.Namespace:
+    """What the parser of a study makes of its arguments; the study does not run."""
+    parse, found = argparse.ArgumentParser.parse_args, []
+
+    def only_parse(parser: argparse.ArgumentParser, *given: object) -> None:
+        found.append(parse(parser, words))
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patches, pytest.raises(InterruptedError):
+        patches.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+        import_module(module).main(words)
+    return found[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=COMMANDS)

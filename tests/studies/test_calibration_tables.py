@@ -20,7 +20,6 @@ def made(tmp_path):
     profile = {**json.loads((SHIPPED / "tiny.json").read_text())}
     profile["settings"]["variant"] = "paper"
     (folder / "tiny-paper.json").write_text(json.dumps(profile))
-    (folder / "tiny-paper.png").write_bytes(b"a picture")
     (folder / "tiny-released.json.partial.json").write_text("{}")
     found = {
         "model": "tiny",
@@ -38,11 +37,11 @@ def made(tmp_path):
 def test_finished_calibrations_are_kept_and_told_with_their_intervals(made, tmp_path):
     kept = tmp_path / "kept"
     assert keep_calibrations(made, kept) == ["tiny-ape", "tiny-paper"]
-    assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json", "tiny-paper.png"]
+    assert sorted(path.name for path in kept.iterdir()) == ["tiny-ape.json", "tiny-paper.json"]
     told = calibrations_in_words(read_calibrations(kept))
-    assert "| tiny | paper | 7 | -1 | 1 to 1 | r 0.18 |" in told
+    assert "| tiny, paper | 7, -1 | 1 to 1 | 0.18 |" in told
     assert "| +0.04 (-0.04 to +0.13) | no |" in told  # 0.0448 with a standard error of 0.0431
-    assert "| tiny | ape(scale=0.9) | loss | 2 | 7 | 3 | -0.20 (-0.30 to -0.10) | yes |" in told
+    assert "| tiny | ape(scale=0.9) | loss | 2 | 3 questions | -0.20 (-0.30 to -0.10) | yes |" in told
     assert told.endswith("[tiny-ape](calibration/tiny-ape.json), [tiny-paper](calibration/tiny-paper.json).\n")
     shutil.rmtree(kept)
     assert calibrations_in_words(read_calibrations(kept)) == "No calibration is kept here yet.\n"

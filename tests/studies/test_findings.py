@@ -7,6 +7,7 @@ import pytest
 from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.against import minus_method
 from ragbias.evaluation.report.read_runs import read_run, summary_of
+from studies.kept import read_kept
 from studies.publish import RESULTS, ROOT, studies
 
 PAGE = (ROOT / RESULTS / "findings.md").read_text()
@@ -22,14 +23,30 @@ def figures(text):
 
 @pytest.fixture(scope="module")
 def known():
-    """The figures of the pages that are written from what is kept, and of the commands that the page names."""
-    pages = [(ROOT / RESULTS / name).read_text() for name in ("models.md", "calibrations.md")]
-    told = [
+    """The figures of all kept summaries and calibrations, and of the commands that the page names."""
+    found = [tables.with_interval(figure, "+.2f") for name in studies() for figure in _triples(_summary(name))]
+    found += [
         tables.with_interval(figure, "+.2f")
         for name, method in AGAINST.findall(CLAIMS)
         for figure in _against(name, method)
     ]
-    return figures("\n".join([*pages, *told]))
+    return figures("\n".join([(ROOT / RESULTS / "calibrations.md").read_text(), *found]))
+
+
+def _summary(name):
+    folder = ROOT / RESULTS / name
+    return read_kept(folder) if folder.is_dir() else {}
+
+
+def _triples(value):
+    """Every ``[estimate, low, high]`` in plain data."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(each, float) for each in value):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _triples(each)
 
 
 def _against(name, method):

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from rich.table import Table
 
-from ragbias.evaluation.audit.asking import AuditCase
-from ragbias.evaluation.audit.charts import flip_figure, preference_figure
-from ragbias.evaluation.audit.outcomes import Audit, Outcome
+from ragbias.display import printable
+from ragbias.evaluation.audit.cases import AuditCase
+from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome
 from ragbias.evaluation.audit.position_preference import POSITIONS
 from ragbias.evaluation.audit.reuse_gate import ReuseGate
-from ragbias.evaluation.audit.reuse_report import HEADINGS as REUSE_HEADINGS
-from ragbias.evaluation.audit.reuse_report import advice as reuse_advice
-from ragbias.evaluation.audit.reuse_report import rows as reuse_rows
-from ragbias.evaluation.audit.verdict import WORTH, Recommendation, verdict
+from ragbias.evaluation.audit.verdict import Recommendation, nats, reuse_advice, verdict
 from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
-from ragbias.evaluation.report.html import address, finalized
+from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
+from ragbias.evaluation.report.page import Grid, Section, page
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.methods import Method
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROUNDS = 3  # in which costs are measured
 EXAMPLES = 10  # questions whose answers the HTML shows
 HEADINGS = ("flips", "same order", "beyond", "verdict", "changed", "time", "memory")
+REUSE_TITLE = "May documents be computed once?"
+REUSE_HEADINGS = ("against", "agrees", "KL", "reversed", "KL", "known answers", "kept", "again", "reuse")
+LEGEND = (
+    "Flips: questions whose answer differs between orders of the documents. Same order: the same, repeated as often in "
+    "the retrieved order. Beyond: the difference, with its 95% interval. Changed: answers in the retrieved order that "
+    "differ from those of the first line. Time to the first token and peak memory are in units of the plain model. "
+    f"From {WORTH:.0%} on it is a problem."
+)
+PREFERENCE_LEGEND = (
+    "Left: the log-probability of the answer with its document first, in the middle and last, the other documents in "
+    "their order. Right: how much more often answers come from each part of the positions than if only the documents "
+    "mattered. Both are flat where the order does not matter. The right side counts questions whose document is known "
+    "in two orders or more."
+)
+NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
+REUSE_LEGEND = (
+    "Agrees: questions whose most probable next token is the same as without reuse; reversed: the same for the method "
+    "without reuse, with its documents reversed; KL in nats. Known answers: change of their log-probability. Kept: "
+    "tokens of the prompts that need no computation once the documents are cached; again: those of them that occur "
+    "again among these questions."
+)
 
 
 def costs_of(cases: Sequence[AuditCase], methods: Mapping[str, Method]) -> dict[str, GenerationCost]:
-    """What each method costs on the first prompts, by label."""
-    return measure_costs(cases[0].asked.lm, [each.prompt for each in cases[:ROUNDS]], methods, ROUNDS)
+    """The cost of each method on the first prompts, by label."""
+    return measure_costs(cases[0].recorded.lm, [each.prompt for each in cases[:ROUNDS]], methods, ROUNDS)
 
 
 def as_dict(
@@ -58,26 +80,41 @@ def as_dict(
     }
 
 
-def table(audit: Audit, costs: Mapping[str, GenerationCost]) -> list[Table]:
-    """The tables for the terminal."""
+def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str, ReuseGate]) -> dict[str, Grid]:
+    """Tables for the terminal and the HTML by name: ``flips``, ``positions``, ``right`` and ``reuse``, if measured."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
-    flips = _table(title, HEADINGS, {label: flip_row(each, costs.get(label)) for label, each in audit.outcomes.items()})
-    found = [flips]
+    outcomes = audit.outcomes.items()
+    found = {"flips": _grid(title, HEADINGS, {label: flip_row(each, costs.get(label)) for label, each in outcomes})}
     preferences = preference_rows(audit)
     title = "Positions: log-probability of the answer with its document moved; answers from each part, beyond chance"
     parts = max(map(len, preferences.values())) - len(POSITIONS) - 1
     headings = [*POSITIONS, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-    found.append(_table(title, headings, preferences))
-    right = {label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order}
+    found["positions"] = _grid(title, headings, preferences)
+    right = {label: each.accuracy_by_order for label, each in outcomes if each.accuracy_by_order}
     if right:
-        headings = order_names(audit.orders)
         rows = {label: [f"{value:.2f}" for value in values] for label, values in right.items()}
-        found.append(_table("Share of right answers by order", headings, rows))
+        found["right"] = _grid("Share of right answers by order", order_names(audit.orders), rows)
+    if gates:
+        title = f"{REUSE_TITLE} The next token against the method without reuse"
+        found["reuse"] = _grid(title, REUSE_HEADINGS, {label: reuse_row(gate) for label, gate in gates.items()})
     return found
 
 
+def _grid(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Grid:
+    return Grid(title, ["method", *headings], [[label, *cells] for label, cells in rows.items()])
+
+
+def on_terminal(grid: Grid) -> Table:
+    """A table whose columns of figures wrap and whose names do not."""
+    made = plain_table(grid.title, *grid.head, wrap=True)
+    made.columns[0].min_width = max(len(row[0]) for row in grid.rows)
+    for row in grid.rows:
+        made.add_row(*row)
+    return made
+
+
 def flip_row(outcome: Outcome, cost: GenerationCost | None) -> list[str]:
-    """One line of the first table; without a cost where it was not measured."""
+    """The cells of ``HEADINGS``; no cost: it was not measured."""
     return [
         percent(outcome.flips),
         f"{outcome.floor.estimate:.0%}",
@@ -89,8 +126,23 @@ def flip_row(outcome: Outcome, cost: GenerationCost | None) -> list[str]:
     ]
 
 
+def reuse_row(gate: ReuseGate) -> list[str]:
+    """The cells of ``REUSE_HEADINGS``."""
+    return [
+        gate.against,
+        percent(gate.agreement),
+        f"{gate.divergence.estimate:.3f}",
+        percent(gate.reversed_agreement),
+        f"{gate.reversed_divergence.estimate:.3f}",
+        nats(gate.known) if gate.known else "-",
+        f"{gate.kept:.0%}",
+        f"{gate.again:.0%}",
+        gate.verdict,
+    ]
+
+
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
-    """What is known of preferred positions, by label: ``POSITIONS``, the answers that the parts rest on, the parts."""
+    """Preferred positions by label: ``POSITIONS``, the number of answers with a known document, the parts."""
     parts = max(len(each.preference.excess) for each in audit.outcomes.values())
     rows = {}
     for label, each in audit.outcomes.items():
@@ -102,13 +154,13 @@ def preference_rows(audit: Audit) -> dict[str, list[str]]:
     return rows
 
 
-def rests_on(outcome: Outcome) -> str:
-    """What the figures of preferred positions rest on, and which of them are missing."""
+def known_documents(outcome: Outcome) -> str:
+    """How many answers the figures of preferred positions rest on, and which figures are missing."""
     found = outcome.preference
-    told = f"the document of {found.answers} of {found.asked} answers could be told, in {found.questions} questions"
+    text = f"the document of {found.answers} of {found.asked} answers is known, in {found.questions} questions"
     if not found.excess:
-        told += f"; that is too few for shares by part, which need {FEWEST} questions"
-    return told if outcome.logprob_by_position else f"{told}; no log-probabilities"
+        text += f"; that is too few for shares by part, which need {FEWEST} questions"
+    return text if outcome.logprob_by_position else f"{text}; no log-probabilities"
 
 
 def order_names(count: int) -> list[str]:
@@ -120,14 +172,6 @@ def percent(interval: Interval) -> str:
     return f"{interval.estimate:.0%} [{low:.0f}, {high:.0f}]"
 
 
-def _table(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
-    made = plain_table(title, "method", *headings, wrap=True)
-    made.columns[0].min_width = max(map(len, rows))
-    for label, cells in rows.items():
-        made.add_row(label, *cells)
-    return made
-
-
 def as_html(
     audit: Audit,
     costs: Mapping[str, GenerationCost],
@@ -136,26 +180,96 @@ def as_html(
     questions: Sequence[str],
     gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
-    """One file without links to others; ``questions`` are their texts, ``gates`` what reuse changes, if measured."""
-    preferred = any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values())
-    flipped = flipped_questions(audit, questions)
-    loader = ChoiceLoader([PackageLoader(f"ragbias.evaluation.{name}", ".") for name in ("audit", "report")])
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalized)
-    return environment.get_template("audit.html.j2").render(
-        advice=advice,
-        headings=HEADINGS,
-        rows={label: flip_row(each, costs.get(label)) for label, each in audit.outcomes.items()},
-        flips=address(flip_figure(audit), "flips"),
-        preferences=address(preference_figure(audit), "preferences") if preferred else None,
-        rests_on={label: rests_on(each) for label, each in audit.outcomes.items()},
-        orders=order_names(audit.orders),
-        accuracy={label: each.accuracy_by_order for label, each in audit.outcomes.items() if each.accuracy_by_order},
-        examples=flipped[:EXAMPLES],
-        flipped=len(flipped),
-        threshold=f"{WORTH:.0%}",
-        reuse={"headings": REUSE_HEADINGS, "rows": reuse_rows(gates), "advice": reuse_advice(gates)} if gates else None,
-        settings=settings,
+    """One file without links.
+
+    Args:
+        questions: their texts.
+        gates: the effect of reuse, if measured.
+    """
+    grids = {name: replace(grid, title="") for name, grid in tables(audit, costs, gates or {}).items()}
+    flips = (address(flip_figure(audit), "flips"), "Share of questions whose answer changes")
+    sections = [Section("Answers that change", figures=[flips], grids=[grids["flips"]], text=[LEGEND])]
+    notes = [f"{label}: {known_documents(each)}." for label, each in audit.outcomes.items()]
+    if any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values()):
+        picture = (address(preference_figure(audit), "preferences"), "Positions that answers come from")
+        sections.append(Section("Preferred positions", figures=[picture], text=[PREFERENCE_LEGEND], notes=notes))
+    else:
+        sections.append(Section("Preferred positions", text=[NO_PREFERENCE], notes=notes))
+    if "right" in grids:
+        sections.append(Section("Right answers by order", grids=[grids["right"]]))
+    if gates:
+        sections.append(Section(REUSE_TITLE, grids=[grids["reuse"]], text=[reuse_advice(gates), REUSE_LEGEND]))
+    if flipped := flipped_questions(audit, questions):
+        sections.append(_examples(flipped, order_names(audit.orders)))
+    values = [[name, str(value)] for name, value in settings.items()]
+    sections.append(Section("Settings", grids=[Grid("", ["setting", "value"], values)]))
+    return page("Does the order of the documents matter?", sections, (advice.headline, advice.text))
+
+
+def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
+    """The first questions whose answer changes, answers other than in the retrieved order in bold."""
+    shown = flipped[:EXAMPLES]
+    rows = []
+    for each in shown:
+        question = each.question
+        for label, answers in each.answers.items():
+            rows.append([question, label, *(_bold(answer) if differs else answer for answer, differs in answers)])
+            question = ""  # in the first of its rows only
+    text = (
+        f"{len(shown)} of {len(flipped)} questions that at least one method answers differently in different orders. "
+        "In bold: answers other than in the retrieved order."
     )
+    if len(shown) < len(flipped):
+        text += " Those of the first method come first; the file of --json holds all answers."
+    return Section(
+        "Questions whose answer changes", grids=[Grid("", ["question", "method", *orders], rows)], text=[text]
+    )
+
+
+def _bold(text: str) -> Markup:
+    return Markup("<strong>{}</strong>").format(printable(text))
+
+
+def flip_figure(audit: Audit) -> Figure:
+    """Flips under several orders beside those in the same order, for each method."""
+    figure, (axis,) = canvas(height=0.9 + 0.8 * len(audit.outcomes))
+    outcomes = audit.outcomes.values()
+    series = {
+        "documents in other orders": [each.flips.as_list() for each in outcomes],
+        "same order again (noise)": [each.floor.as_list() for each in outcomes],
+    }
+    bars(axis, list(audit.outcomes), series)
+    axis.axvline(WORTH, color=PALE, linestyle=":", linewidth=1.2)
+    axis.set_xlabel(f"questions whose answer changes (dotted: {WORTH:.0%})")
+    legend(figure, columns=2)
+    return figure
+
+
+def preference_figure(audit: Audit) -> Figure:
+    """Log-probability of the answer with its document moved, and positions that answers come from beyond chance."""
+    figure, (moved, taken) = canvas(2, height=3.2)
+    styles = styles_of(audit.outcomes)
+    for index, (label, outcome) in enumerate(audit.outcomes.items()):
+        by_position, aside = outcome.logprob_by_position, 0.05 * index  # so that equal ones do not overlap
+        columns = [by_position[position] for position in POSITIONS] if by_position else []
+        for axis, values in ((moved, columns), (taken, outcome.preference.excess)):
+            if values:
+                at = [position + aside for position in range(len(values))]
+                line(axis, at, [value.as_list() for value in values], styles[label], label, band=False)
+    parts = max(len(each.preference.excess) for each in audit.outcomes.values())
+    moved.set_xticks(range(len(POSITIONS)), POSITIONS)
+    moved.set(xlabel="position of the answer's document", ylabel="log-probability of the answer,\nminus the mean")
+    taken.set_xticks(range(parts), [f"{part + 1}/{parts}" for part in range(parts)])
+    taken.set(xlabel="part of the positions, from first to last", ylabel="answers from there, beyond chance")
+    taken.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    for axis in (moved, taken):
+        axis.axhline(0, color=PALE, linewidth=0.8, zorder=0)
+        if not axis.get_legend_handles_labels()[1]:
+            text = "too few answers with\na known document"
+            axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center")
+            axis.set_yticks([])
+    legend(figure)
+    return figure
 
 
 @dataclass(frozen=True)
@@ -163,7 +277,7 @@ class FlippedQuestion:
     """A question that some method answers differently in different orders.
 
     Attributes:
-        answers: every method's, by label, one for each order, and whether it is another one than in the first order.
+        answers: by method, one for each order, and whether it differs from the first.
         flips: labels of the methods whose answers differ.
     """
 
@@ -173,7 +287,7 @@ class FlippedQuestion:
 
 
 def flipped_questions(audit: Audit, questions: Sequence[str]) -> list[FlippedQuestion]:
-    """All questions that any method answers differently in different orders; first those that the first one does."""
+    """Questions that any method answers differently in different orders; those of the first method first."""
     found = []
     for index, question in enumerate(questions):
         answers = {

@@ -1,4 +1,4 @@
-"""What is measured of a pipeline: flips and their floor, preferred positions, changes, for each method."""
+"""Measurements of a pipeline: flips and their floor, preferred positions and changes, for each method."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.asking import AuditCase, answers, answers_again, audit_orders
+from ragbias.evaluation.audit.cases import AuditCase, answers, answers_again, audit_orders
 from ragbias.evaluation.audit.position_preference import PositionPreference, logprob_by_position, position_preference
-from ragbias.evaluation.measures.attribution import source
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.evaluation.measures.metrics import best_subspan_em, normalised
+from ragbias.evaluation.measures.metrics import best_subspan_em, normalised, source
 from ragbias.generation.report import Generation
 from ragbias.methods import Method
+
+WORTH = 0.10  # share of answers beyond the floor from which on the order is a problem
 
 Progress = Callable[[str, int], None]
 
@@ -23,15 +24,15 @@ class Outcome:
     """One method on all questions.
 
     Attributes:
-        flips: share of questions whose answer is not the same under all orders.
-        floor: share of questions whose answer is not the same when asked as often in the retrieved order.
+        flips: share of questions whose answer differs between orders.
+        floor: share of questions whose answer differs between repetitions in the retrieved order.
         excess: their difference, paired by question.
-        preference: from which positions answers are taken.
+        preference: positions that answers come from.
         logprob_by_position: of the answer as its document is moved; None: not measured.
         accuracy_by_order: share of right answers for each order, of the questions whose answer is known; None: of none.
-        changed: share of questions that it answers otherwise than the first method, in the retrieved order.
-        better: share of right answers in the retrieved order, less that of the first method; None: no answers known.
-        ran: share of questions on which the method ran; on the others it could not.
+        changed: share of questions answered differently by the first method, in the retrieved order.
+        better: share of right answers in the retrieved order minus that of the first method; None: no answers known.
+        ran: share of questions on which the method could run.
     """
 
     method: Method
@@ -52,11 +53,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Audit:
-    """All that was measured.
+    """All measurements.
 
     Attributes:
         outcomes: by label; the first one is the pipeline as it is.
-        orders: the most orders that a question was asked in.
+        orders: the most orders of one question.
         answers: by label and question, one for each order; ``repeats`` those in the retrieved order.
     """
 
@@ -72,7 +73,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Answers:
     """The answers of one method: ``by_order`` and ``again`` one list for each question."""
 
     by_order: list[list[Generation]]
@@ -86,11 +87,11 @@ def audit(
     seed: int = 0,
     progress: Progress = lambda label, done: None,
 ) -> Audit:
-    """Ask every question in several orders, and as often in the retrieved order, with every method.
+    """Answer every question in several orders, and as often in the retrieved order, with every method.
 
     Args:
         methods: by label; the first one is the pipeline as it is.
-        orders: the retrieved one and the reversed one included, >= 2.
+        orders: number of orders, with the retrieved and the reversed one, >= 2.
         seed: of the shuffled orders.
         progress: called with the label and the number of prompts that ran; ``work`` gives their sum.
 
@@ -101,26 +102,26 @@ def audit(
         raise RunError(f"orders={orders}; expected at least 2, the retrieved one and its reverse")
     if len(cases) < FEWEST:
         raise RunError(
-            f"too few examples: {len(cases)} questions with two documents or more, an interval needs {FEWEST}; "
-            "50 or more tell something"
+            f"too few examples: {len(cases)} questions with two or more documents, an interval needs {FEWEST}; "
+            "give 50 or more"
         )
     arranged = [audit_orders(each.document_count, orders, seed + index) for index, each in enumerate(cases)]
     outcomes: dict[str, Outcome] = {}
-    asked: dict[str, _Asked] = {}
+    answered: dict[str, _Answers] = {}
     for label, method in methods.items():
 
         def advance(done: int, label: str = label) -> None:
             progress(label, done)
 
-        asked[label] = _ask(cases, arranged, method, advance)
-        first = asked[next(iter(methods))]
-        outcomes[label] = _outcome(cases, arranged, method, asked[label], first, advance)
+        answered[label] = _ask(cases, arranged, method, advance)
+        first = answered[next(iter(methods))]
+        outcomes[label] = _outcome(cases, arranged, method, answered[label], first, advance)
     return Audit(
         outcomes,
         len(cases),
         max(map(len, arranged)),
-        {label: [[each.text for each in own] for own in given.by_order] for label, given in asked.items()},
-        {label: [[each.text for each in own] for own in given.again] for label, given in asked.items()},
+        {label: [[each.text for each in own] for own in theirs.by_order] for label, theirs in answered.items()},
+        {label: [[each.text for each in own] for own in theirs.again] for label, theirs in answered.items()},
     )
 
 
@@ -134,7 +135,7 @@ def _ask(
     arranged: Sequence[Sequence[Sequence[int]]],
     method: Method,
     progress: Callable[[int], None],
-) -> _Asked:
+) -> _Answers:
     by_order: list[list[Generation]] = [[] for _ in cases]
     again: list[list[Generation]] = [[] for _ in cases]
     as_retrieved = [case.request(None, method) for case in cases]
@@ -150,25 +151,25 @@ def _ask(
             same = answers_again(some, [as_retrieved[index] for index in left], attempt, progress=progress)
         for index, answer in zip(left, same, strict=True):
             again[index].append(answer)
-    return _Asked(by_order, again)
+    return _Answers(by_order, again)
 
 
 def _outcome(
     cases: Sequence[AuditCase],
     arranged: Sequence[Sequence[Sequence[int]]],
     method: Method,
-    asked: _Asked,
-    first: _Asked,
+    given: _Answers,
+    first: _Answers,
     progress: Callable[[int], None],
 ) -> Outcome:
-    flips, floor = ([float(_differ(own)) for own in given] for given in (asked.by_order, asked.again))
+    flips, floor = ([float(_differ(own)) for own in questions] for questions in (given.by_order, given.again))
     sources = [
         [source(answer.text, case.documents, case.question.question) for answer in own]
-        for case, own in zip(cases, asked.by_order, strict=True)
+        for case, own in zip(cases, given.by_order, strict=True)
     ]
-    retrieved = [own[0] for own in asked.by_order]
+    retrieved = [own[0] for own in given.by_order]
     before = [own[0] for own in first.by_order]
-    right = [[_is_right(answer, case) for answer in own] for case, own in _labelled(cases, asked)]
+    right = [[_is_right(answer, case) for answer in own] for case, own in _labelled(cases, given)]
     right_before = [_is_right(own[0], case) for case, own in _labelled(cases, first)]
     wanted = {method.name, "none"} if method.selective else {method.name}
     return Outcome(
@@ -197,8 +198,8 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-def _labelled(cases: Sequence[AuditCase], asked: _Asked) -> list[tuple[AuditCase, list[Generation]]]:
-    pairs = zip(cases, asked.by_order, strict=True)
+def _labelled(cases: Sequence[AuditCase], given: _Answers) -> list[tuple[AuditCase, list[Generation]]]:
+    pairs = zip(cases, given.by_order, strict=True)
     return [(case, own) for case, own in pairs if case.question.answers]
 
 
@@ -225,8 +226,8 @@ def _better(right: Sequence[float], before: Sequence[float]) -> Interval | None:
 def rate(values: Sequence[float], least: float = 0.0) -> Interval:
     """Mean, between ``least`` and 1, and its interval.
 
-    Where no two questions differ, which a bootstrap takes for certainty, the interval is what they do not rule out: if
-    all of ``n`` questions agree, a share ``p`` of others is ruled out at 95% if ``(1 - p)^n < 0.05``.
+    Where all questions agree, which a bootstrap takes for certainty, the interval is what they do not rule out: a share
+    ``p`` of other questions is ruled out at 95% if ``(1 - p)^n < 0.05``.
     """
     if len(set(values)) > 1:
         return share({str(index): value for index, value in enumerate(values)})

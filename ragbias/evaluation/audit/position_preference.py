@@ -1,4 +1,4 @@
-"""Which positions answers are taken from, found without labels."""
+"""The positions that answers come from, found without labels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbias.evaluation.audit.asking import AuditCase
+from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.report import Generation
 from ragbias.generation.scoring import logprobs_of
@@ -19,14 +19,14 @@ POSITIONS = ("first", "middle", "last")
 
 @dataclass(frozen=True)
 class PositionPreference:
-    """Which positions the answers are taken from, against a model that takes them from anywhere.
+    """The positions that answers come from, against a model without preference.
 
     Attributes:
-        answers: number of answers that count: their document is known, under two orders or more of the question.
+        answers: number of answers whose document is known, in two or more orders of the question.
         asked: number of all answers.
-        questions: number of questions with answers that count.
-        excess: for each part of the positions, from the first to the last: share of answers taken from there, less the
-            share expected if the order did not matter; the parts sum to 0. Empty for too few questions.
+        questions: number of questions with such answers.
+        excess: for each part of the positions, from the first to the last: share of answers from there minus the
+            share expected if the order did not matter; the parts sum to 0. Empty with too few questions.
     """
 
     answers: int
@@ -43,8 +43,8 @@ def position_preference(
     For a question, ``s_k`` is the document that the answer under order ``k`` was taken from and ``p_k(s)`` the position
     of document ``s`` there. The share observed is that of ``k`` with ``p_k(s_k)`` in the part; the one expected is that
     of all pairs ``k, l`` with ``p_k(s_l)`` in the part, the same documents under any order. Where the order does not
-    matter the two are equal, whatever the retriever's ranking. So they are for a question with one known source, which
-    tells nothing and is left out.
+    matter the two are equal, whatever the retriever's ranking. A question with one known source is left out, as there
+    the two are equal anyway.
 
     Args:
         sources: by question and order, indices of documents as retrieved.
@@ -90,18 +90,18 @@ def logprob_by_position(
 ) -> dict[str, Interval] | None:
     """Log-probability (nats) of each question's first answer, as the document it was taken from is moved.
 
-    That document is put first, in the middle and last, the others stay as retrieved. Each log-probability is taken
-    minus the mean of the three, and averaged over questions.
+    That document is put first, in the middle and last among the others in retrieved order. Each log-probability is
+    taken minus the mean of the three, and averaged over questions.
 
     Returns:
-        None for a vote, which gives no probabilities, and for too few questions with a known source.
+        None for a vote, which has no probabilities, and with too few questions of known source.
     """
     moved: dict[str, list[float]] = {}
     for index, (case, answer, document) in enumerate(zip(cases, answers, sources, strict=True)):
         progress(1)
         if method.runs_several or document is None or not answer.token_ids:
             continue
-        lm = case.asked.lm
+        lm = case.recorded.lm
         totals = []
         for order in arrangements(document, case.document_count):
             request = case.request(order, method)

@@ -1,8 +1,8 @@
-"""Whether documents may be computed once: what that changes in the answers to the user's own questions, and saves.
+"""Whether documents may be computed once: how that changes answers to the user's questions, and what it saves.
 
-With a method whose documents are reusable an answer has the same bits, whether they were kept or are computed anew.
-What costs accuracy is that they do not see each other. So the method is compared with what runs without reuse: the
-pipeline's own method, or the plain model where that one has reusable documents, too, or is a vote.
+With a method whose documents are reusable, answers are bit-identical with and without the cache. Accuracy suffers
+because documents cannot attend to each other. So the method is compared with one that does not reuse: the pipeline's
+own method, or the plain model if that method has reusable documents or is a vote.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 from torch import Tensor
 
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.asking import AuditCase
-from ragbias.evaluation.audit.outcomes import rate
-from ragbias.evaluation.audit.verdict import WORTH
+from ragbias.evaluation.audit.cases import AuditCase
+from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.request import Request
 from ragbias.generation.scoring import continuation_ids, kl
@@ -29,18 +28,18 @@ LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probab
 
 @dataclass(frozen=True)
 class ReuseGate:
-    """A method with reusable documents against what runs without reuse, by the token after the prompt.
+    """A method with reusable documents against one without reuse, by the token after the prompt.
 
     Attributes:
-        against: name of what runs without reuse.
+        against: name of the method without reuse.
         questions: number of questions on which the method ran; the others do not count.
         agreement: share of them where the most probable token is the same; ``divergence`` the mean KL in nats.
-        reversed_agreement, reversed_divergence: the same of what runs without reuse, when its documents are reversed.
+        reversed_agreement, reversed_divergence: the same for the method without reuse, with its documents reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
-        known: how many nats more the logarithm of a known answer's probability is; None: too few are known.
-        kept: share of the prompts' tokens that need not be computed where the documents were kept.
-        again: share of these that come up again among the questions.
-        pairs: whether all prompts have two documents, as those of a judge have.
+        known: change of a known answer's log-probability in nats; None: too few are known.
+        kept: share of the prompts' tokens that need no computation once the documents are cached.
+        again: share of these that occur again among the questions.
+        pairs: whether all prompts have two documents, as a judge's have.
     """
 
     against: str
@@ -93,7 +92,7 @@ def measure(
             prompts += request.candidates()
         progress(1)
     if len(found) < FEWEST:
-        raise RunError(f"{method.name} ran on {len(found)} questions; to tell what reuse costs takes {FEWEST}")
+        raise RunError(f"{method.name} ran on {len(found)} questions; measuring reuse needs {FEWEST}")
     kept, again = _kept(prompts)
     known = {str(index): each.known for index, each in enumerate(found) if each.known is not None}
     return ReuseGate(
@@ -107,13 +106,13 @@ def measure(
         known=share(known) if len(known) >= FEWEST else None,
         kept=kept,
         again=again,
-        pairs={len(each.tokens.documents) for each in (case.asked.request.origin for case in cases)} == {2},
+        pairs={len(each.tokens.documents) for each in (case.recorded.request.origin for case in cases)} == {2},
     )
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """One question, as of ``ReuseGate``."""
+    """One question, see ``ReuseGate``."""
 
     agrees: float
     divergence: float
@@ -137,14 +136,14 @@ def _compared(case: AuditCase, request: Request) -> _Compared:
 
 
 def _without(case: AuditCase) -> Method:
-    """What runs without reuse."""
-    own = case.asked.request.origin.wanted
+    """The method without reuse."""
+    own = case.recorded.request.origin.wanted
     return NoMethod() if own.reusable_documents or own.runs_several else own
 
 
 def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
     """Log-probabilities ``[V]`` of the next token, and that of the known answer that is the most probable."""
-    lm = case.asked.lm
+    lm = case.recorded.lm
     before = request.origin.parts.suffix
     targets = [continuation_ids(lm.tokenizer, before, text) for text in case.question.answers]
     longest = max(map(len, targets), default=1)

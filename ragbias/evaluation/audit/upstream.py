@@ -1,4 +1,4 @@
-"""Auditing a model that somebody else serves: asked over OpenAI's API, its documents arranged as text."""
+"""Audit of a model behind an OpenAI-compatible server, with documents arranged as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ragbias.adapters.remote.connection import Connection
 from ragbias.adapters.untokenised import arranged, of_origin, untokenised
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
-from ragbias.evaluation.audit.asking import MAX_NEW_TOKENS, AuditCase
+from ragbias.evaluation.audit.cases import MAX_NEW_TOKENS, AuditCase
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
 from ragbias.generation.recording import Recorded
@@ -23,7 +23,7 @@ SECONDS, TRIES = 600.0, 4  # of one request
 
 
 class _Bytes:
-    """Stands for a tokenizer that is not known."""
+    """Takes the place of the unknown tokenizer."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of its bytes."""
@@ -31,15 +31,15 @@ class _Bytes:
 
 
 class UpstreamLM:
-    """A model behind OpenAI's chat completions, asked as an audit asks: greedily, in LangChain's stock prompt.
+    """A model behind OpenAI's chat completions: greedy decoding, LangChain's stock prompt.
 
     Args:
         url: of the server, with or without ``/v1``.
-        model: its name there; ``None`` for the only one.
+        model: its name there; ``None``: the only one.
         key: of the server; empty: none.
 
     Raises:
-        ServerError: nothing answers there, or it has no such model.
+        ServerError: the server does not answer, or has no such model.
     """
 
     tokenizer = _Bytes()
@@ -52,13 +52,13 @@ class UpstreamLM:
         """A question with its documents.
 
         Raises:
-            DataError: the documents cannot be told apart.
+            DataError: the documents are not found.
         """
         text = SYSTEM + "\n\n".join(question.documents) + BETWEEN + question.question
         found = untokenised(text, locate(text, documents=question.documents), NoMethod())
         if found.report.n_found < len(question.documents) or found.origin.reason:
             reason = found.origin.reason or found.report.reason
-            raise DataError(f"question {question.question!r:.60}: its documents cannot be told apart: {reason}")
+            raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
         return found
 
     def again(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
@@ -67,10 +67,10 @@ class UpstreamLM:
         return arranged(of_origin(replace(origin, wanted=method or origin.wanted)))
 
     def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
-        """An answer for each request, all asked for at the same time."""
+        """An answer for each request, all sent at the same time."""
         bodies = [self._body(request, max_new_tokens) for request in requests]
-        told = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
-        return [_generation(request, answer) for request, answer in zip(requests, told, strict=True)]
+        answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
+        return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
         system, _, question = request.origin.text.rpartition(BETWEEN)
@@ -79,14 +79,14 @@ class UpstreamLM:
 
 
 def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Questions that bring their documents, for a model that somebody else serves."""
+    """Questions with their documents, for a served model."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     return [AuditCase(each, Recorded(lm, lm.request(each), settings)) for each in questions]
 
 
-def _generation(request: Request, told: dict[str, Any]) -> Generation:
+def _generation(request: Request, body: dict[str, Any]) -> Generation:
     try:
-        choice, counts = told["choices"][0], told.get("usage") or {}
+        choice, counts = body["choices"][0], body.get("usage") or {}
         text = str(choice["message"]["content"] or "")
     except (KeyError, IndexError, TypeError) as error:
         raise ServerError(

@@ -1,4 +1,4 @@
-"""What to make of an audit, in plain words."""
+"""The verdict of an audit and its recommendation, in plain words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ragbias.evaluation.audit.outcomes import Audit, Outcome
+from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome
+from ragbias.evaluation.audit.reuse_gate import LESS_PROBABLE, ReuseGate
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod
 
-WORTH = 0.10  # share of answers, beyond the floor, from which on the order is a problem
+APART = (
+    "Documents that are computed separately cannot attend to each other. Questions that join several of them lose the "
+    "most, and a judge cannot compare documents: do not reuse them there."
+)
+PAIRS = "Each prompt holds two documents; do not reuse them if this is a judge that compares them."
 
 
 class Verdict(Enum):
@@ -35,11 +40,11 @@ def verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What the audit comes to.
+    """The result of an audit.
 
     Attributes:
-        method: label of the method to take; None: leave it as it is, or none of the tried ones helps.
-        headline: the verdict, and to which method of the pipeline's own it is due.
+        method: label of the recommended method; None: change nothing, or no tried method helps.
+        headline: the verdict, with the pipeline's own method if that removes the problem.
     """
 
     verdict: Verdict
@@ -51,10 +56,9 @@ class Recommendation:
 def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommendation:
     """The verdict on the pipeline as it is, and which of the methods would help.
 
-    A method helps if with it there is no problem, or if it takes off half of the flips beyond the floor and the
-    interval of what remains lies below the present share. Of several, the most accurate is taken where answers are
-    known, else the one with the fewest flips; of equal ones the cheapest. One that makes known answers worse is not
-    taken.
+    A method helps if it leaves no problem, or if it removes half of the flips beyond the floor and the interval of the
+    rest lies below the present share. The most accurate of these is recommended where answers are known, else the one
+    with the fewest flips; of equals the cheapest. A method that makes known answers worse is never recommended.
 
     Args:
         time_ratios: time to the first token, by label, in units of the plain model.
@@ -67,18 +71,18 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
         return Recommendation(found, None, _no_problem(audit, now, time_ratios), found.value + due)
     if found is Verdict.TOO_FEW:
         return Recommendation(found, None, _too_few(audit, now), found.value)
-    told = (
+    problem = (
         f"You have the problem: {_percent(now.flips)} of your questions get another answer when only the order of the "
-        f"documents changes; asking again in the same order changes {now.floor.estimate:.0%}."
+        f"documents changes; repetition in the same order changes {now.floor.estimate:.0%}."
     )
     others = {name: each for name, each in audit.outcomes.items() if name != label and each.method.acts_on != "nothing"}
     helpful = {name: other for name, other in others.items() if _helps(other, now)}
     if not helpful:
         tried = ", ".join(others) or "none"
-        text = f"{told} None of the methods tried helps enough (tried: {tried})."
+        text = f"{problem} None of the methods tried helps enough (tried: {tried})."
         return Recommendation(found, None, text, found.value)
     best = min(helpful, key=lambda name: (-_accuracy(helpful[name]), _rank(helpful[name]), time_ratios.get(name, 1.0)))
-    text = f"{told} {_advice(best, helpful[best], time_ratios.get(best))}"
+    text = f"{problem} {_advice(best, helpful[best], time_ratios.get(best))}"
     return Recommendation(found, best, text, found.value)
 
 
@@ -98,35 +102,32 @@ def _rank(outcome: Outcome) -> tuple[float, bool]:
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:
-    """Whether the model does not care for the order, or the pipeline's own method sees to it."""
+    """Whether the model ignores the order by itself, or by the pipeline's own method."""
     if now.method.name == NoMethod.name:
         return f"You do not have this problem: {_at_most(now)}. There is nothing here worth paying for."
     name = now.method.name
     if now.method.invariant and now.ran == 1:
-        why = "every order of the documents gives the same answer, and it ran on every question"
+        why = "its answers do not depend on the order, and it ran on every question"
     else:
         why = _at_most(now)
-    told = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
+    text = f"With {name}, which your pipeline runs already, you do not have this problem: {why}."
     plain = next((each for each in audit.outcomes.values() if each.method.name == NoMethod.name), None)
-    return f"{told} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
+    return f"{text} {_without(name, plain, time_ratios.get(audit.as_it_is))}"
 
 
 def _at_most(outcome: Outcome) -> str:
     return (
-        f"beyond what asking again changes, at most {max(0.0, outcome.excess.high):.0%} of the answers depend on the "
+        f"beyond what repetition changes, at most {max(0.0, outcome.excess.high):.0%} of the answers depend on the "
         "order of the documents"
     )
 
 
 def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
-    """What the pipeline would be without its method ``name``; ``plain`` is the model alone, None if not tried."""
+    """The effect of dropping the pipeline's method; ``plain`` is the model alone, None if not tried."""
     if plain is None:
-        return (
-            f"Without {name} it was not tried, so this does not say that you could drop it; to know, add none to "
-            "--methods."
-        )
+        return f"Whether you could drop {name} is unknown, as the plain model was not measured; add none to --methods."
     flips = (
-        f"{_percent(plain.flips)} of your questions get another answer when only the order changes (asking again in "
+        f"{_percent(plain.flips)} of your questions get another answer when only the order changes (repetition in "
         f"the same order: {plain.floor.estimate:.0%})"
     )
     found = verdict(plain)
@@ -154,15 +155,15 @@ def _advice(label: str, outcome: Outcome, ratio: float | None) -> str:
     )
     if outcome.method.acts_on == "order":
         text += (
-            " It only settles the order: the answers are consistent, but the model still overlooks what stands at the "
+            " It only fixes the order: answers are consistent, but the model still overlooks documents at the "
             "positions it disregards."
         )
     if outcome.better is None:
-        return f"{text} Whether the changed answers are better, only questions with known answers tell."
+        return f"{text} Only questions with known answers show whether the changed answers are better."
     better = outcome.better
     if better.low > 0:
         return f"{text} It is right more often, by {_points(better)}."
-    return f"{text} The share of right answers is not clearly another one: {_points(better)}."
+    return f"{text} The share of right answers does not clearly change: {_points(better)}."
 
 
 def _points(interval: Interval) -> str:
@@ -172,3 +173,33 @@ def _points(interval: Interval) -> str:
 
 def _percent(interval: Interval) -> str:
     return f"{interval.estimate:.0%} ({interval.low:.0%} to {interval.high:.0%})"
+
+
+def reuse_advice(gates: Mapping[str, ReuseGate]) -> str:
+    """Whether to compute documents once, in plain words."""
+    sentences = [_reuse(label, gate) for label, gate in gates.items()]
+    return " ".join([*sentences, *([PAIRS] if any(gate.pairs for gate in gates.values()) else []), APART])
+
+
+def _reuse(label: str, gate: ReuseGate) -> str:
+    if gate.known is None:
+        agreement = gate.agreement
+        found = (
+            f"its next token agrees with that of {gate.against} on {100 * agreement.estimate:.0f} "
+            f"[{100 * agreement.low:.0f}, {100 * agreement.high:.0f}]% of {gate.questions} questions; with the "
+            f"documents reversed, {gate.reversed_agreement.estimate:.0%} agree"
+        )
+    else:
+        found = f"the known answers' log-probability changes by {nats(gate.known)} nats against {gate.against}"
+    saved = f"A request whose documents are cached computes {1 - gate.kept:.0%} of its tokens."
+    if gate.verdict == "for":
+        return f"Reuse pays with {label}: {found}. {saved}"
+    if gate.verdict == "against":
+        return f"Do not reuse documents with {label}: {found}."
+    bearable = f"{WORTH:.0%} less agreement" if gate.known is None else f"{LESS_PROBABLE} nats"
+    return f"Too few examples for {label}: {found}, and {bearable} would matter. Give more questions. {saved}"
+
+
+def nats(interval: Interval) -> str:
+    """``-0.02 [-0.10, +0.05]``."""
+    return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"

@@ -1,84 +1,57 @@
-"""How the cost of methods grows with the number of documents, as a picture."""
+"""The cost of methods by number of documents, as a picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from ragbias.evaluation.report.figures import INK, canvas, legend, line, styles_of
 
-PANELS = {"prefill_ratio": "prefill", "decode_ratio": "decoding", "peak_ratio": "peak memory"}
-LIMITS = {"prefill_ratio": "prefill_limit", "decode_ratio": "decode_limit"}
-MARKERS = "os^Dv<>PX*"
-APART = 1.025  # factor between neighbouring methods' horizontal positions, so that their bars stand side by side
+PANELS = {
+    "prefill_ratio": ("prefill", "prefill_limit"),
+    "decode_ratio": ("decoding", "decode_limit"),
+    "peak_ratio": ("peak memory", None),
+}
+APART = 1.025  # factor between the positions of neighbouring methods, so that their bars do not overlap
 
 
 def scaling(outcome: Mapping[str, Any], path: Path) -> None:
-    """Draw ratio against number of documents, in a panel each for prefill, decoding and peak memory.
+    """Draw each method's ratio to the plain model against the number of documents.
 
     Args:
         outcome: of ``run``, with several numbers of documents.
     """
     results = sorted(outcome["results"], key=lambda result: result["documents"])
-    figure = Figure(figsize=(12.5, 4.6), layout="constrained")
-    panels = figure.subplots(1, len(PANELS))
-    for panel, (ratio, title) in zip(panels, PANELS.items(), strict=True):
-        labels = [label for label in results[0]["methods"] if label != "none"]
+    counts = [result["documents"] for result in results]
+    labels = [label for label in results[0]["methods"] if label != "none"]
+    styles = styles_of(["none", *labels])
+    figure, panels = canvas(len(PANELS), height=3.2)
+    for panel, (ratio, (name, limit)) in zip(panels, PANELS.items(), strict=True):
         for index, label in enumerate(labels):
-            _line(panel, results, label, ratio, index, APART ** (index - (len(labels) - 1) / 2))
-        panel.axhline(1, color="black", lw=0.8)
+            shift = APART ** (index - (len(labels) - 1) / 2)
+            costs = [result["methods"][label] for result in results]
+            points = [cost[ratio] if isinstance(cost[ratio], (tuple, list)) else [cost[ratio]] * 3 for cost in costs]
+            at = [count * shift for count in counts]
+            line(panel, at, points, styles[label], label, band=False)
+            if limit is not None and all(cost[limit] is not None for cost in costs):
+                panel.plot(at, [cost[limit] for cost in costs], color=styles[label].colour, lw=0.8, ls=(0, (2, 2)))
+        panel.axhline(1, color=INK, lw=0.8)
         panel.set_xscale("log")
-        counts = [result["documents"] for result in results]
-        panel.xaxis.set_major_locator(FixedLocator(counts))
-        panel.xaxis.set_minor_locator(NullLocator())
-        panel.set_xticklabels([str(count) for count in counts])
-        panel.set_title(title, fontsize=11)
-        panel.grid(axis="y", color="#dddddd", lw=0.6)
-        panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("ratio to plain attention")
-    figure.supxlabel("number of documents", fontsize=10)
-    figure.suptitle(
-        f"{_title(outcome)}\nmedian and range of {outcome['settings']['rounds']} rounds; "
-        "thin and dashed: what the arithmetic asks for",
-        fontsize=10,
-    )
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize=9)
+        panel.set_xticks(counts, [str(count) for count in counts])
+        panel.set_xticks([], minor=True)
+        panel.set_title(name, fontsize=10)
+    rounds = f"median and range of {outcome['settings']['rounds']} rounds; thin: limit by arithmetic"
+    figure.supxlabel(f"number of documents\n{_title(outcome)}\n{rounds}", fontsize=9)
+    figure.supylabel("ratio to plain attention", fontsize=10)
+    legend(figure)
     figure.savefig(path, dpi=130)
-
-
-def _line(panel: Axes, results: Sequence[Mapping[str, Any]], label: str, ratio: str, index: int, shift: float) -> None:
-    costs = [result["methods"][label] for result in results]
-    counts = [result["documents"] * shift for result in results]
-    values = [cost[ratio] if isinstance(cost[ratio], (tuple, list)) else [cost[ratio]] * 3 for cost in costs]
-    middle = [median for median, _, _ in values]
-    below = [median - low for median, low, _ in values]
-    above = [high - median for median, _, high in values]
-    colour = f"C{index % 10}"
-    panel.errorbar(
-        counts,
-        middle,
-        yerr=[below, above],
-        color=colour,
-        marker=MARKERS[index % len(MARKERS)],
-        ms=5,
-        lw=1.6,
-        capsize=2,
-        label=label,
-    )
-    limits = [cost[LIMITS[ratio]] for cost in costs] if ratio in LIMITS else [None]
-    if None not in limits:
-        panel.plot(counts, np.array(limits), color=colour, lw=1, ls=(0, (2, 2)))
 
 
 def _title(outcome: Mapping[str, Any]) -> str:
     model, settings = outcome["model"], outcome["settings"]
-    of = f"documents of {settings['tokens']} tokens"
+    size = f"documents of {settings['tokens']} tokens"
     if settings["total_tokens"]:
-        of = f"{settings['total_tokens']} tokens in all documents together"
+        size = f"{settings['total_tokens']} tokens in all documents together"
     batch = f", batch of {settings['batch']}" if settings["batch"] > 1 else ""
-    return f"{model['name']}, {model['dtype']}, {model['device']}; {of}{batch}"
+    return f"{model['name']}, {model['dtype']}, {model['device']}; {size}{batch}"

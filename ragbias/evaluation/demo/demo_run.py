@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from ragbias.evaluation.cost.interleaved import figures, interleaved, now
 from ragbias.evaluation.demo.outcome import conditions
 from ragbias.evaluation.demo.retrieval import Index, minilm
+from ragbias.evaluation.measures.estimates import curve_figures
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.prompts.stock_prompt import stock_prompt
-from ragbias.evaluation.report.figures.position_curves import overlaid
-from ragbias.evaluation.report.looks import literal
+from ragbias.evaluation.report.charts import overlaid
 from ragbias.evaluation.tasks import Case, Task
 from ragbias.evaluation.tasks.by_position import Curve, measure
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
@@ -204,18 +204,10 @@ def described(demo: Demo, hits: dict[str, float]) -> dict[str, Any]:
 def figure(outcome: dict[str, Any]) -> Figure:
     """Accuracy by position, the methods beside each other, a panel for each number of documents."""
     settings = outcome["settings"]
-    title = f"Accuracy by the answer's position: model {MODEL}, {settings['questions']} held-out questions"
-    panels = {f"{documents} documents": _lines(curves) for documents, curves in outcome["curves"].items()}
-    drawn = overlaid(panels)
-    drawn.suptitle(literal(title))
-    return drawn
+    title = f"documents, {settings['questions']} questions, {MODEL}"
+    return overlaid({f"{documents} {title}": _lines(curves) for documents, curves in outcome["curves"].items()})
 
 
-def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, list[float | None]]]:
-    """The curves as the figures take them: positions from 0, no intervals."""
-    return {
-        f"{name} (flips {curve.flip_rate:.0%})": {
-            str(position - 1): [accuracy, None, None] for position, accuracy in curve.accuracy_by_position.items()
-        }
-        for name, curve in curves.items()
-    }
+def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, Any]]:
+    """Accuracy by position with its interval, for the figure."""
+    return {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}

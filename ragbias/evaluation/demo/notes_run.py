@@ -23,7 +23,7 @@ from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
 from ragbias.evaluation.measures.gold_probability import NATS
 from ragbias.evaluation.model_loading import load_model
-from ragbias.evaluation.report.figures.position_curves import RELATIVE_LOGPROB, overlaid
+from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR

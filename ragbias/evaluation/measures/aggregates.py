@@ -20,9 +20,9 @@ from ragbias.evaluation.measures.estimates import (
     Estimate,
     curve_figures,
     differences,
+    estimate,
     minus_plain,
     share,
-    weighted_share,
 )
 from ragbias.evaluation.measures.gold_probability import gold_figures
 from ragbias.evaluation.measures.per_question import grouped, means
@@ -44,7 +44,7 @@ def summarise(
 
     Args:
         records: one for each answer.
-        cost: figures of each method by ``run_folder.cost_key`` and label; taken over unchanged.
+        cost: figures of each method by ``run_folder.cost_key`` and label; copied unchanged.
         noise: second answers in the same order, for the noise floor.
 
     Returns:
@@ -89,7 +89,7 @@ def setting_of(record: Record) -> Setting:
 
 
 def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[str, Any]) -> dict[str, Any]:
-    """The methods of one setting, and what a reader must know about them."""
+    """The methods of one setting, and notes on them."""
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(answered(own)) for label, own in parts.items()}
     golds = {label: Scores.of(own, "logprob") for label, own in parts.items()}
@@ -146,8 +146,8 @@ def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate]
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Flips over the orders, and between two answers in the same order; a judge's is the answer that it prefers."""
-    says = per_question.verdict if records[0].task in JUDGES else per_question.spoken
+    """Flips over the orders and under repetition; of a judge the preferred answer counts."""
+    says = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
     orders = Counter((each.question, each.seed) for each in records)
     return {
         "orders": max(orders.values()),
@@ -180,7 +180,7 @@ def _sections(records: Sequence[Record]) -> dict[str, Estimate]:
     values = means(records, SCORE)
     sections = question_weights({each.question: each.group for each in records})
     return {
-        section: weighted_share({question: values[question] for question in weights}, weights)
+        section: estimate(bootstrap.weighted_share({question: values[question] for question in weights}, weights))
         for section, weights in sections.items()
     }
 
@@ -203,7 +203,7 @@ def _line(records: Sequence[Record], name: str) -> Estimate | None:
 
 
 def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
-    """How many answers were given without the method although it was asked for, by reason."""
+    """Numbers of answers by the plain model instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
     return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
@@ -214,8 +214,8 @@ def _copied(records: Sequence[Record]) -> list[str]:
     if not labels:
         return []
     return [
-        f"Asked in one order of the same documents, and copied to the others: {', '.join(labels)}. "
-        "That these methods are invariant is taken for granted here, not measured."
+        f"Measured in one order of the same documents, and copied to the others: {', '.join(labels)}. "
+        "The invariance of these methods is assumed here, not measured."
     ]
 
 
@@ -232,9 +232,9 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -
     if few < FEWEST:
         notes.append(f"{few} questions are too few for intervals; at least {FEWEST} are needed.")
     if len({each.questions for each in scores}) > 1:
-        notes.append("The methods did not answer the same questions; differences are over those in common.")
+        notes.append("The methods answered different questions; differences are over those in common.")
     if len({each.positions for each in scores}) > 1:
-        notes.append("The methods were not asked at the same positions; differences are over those in common.")
+        notes.append("The methods ran at different positions; differences are over those in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
     asked = {group for method in methods.values() for group in method["groups"]}

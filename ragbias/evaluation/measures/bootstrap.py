@@ -1,11 +1,12 @@
 """Confidence intervals of a bench's figures, by bootstrap over questions.
 
-A question is the unit that is drawn: its answers at all positions stay together, and methods are compared on the same
-drawn questions (paired).
+Questions are drawn: the answers to one at all positions stay together, and methods are compared on the same drawn
+questions (paired). With fewer than ``FEWEST`` questions there is no interval: its ends are NaN.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ragbias.errors import RunError
-
 if TYPE_CHECKING:
     from ragbias.evaluation.data.records import Record  # takes pydantic, which demo and calibration do without
 
 RESAMPLES = 2000
 SHUFFLES = 500
-FEWEST = 5  # questions that an interval takes
+FEWEST = 5  # questions for an interval
 LEVEL = 95  # per cent
 SHARE = (0.0, 1.0)  # bounds of an accuracy
 
@@ -124,11 +123,10 @@ class Summaries:
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
     """(resamples, questions), read-only: how often each question is in each resample, drawn with replacement.
 
-    Raises:
-        RunError: fewer than ``FEWEST`` questions.
+    With fewer than ``FEWEST`` questions there are no resamples.
     """
     if questions < FEWEST:
-        raise RunError(f"an interval needs at least {FEWEST} questions, there are {questions}; ask more of them")
+        return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
     drawn += questions * np.arange(resamples)[:, None]
     counts = np.bincount(drawn.ravel(), minlength=resamples * questions).reshape(resamples, questions).astype(float)
@@ -138,6 +136,8 @@ def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
 
 def percentile(estimate: float, resampled: Floats) -> Interval:
     """The percentile interval, for means."""
+    if not len(resampled):
+        return Interval(estimate, math.nan, math.nan)
     low, high = _ends(resampled)
     return _around(estimate, low, high)
 
@@ -153,6 +153,8 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
     On 100 drawn questions the worst position's held the truth in 87 to 95 of 100 runs, the gap's in 92 where there is
     one, and in 64 to 81 where there is none and answers are independent; ``gap_by_chance`` is for that.
     """
+    if not len(resampled):
+        return Interval(estimate, math.nan, math.nan)
     low, high = _ends(resampled)
     bias = float(np.nanmean(resampled)) - estimate
     lowest, highest = min(low - 2 * bias, 2 * estimate - high), max(high - 2 * bias, 2 * estimate - low)
@@ -164,9 +166,6 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
 
     Args:
         bounds: the least and the most that a score may be.
-
-    Raises:
-        RunError: too few questions.
     """
     found = point(scores.values)
     many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
@@ -189,9 +188,6 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
     Args:
         figures: of ``Summaries``, own and the reference's.
         most: the most that two scores may differ.
-
-    Raises:
-        RunError: too few questions in common.
     """
     pair = own.in_common(reference)
     counts = draws(len(pair[0].questions))
@@ -210,9 +206,6 @@ def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
     """By position: own score there minus the reference's mean over positions, paired by question.
 
     The questions' own levels, which differ far more than positions do, cancel.
-
-    Raises:
-        RunError: too few questions in common.
     """
     first, second = own.in_common(reference)
     counts = draws(len(first.questions))
@@ -239,11 +232,7 @@ def gap_by_chance(scores: Scores) -> float:
 
 
 def share(values: Mapping[str, float]) -> Interval:
-    """Mean of one value per question, with its interval.
-
-    Raises:
-        RunError: too few questions.
-    """
+    """Mean of one value per question, with its interval."""
     column = np.array([values[question] for question in sorted(values)], dtype=float)
     return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
 
@@ -253,9 +242,6 @@ def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) ->
 
     Args:
         weights: of each question, above 0.
-
-    Raises:
-        RunError: too few questions.
     """
     questions = sorted(values)
     weight = np.array([weights[question] for question in questions])

@@ -1,17 +1,16 @@
 """Figures as a summary holds them: ``[estimate, low, high]``, without an interval where there are too few questions.
 
-A figure is ``None`` where there is nothing that it is of.
+A figure without data is ``None``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any, TypeAlias
 
 from ragbias.evaluation.measures import bootstrap
-from ragbias.evaluation.measures.bootstrap import FEWEST, LIKE, SHARE, Figures, Interval, Scores
+from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Figures, Interval, Scores
 from ragbias.evaluation.names import ACCURACY
 
 Estimate: TypeAlias = list[float | None]
@@ -38,13 +37,8 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     """
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
-    if len(scores.questions) >= FEWEST:
-        found = bootstrap.curve(scores, bounds=bounds)
-        figures = {name: [estimate(each) for each in intervals] for name, intervals in found.items()}
-    else:
-        point = bootstrap.point(scores.values)
-        figures = {"by_position": [alone(value) for value in point.by_position[0]]}
-        figures |= {name: [alone(getattr(point, name)[0])] for name in ("mean", *ENDS)}
+    found = bootstrap.curve(scores, bounds=bounds)
+    figures = {name: [estimate(each) for each in intervals] for name, intervals in found.items()}
     several = len(scores.positions) > 1
     return {
         "by_position": _shown(dict(zip(scores.positions, figures["by_position"], strict=True))),
@@ -56,14 +50,10 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
 
 def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Estimate] | None:
     """As ``bootstrap.differences``; ``None`` where the two have nothing in common."""
-    first, second = own.in_common(reference)
-    if not first.values.size:
+    if not own.in_common(reference)[0].values.size:
         return None
-    if len(first.questions) >= FEWEST:
-        found = bootstrap.differences(own, reference, figures, most)
-        return {name: estimate(interval) for name, interval in found.items()}
-    ours, theirs = bootstrap.point(first.values), bootstrap.point(second.values)
-    return {name: alone((getattr(ours, of) - getattr(theirs, minus))[0]) for name, (of, minus) in figures.items()}
+    found = bootstrap.differences(own, reference, figures, most)
+    return {name: estimate(interval) for name, interval in found.items()}
 
 
 def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
@@ -82,40 +72,16 @@ def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str,
         return None
     several = len(own.in_common(plain)[0].positions) > 1
     like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
-    return {**like, "by_position": relative(own, plain)}
-
-
-def relative(own: Scores, reference: Scores) -> dict[str, Estimate]:
-    """By position, own score there minus the reference's mean over positions, as ``bootstrap.relative``."""
-    first, second = own.in_common(reference)
-    if len(first.questions) >= FEWEST:
-        return _shown({at: estimate(interval) for at, interval in bootstrap.relative(own, reference).items()})
-    found = bootstrap.point(first.values).by_position[0] - bootstrap.point(second.values).mean[0]
-    return _shown({at: alone(value) for at, value in zip(first.positions, found, strict=True)})
+    return {**like, "by_position": _shown({at: estimate(each) for at, each in bootstrap.relative(own, plain).items()})}
 
 
 def share(values: Mapping[str, float]) -> Estimate | None:
-    """A mean over questions with its interval; ``None`` where there are no values."""
-    if not values:
-        return None
-    return estimate(bootstrap.share(values)) if len(values) >= FEWEST else alone(fmean(values.values()))
-
-
-def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Estimate:
-    """A weighted mean over questions with its interval."""
-    if len(values) >= FEWEST:
-        return estimate(bootstrap.weighted_share(values, weights))
-    return alone(fmean(values.values(), [weights[question] for question in values]))
+    """A mean over questions with its interval; ``None`` without values."""
+    return estimate(bootstrap.share(values)) if values else None
 
 
 def estimate(interval: Interval) -> Estimate:
     return [value if math.isfinite(value) else None for value in interval.as_list()]
-
-
-def alone(value: float) -> Estimate:
-    """A figure without an interval."""
-    value = float(value)
-    return [value if math.isfinite(value) else None, None, None]
 
 
 def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:

@@ -19,7 +19,7 @@ NATS = (-math.inf, 0.0)
 
 
 def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -> dict[str, Any]:
-    """What a method makes of the gold answers, each figure ``[estimate, low, high]``, paired by question.
+    """The gold answers under a method, each figure ``[estimate, low, high]``, paired by question.
 
     Args:
         records: the method's.

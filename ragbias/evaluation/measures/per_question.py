@@ -1,4 +1,4 @@
-"""One value for each question: whether its answers flip or repeat, what a judge prefers, how much orders agree."""
+"""One value for each question: flips, repetition, a judge's preference, agreement of orders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[s
     }
 
 
-def spoken(record: Record) -> str:
+def answer_of(record: Record) -> str:
     """The answer of a record, as flips compare it."""
     return normalised(record.prediction)
 
@@ -46,22 +46,22 @@ def verdict(record: Record) -> str:
     return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 
-def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = spoken) -> dict[str, float]:
-    """For each question asked in several orders: 1 if not all answers are the same, else 0.
+def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of) -> dict[str, float]:
+    """For each question in several orders: 1 if not all answers are the same, else 0.
 
-    Where seeds drew other documents for the same question, the mean over these sets of documents.
+    If seeds drew other documents for the same question, the mean over these sets.
 
     Args:
         records: of one task, model and method.
-        answer: what must stay the same.
+        answer: the value compared.
     """
     return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeats(
-    records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = spoken
+    records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of
 ) -> dict[str, float]:
-    """For each question asked twice in the same order: the share of second answers that differ from the first.
+    """For each question repeated in the same order: the share of second answers that differ from the first.
 
     Its mean is the noise floor of the decoder; ``noise`` are the second answers.
     """
@@ -80,9 +80,9 @@ def prefers_first(records: Iterable[Record]) -> dict[str, float]:
 
 
 def spreads(records: Iterable[Record]) -> dict[str, float]:
-    """For each question asked in several orders: the gold answer's highest log-probability minus its lowest, in nats.
+    """For each question in several orders: the gold answer's highest log-probability minus its lowest, in nats.
 
-    Where seeds drew other documents for the same question, the mean over these sets of documents.
+    If seeds drew other documents for the same question, the mean over these sets.
     """
     return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
 
@@ -125,9 +125,9 @@ def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
 def _by_question(
     records: Iterable[Record], value: Callable[[Record], T], measure: Callable[[Sequence[T]], float]
 ) -> dict[str, float]:
-    """``measure`` of the values of each set of documents that was shown several times, the mean over a question's sets.
+    """``measure`` of the values of each set of documents shown several times, averaged over a question's sets.
 
-    A set is what one seed drew for a question, of one size.
+    A set is drawn by one seed for a question, with one size.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), own in grouped(records, attrgetter("question", "documents", "seed")).items():

@@ -1,4 +1,4 @@
-"""Every method of a result beside any one of them, where the summary compares with the plain model alone."""
+"""Every method of a result against any chosen one; summaries compare with the plain model alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # over positi
 def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
     """By measure and method ``{"mean": ..., "worst": ...}`` minus the same of ``label``, paired; the best mean first.
 
-    Of runs with different measures, one that was not taken of ``label`` has no methods here.
+    A measure that ``label`` was not run with has no methods.
 
     Raises:
         RunError: the result has no such method.

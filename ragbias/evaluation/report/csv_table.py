@@ -1,4 +1,4 @@
-"""The figures of all methods as comma-separated values, each end of an interval in a column of its own."""
+"""The figures of all methods as comma-separated values, with each end of an interval in a separate column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table of figures on the terminal, without lines."""
+"""Tables without lines for the terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.text import Text
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
-    """A table without lines: a column of names, folded where they are long, and columns of figures.
+    """A column of names, folded if long, and columns of figures.
 
     Args:
-        wrap: let the columns of figures wrap where the terminal is narrow.
+        wrap: wrap the columns of figures on a narrow terminal.
     """
     table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column(Text(first), overflow="fold")

@@ -1,8 +1,8 @@
-"""Reading the folders of finished or unfinished runs, and combining them into one summary."""
+"""Read the folders of runs, finished or not, and combine them into one summary."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,21 @@ from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
 from ragbias.evaluation.measures.aggregates import Setting, setting_of, summarise
-from ragbias.evaluation.report.comparable import differences
+
+OTHER_PROMPTS = (
+    "indices",
+    "chat",
+    "shorten",
+    "explain",
+    "letters",
+    "cut_middle",
+    "seed",
+    "include_path",
+    "tasks",
+)  # options of a task that change its prompts
+EXPECTED = ("models", "methods", "tasks")  # keys that may differ between runs reported together
+
+About = tuple[Path, Mapping[str, Any]]  # a run's folder and its settings
 
 
 @dataclass(frozen=True)
@@ -19,8 +33,8 @@ class Run:
     """A run, as read from its folder.
 
     Attributes:
-        cost: by ``run_folder.cost_key`` and label; empty where it was not measured.
-        settings: what the run was asked to do, with versions and machine; empty where the file is missing.
+        cost: by ``run_folder.cost_key`` and label; empty if not measured.
+        settings: of the run, with versions and machine; empty where the file is missing.
     """
 
     folder: Path
@@ -34,7 +48,7 @@ def read_run(folder: Path) -> Run:
     """Read a run's folder, its answers compressed or not.
 
     Raises:
-        RunError: no folder of a run, nothing is answered yet, or answers are there both compressed and not.
+        RunError: this is no folder of a run, it has no answers yet, or has them both compressed and not.
         DataError: a file in it is of another format.
     """
     if not folder.is_dir():
@@ -44,17 +58,17 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} holds no {ROWS} or {packed(folder, ROWS).name}; expected the --out folder of a bench")
     records = read_records(rows)
     if not records:
-        raise RunError(f"{rows} holds no answers yet; run the bench again, it goes on where it stopped")
+        raise RunError(f"{rows} holds no answers yet; run the bench again, it resumes where it stopped")
     noise = read_records(again) if again else []
     return Run(folder, records, noise, read_costs(folder), read_about(folder))
 
 
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The aggregates of all runs together, as ``summarise`` gives them; what their settings differ in is noted.
+    """The aggregates of all runs together, see ``summarise``, with notes on differences of their settings.
 
     Raises:
-        RunError: two runs hold the same method on the same model, task and number of documents, or they asked other
-            questions of the same task; names both folders.
+        RunError: two runs hold the same method on the same model, task and number of documents, or their
+            prompts of a task differ; names both folders.
     """
     _refuse_clashes(runs)
     cost: Costs = {}
@@ -70,7 +84,7 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _differences(runs: Sequence[Run], setting: Setting) -> list[str]:
-    """What the runs that hold a model, task and number of documents differ in, each from the first of them."""
+    """Differences between the runs of a model, task and number of documents, each from the first."""
     first, *others = [run for run in runs if setting in map(setting_of, run.records)]
     return [
         note
@@ -90,3 +104,57 @@ def _refuse_clashes(runs: Sequence[Run]) -> None:
                     f"{first} and {run.folder} both hold {method!r} for model {model!r}, task {task!r} and {documents} "
                     "documents; report them one by one"
                 )
+
+
+def differences(first: About, second: About, task: str) -> list[str]:
+    """One note for each setting in which two runs of a task differ.
+
+    Raises:
+        RunError: their prompts differ.
+    """
+    (here, own), (there, other) = first, second
+    if not own or not other:
+        unknown = " and ".join(str(folder) for folder, about in (first, second) if not about)
+        return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
+    ours, theirs = _options(own, task), _options(other, task)
+    _refuse_other_prompts(ours, theirs, f"{here} and {there}", task)
+    decided, compared = own["decides"], other["decides"]
+    plain = {name for name in {*decided, *compared} - set(EXPECTED) if decided.get(name) != compared.get(name)}
+    of_task = {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
+    notes = [_note(name, decided.get(name), compared.get(name), here, there) for name in sorted(plain)]
+    notes += [_note(name, _short(ours, name), _short(theirs, name), here, there) for name in sorted(of_task)]
+    return notes
+
+
+def _options(about: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """The options of a task; for a task of lm-eval those of the entry that runs it."""
+    tasks = about["decides"].get("tasks", [])
+    return next((each for each in tasks if task in (each.get("name"), *each.get("tasks", []))), {})
+
+
+def _refuse_other_prompts(ours: Mapping[str, Any], theirs: Mapping[str, Any], folders: str, task: str) -> None:
+    for name in OTHER_PROMPTS:
+        if ours.get(name) != theirs.get(name):
+            own, other = (options.get(name, "the default") for options in (ours, theirs))
+            raise RunError(
+                f"the prompts of task {task!r} differ between {folders}: {name} is {own!r} in one and {other!r} in the "
+                "other; report them one by one"
+            )
+    data = [_digests(options) for options in (ours, theirs)]
+    if all(data) and not data[0] & data[1]:
+        raise RunError(f"the data of task {task!r} differ between {folders}; report them one by one")
+
+
+def _digests(options: Mapping[str, Any]) -> set[str]:
+    return {file["sha256"] for file in options.get("data", []) if "sha256" in file}
+
+
+def _short(options: Mapping[str, Any], name: str) -> Any:
+    """An option's value; files by their names."""
+    if name != "data":
+        return options.get(name, "the default")
+    return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]
+
+
+def _note(name: str, own: Any, other: Any, here: Path, there: Path) -> str:
+    return f"The runs differ in {name}: {own!r} in {here}, {other!r} in {there}; differences may come from that."

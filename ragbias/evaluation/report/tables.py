@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
@@ -24,8 +24,8 @@ AGAINST_PLAIN = (
 )
 LEGENDS = {
     ACCURACY: "worst, mean, gap: accuracy over the positions of the gold document; "
-    f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: the same when "
-    "nothing is changed.",
+    f"{AGAINST_PLAIN}; flips: questions whose answer depends on the order of the documents; noise: the same "
+    "under repetition.",
     LOGPROB: "log-probability: natural logarithm of the probability of the gold answer after the prompt, summed over "
     f"its tokens, of several gold answers the most probable one's; {AGAINST_PLAIN}; "
     "spread: a question's highest minus its lowest over the orders of the same documents; KL, agree: "
@@ -63,9 +63,9 @@ IN_TERMINAL = {  # by measure: headings, each with that of the whole table
     },
 }
 ORDER_LEGEND = (
-    "how alike the orders are in which a method shows the same documents when they come in different orders (Kendall's "
-    "tau): 1 always the same, 0 unrelated, -1 reversed. The plain model (none) is shown them as they come, so its "
-    "figure is that of the orders given."
+    "agreement (Kendall's tau) of the orders in which a method presents the same documents when they are given in "
+    "different orders: 1 always the same, 0 unrelated, -1 reversed. The plain model (none) keeps the given order, so "
+    "its figure is that of the orders given."
 )
 JUDGE_FIGURES = {
     "swap_consistency": "swap-consistent",
@@ -75,19 +75,14 @@ JUDGE_FIGURES = {
 }
 
 Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
-
-
-class Written(Protocol):
-    """How a table shows a figure."""
-
-    def __call__(self, figure: Figure, form: str = ".2f", prefix: str = "") -> str: ...
+Written: TypeAlias = Callable[..., str]  # formats a figure: ``estimate`` or ``with_interval``
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
     """The methods of a result, the one with the best worst position first; by mean where there are no positions.
 
     Args:
-        measure: what makes the order; None: accuracy, or, where that was not measured, the log-probability.
+        measure: the key; None: accuracy, or the log-probability if that was not measured.
     """
     measure = measure or result["measures"][0]
 
@@ -107,7 +102,7 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """What cost means in a result: the timed prefill, or else the time per answer, both in units of none."""
+    """The kind of cost of a result: the timed prefill, or else the time per answer, both in units of none."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -115,7 +110,7 @@ def cost_kind(result: Mapping[str, Any]) -> str | None:
 
 
 def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
-    """``[median, low, high]`` in units of ``none``, of the kind that ``cost_kind`` says."""
+    """``[median, low, high]`` in units of ``none``, see ``cost_kind``."""
     kind, methods = cost_kind(result), result["methods"]
     if kind == "prefill_ratio":
         return list(methods[label]["cost"]["prefill_ratio"])
@@ -123,14 +118,14 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether the table of accuracy has the column *order*: any method puts the documents into an order of its own."""
+    """Whether the table of accuracy has the column *order*, as some method reorders documents."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
-    """The sections of RewardBench that any method was asked."""
+    """The sections of RewardBench with answers of any method."""
     asked = {
         section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
     }
@@ -142,9 +137,9 @@ def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]
     return list(_rows(result, measure, with_interval)[0])
 
 
-def lines(result: Mapping[str, Any], measure: str | None = None, written: Written | None = None) -> list[list[str]]:
-    """Cells for ``headings``, the figures as ``written`` shows them; None: ``with_interval``."""
-    return [list(cells.values()) for cells in _rows(result, measure, written or with_interval)]
+def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[str]]:
+    """Cells for ``headings``, with intervals."""
+    return [list(cells.values()) for cells in _rows(result, measure, with_interval)]
 
 
 def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> list[dict[str, str]]:
@@ -237,7 +232,7 @@ def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str
 
 
 def as_judge_table(result: Mapping[str, Any]) -> Table:
-    """What a judge does when the answers are swapped."""
+    """The verdicts of a judge when the answers are swapped."""
     return _chosen(result, ["no verdict", *JUDGE_FIGURES.values()])
 
 
@@ -279,7 +274,7 @@ def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """One line that no name can break out of."""
+    """Escape a text for one line of Markdown."""
     text = " ".join(printable(text).split())
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)

@@ -3,8 +3,13 @@
 import pytest
 from matplotlib.text import Text
 
-from ragbias.evaluation.audit.audit_report import EXAMPLES, as_html, flipped_questions, preference_rows
-from ragbias.evaluation.audit.charts import preference_figure
+from ragbias.evaluation.audit.audit_report import (
+    EXAMPLES,
+    as_html,
+    flipped_questions,
+    preference_figure,
+    preference_rows,
+)
 from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
 from ragbias.evaluation.audit.position_preference import POSITIONS, PositionPreference
 from ragbias.evaluation.audit.verdict import recommendation
@@ -84,7 +89,7 @@ def test_html_shows_what_changes_without_the_pipelines_method_and_how_many_of_ho
     assert f"{EXAMPLES} of 16 questions" in text
     assert text.count("<strong>Elm</strong>") == EXAMPLES
     few = html_of(audit_of({"as is: pine": [QUIET] * 40, "none": [LOUD] * 3 + [QUIET] * 37}))
-    assert "3 of 3 questions" in few and "first; the file" not in few
+    assert "3 of 3 questions" in few and "the file of" not in few
 
 
 def test_too_few_known_sources_are_no_flat_line():
@@ -96,10 +101,10 @@ def test_too_few_known_sources_are_no_flat_line():
     assert rows["pine"] == ["-"] * 3 + ["6 of 80: too few"] + ["-"] * 5
     moved, taken = preference_figure(found).axes
     assert len(taken.containers) == 1
-    assert "too few answers whose\ndocument could be told" in [text.get_text() for text in moved.findobj(Text)]
+    assert "too few answers with\na known document" in [text.get_text() for text in moved.findobj(Text)]
     text = html_of(found)
-    assert "none: the document of 70 of 80 answers could be told, in 38 questions" in text
-    assert "6 of 80 answers could be told, in 3 questions; that is too few" in text
+    assert "none: the document of 70 of 80 answers is known, in 38 questions" in text
+    assert "6 of 80 answers is known, in 3 questions; that is too few" in text
 
 
 def test_without_any_known_source_the_report_says_that_preferences_are_not_shown():

@@ -13,7 +13,9 @@ from audit_questions import question_lines, write
 def test_audit_detects_the_bias_of_tiny_and_that_pine_removes_it(tmp_path, cli):
     questions = write(tmp_path / "q.jsonl", question_lines(10, documents=20, seed=1))
     out, html = tmp_path / "a.json", tmp_path / "a.html"
-    code, said, _ = cli("audit", "--questions", questions, "--orders", 3, "--json", out, "--html", html)
+    code, said, _ = cli(
+        "audit", "--model", "tiny", "--questions", questions, "--orders", 3, "--json", out, "--html", html
+    )
     assert code == 0 and "You have the problem" in said
     found = json.loads(out.read_text())
     assert (found["verdict"], found["recommended"]) == ("problem", "pine")
@@ -65,14 +67,14 @@ def test_an_invariant_pipeline_has_no_problem_and_is_told_what_reuse_changes(tmp
     assert code == 0
     told = " ".join(said.split())
     assert "With pine, which your pipeline runs already, you do not have this problem" in told
-    assert "Without pine it was not tried" in told and "nothing here worth paying for" not in told
+    assert "Whether you could drop pine is unknown" in told and "nothing here worth paying for" not in told
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["verdict"] == "no problem" and found["recommended"] is None
     assert list(found["methods"]) == ["as is: pine"]
     assert found["methods"]["as is: pine"]["flips"][0] == 0
     assert found["methods"]["as is: pine"]["accuracy_by_order"] is None
     assert list(found["reuse"]["methods"]) == ["ape"] and found["reuse"]["methods"]["ape"]["against"] == "pine"
-    assert "do not see each other" in told and "do not see each other" in found["reuse"]["text"]
+    assert "cannot attend to each other" in told and "cannot attend to each other" in found["reuse"]["text"]
     for shown in (told, (tmp_path / "a.html").read_text()):
         assert "May documents be computed once?" in shown
 
@@ -98,17 +100,18 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
 def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, words):
     path = tmp_path / "q.jsonl"
     path.write_text(text)
-    code, _, errors = cli("audit", "--questions", path)
+    code, _, errors = cli("audit", "--model", "tiny", "--questions", path)
     assert code == 2 and words in errors
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--questions", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
-        (["--methods", "pin"], "unknown method 'pin'; did you mean 'pine'?"),
+        (["--model", "tiny", "--questions", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
+        ([], "no model; give --model NAME"),
+        (["--model", "tiny", "--methods", "pin"], "unknown method 'pin'; did you mean 'pine'?"),
         (["--pipeline", "no_such_module_here:chain"], "cannot be imported"),
-        (["--pipeline", "json:__name__"], "cannot be asked"),
+        (["--pipeline", "json:__name__"], "cannot be called"),
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--orders", "1"], "--orders"),
         (["--html", "/nonexistent/a.html"], "/nonexistent is no folder"),

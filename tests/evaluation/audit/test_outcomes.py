@@ -3,7 +3,7 @@
 import pytest
 
 from ragbias import DebiasedLM, Prompt, binding
-from ragbias.evaluation.audit.asking import AuditCase, answers, answers_again, audit_orders
+from ragbias.evaluation.audit.cases import AuditCase, answers, answers_again, audit_orders
 from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
 from ragbias.evaluation.audit.position_preference import (
     PositionPreference,

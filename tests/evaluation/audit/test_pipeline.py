@@ -30,15 +30,15 @@ def test_last_request_with_documents_is_kept_with_its_settings(tiny):
     assert skipped == 0
     for case, question in zip(cases, QUESTIONS, strict=True):
         assert [text.strip() for text in case.documents] == TEXTS[question.question]
-        assert case.asked.settings == {"max_new_tokens": 5}
-        assert case.asked.request.origin.wanted.name == "pine"
+        assert case.recorded.settings == {"max_new_tokens": 5}
+        assert case.recorded.request.origin.wanted.name == "pine"
 
 
 def test_other_orders_are_the_same_prompt_with_its_documents_moved(tiny):
     (case, _), _ = from_pipeline(Unframed(tiny), QUESTIONS)
     order = [3, 1, 5, 0, 4, 2]
     again = case.request(order)
-    asked = case.asked.request.tokens
+    asked = case.recorded.request.tokens
     assert again.tokens.documents == [asked.documents[index] for index in order]
     assert (again.tokens.prefix, again.tokens.suffix) == (asked.prefix, asked.suffix)
     assert again.method.name == "pine"
@@ -76,7 +76,7 @@ def test_streaming_pipeline_that_answers_in_another_thread_is_recorded(tiny):
 
     cases, _ = from_pipeline(pipeline, QUESTIONS)
     assert [len(each.documents) for each in cases] == [6, 6]
-    assert cases[0].asked.settings["max_new_tokens"] == 3
+    assert cases[0].recorded.settings["max_new_tokens"] == 3
 
 
 def test_llama_index_query_engine(tiny):
@@ -145,8 +145,8 @@ def test_a_pipeline_that_exits_fails():
         ("", "no_such_module_here:chain", "cannot be imported: ModuleNotFoundError"),
         ("1 / 0", "{}:chain", "cannot be imported: ZeroDivisionError"),
         ("chain = 3", "{}:other", "has no 'other'"),
-        ("chain = 3", "{}:chain", "which cannot be asked"),
-        ("class chain:\n    def invoke(self, x): ...", "{}:chain", "which cannot be asked"),
+        ("chain = 3", "{}:chain", "which cannot be called"),
+        ("class chain:\n    def invoke(self, x): ...", "{}:chain", "which cannot be called"),
         ("chain = 3", "{}", "expected module:object"),
     ],
 )
@@ -232,10 +232,10 @@ def test_a_function_that_makes_a_function_or_takes_a_question(factories):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("of_nothing", "is a function without arguments and returns None, of type NoneType, which cannot be asked"),
-        ("of_a_class", "returns the class App, no object of it, which cannot be asked; expected a LangChain runnable"),
+        ("of_nothing", "is a function without arguments and returns None, of type NoneType, which cannot be called"),
+        ("of_a_class", "returns the class App, no object of it, which cannot be called; expected a LangChain runnable"),
         ("fails", "is a function without arguments, which fails: KeyError: 'OPENAI_API_KEY'"),
-        ("App", "is the class App, no object of it, which cannot be asked"),
+        ("App", "is the class App, no object of it, which cannot be called"),
     ],
 )
 def test_what_a_function_makes_instead_is_told(factories, name, words):
@@ -250,5 +250,5 @@ def test_what_is_nearly_a_pipeline_is_told_what_is_missing(tmp_path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(RunError, match=r"of type StateGraph \(give its \.compile\(\)\), which cannot be asked"):
+    with pytest.raises(RunError, match=r"of type StateGraph \(give its \.compile\(\)\), which cannot be called"):
         load_pipeline("nearly_here:graph")

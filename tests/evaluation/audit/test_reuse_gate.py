@@ -7,9 +7,9 @@ from audit_questions import question_lines
 
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import RunError
-from ragbias.evaluation.audit.asking import from_questions
+from ragbias.evaluation.audit.cases import from_questions
 from ragbias.evaluation.audit.reuse_gate import ReuseGate, measure
-from ragbias.evaluation.audit.reuse_report import PAIRS, WARNING, advice
+from ragbias.evaluation.audit.verdict import APART, PAIRS, reuse_advice
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import AdaptiveParallelEncoding, NoMethod, ParallelContextWindows
@@ -51,7 +51,7 @@ def test_a_cache_changes_no_figure(cases, tiny):
 def test_what_can_be_kept_is_counted_by_tokens(tiny):
     twice = from_questions(tiny, [*QUESTIONS, replace(QUESTIONS[0], question="Why?")])
     found = measure(twice, ParallelContextWindows())
-    prompts = [each.asked.request.origin.tokens for each in twice]
+    prompts = [each.recorded.request.origin.tokens for each in twice]
     kept = [len(each.ids) - len(each.suffix) for each in prompts]
     assert found.kept == sum(kept) / sum(len(each.ids) for each in prompts)
     prefixes = (len(prompts) - 2) * len(prompts[0].prefix)
@@ -70,14 +70,14 @@ def test_what_can_be_kept_is_counted_by_tokens(tiny):
 )
 def test_the_known_answers_decide_else_what_reversing_the_documents_does(found, verdict, words):
     assert found.verdict == verdict
-    assert words in advice({"ape": found})
+    assert words in reuse_advice({"ape": found})
 
 
 def test_judges_are_warned():
-    assert WARNING in advice({"ape": gate()}) and PAIRS not in advice({"ape": gate()})
-    assert PAIRS in advice({"ape": gate(pairs=True)})
+    assert APART in reuse_advice({"ape": gate()}) and PAIRS not in reuse_advice({"ape": gate()})
+    assert PAIRS in reuse_advice({"ape": gate(pairs=True)})
 
 
 def test_too_few_questions_are_named(cases):
-    with pytest.raises(RunError, match="pcw ran on 4 questions; .* takes 5"):
+    with pytest.raises(RunError, match="pcw ran on 4 questions; measuring reuse needs 5"):
         measure(cases[:4], ParallelContextWindows())

@@ -9,7 +9,7 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ServerError
-from ragbias.evaluation.audit.asking import from_questions
+from ragbias.evaluation.audit.cases import from_questions
 from ragbias.evaluation.audit.outcomes import audit
 from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
 from ragbias.evaluation.data.questions import Question

@@ -1,6 +1,6 @@
 """Which document an answer was taken from."""
 
-from ragbias.evaluation.measures.attribution import source
+from ragbias.evaluation.measures.metrics import source
 
 
 def test_source_is_the_only_document_that_may_be_it():

@@ -8,12 +8,17 @@ from matplotlib import rc_context
 from matplotlib.text import Text
 
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.report.figures.accuracy_by_cost import accuracy_by_cost, pareto
-from ragbias.evaluation.report.figures.depth_maps import depth_maps
-from ragbias.evaluation.report.figures.flip_rates import flip_rates
-from ragbias.evaluation.report.figures.panels import panel_title
-from ragbias.evaluation.report.figures.position_curves import logprob_curves, multiples, overlaid, u_curves
-from ragbias.evaluation.report.looks import looks_of
+from ragbias.evaluation.report.charts import (
+    accuracy_by_cost,
+    depth_maps,
+    flip_rates,
+    logprob_curves,
+    multiples,
+    overlaid,
+    pareto,
+    u_curves,
+)
+from ragbias.evaluation.report.figures import panel_title, styles_of
 from support.bench_records import logprobs_with, records_with, u_shape
 
 LABELS = [f"method-{index}(parameter={index}, another={index})" for index in range(15)]
@@ -43,11 +48,11 @@ def overlapping(figure, wanted):
 
 def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve():
     (few,) = results_of(["none", "pine"])
-    (panel,) = u_curves(few, looks_of(few["methods"])).axes
-    assert {"none", "pine"} <= set(texts(u_curves(few, looks_of(few["methods"]))))
+    (panel,) = u_curves(few, styles_of(few["methods"])).axes
+    assert {"none", "pine"} <= set(texts(u_curves(few, styles_of(few["methods"]))))
     assert len(panel.collections) == 2  # the bands
     (many,) = results_of(["none", *LABELS])
-    figure = u_curves(many, looks_of(many["methods"]))
+    figure = u_curves(many, styles_of(many["methods"]))
     assert len(figure.axes) == 15
     first = {label: line.get_ydata() for line in figure.axes[0].lines if (label := line.get_label())[0] != "_"}
     np.testing.assert_allclose(
@@ -57,7 +62,7 @@ def test_few_methods_share_a_panel_and_many_have_one_each_with_the_plain_curve()
 
 def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
     (result,) = results_of(["none", "pine"])
-    drawn = {line.get_label(): line for line in u_curves(result, looks_of(result["methods"])).axes[0].lines}
+    drawn = {line.get_label(): line for line in u_curves(result, styles_of(result["methods"])).axes[0].lines}
     points = result["methods"]["pine"]["accuracy_by_position"]
     assert list(drawn["pine"].get_xdata()) == [1, 6, 10]
     assert list(drawn["pine"].get_ydata()) == [points[position][0] for position in ("0", "5", "9")]
@@ -65,26 +70,26 @@ def test_lines_are_drawn_at_the_gold_documents_position_counted_from_1():
 
 def test_methods_are_told_apart_without_colour():
     (result,) = results_of(["none", *LABELS])
-    figure = accuracy_by_cost(result, looks_of(result["methods"]))
+    figure = accuracy_by_cost(result, styles_of(result["methods"]))
     looks = {
         (line.get_marker(), line.get_markerfacecolor() == "white")
         for line in figure.axes[0].lines
         if line.get_label() in result["methods"]
     }
     assert len(looks) == 16
-    looks = list(looks_of(result["methods"]).values())
+    looks = list(styles_of(result["methods"]).values())
     assert len({(str(look.dashes), look.marker) for look in looks[:6]}) == 6
 
 
 def test_the_plain_model_alone_is_black_wherever_it_stands():
-    looks = looks_of(["pine", *LABELS, "none", "pine"])
+    looks = styles_of(["pine", *LABELS, "none", "pine"])
     assert [label for label, look in looks.items() if look.colour == "#000000"] == ["none"]
-    assert looks_of(["a", "b"])["a"] == looks["none"] and looks_of([]) == {}
+    assert styles_of(["a", "b"])["a"] == looks["none"] and styles_of([]) == {}
 
 
 def test_a_method_looks_the_same_in_all_figures_of_a_report():
     results = results_of(["none", "pine", *LABELS[:3]]) + results_of(["pine", "none", LABELS[2]])
-    looks = looks_of(label for result in results for label in result["methods"])
+    looks = styles_of(label for result in results for label in result["methods"])
     titles = {panel_title(label): label for label in looks}
     drawn = {label: {"curves": set(), "costs": set()} for label in looks}
     for result in results:
@@ -112,9 +117,9 @@ def test_a_curve_under_an_equal_one_is_wider_and_others_are_not():
 @pytest.mark.parametrize("drawn", [u_curves, accuracy_by_cost, flip_rates])
 def test_names_of_16_methods_do_not_overlap(drawn):
     (result,) = results_of(["none", *LABELS])
-    figure = drawn(*([result] if drawn is flip_rates else [result, looks_of(result["methods"])]))
+    figure = drawn(*([result] if drawn is flip_rates else [result, styles_of(result["methods"])]))
     named = LABELS if drawn is u_curves else result["methods"]  # the plain model's curve is in every panel
-    wanted = {panel_title(label) if drawn is u_curves else label for label in named}
+    wanted = {label if drawn is accuracy_by_cost else panel_title(label) for label in named}
     assert wanted <= set(texts(figure))
     assert overlapping(figure, wanted) == []
 
@@ -156,7 +161,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     results = results_of(["none", "pine"], counts=(10, 20))
     for result in results:
         result["methods"][name] = result["methods"].pop("pine")
-    first, looks = results[0], looks_of(results[0]["methods"])
+    first, looks = results[0], styles_of(results[0]["methods"])
     made = [u_curves(first, looks), accuracy_by_cost(first, looks), flip_rates(first)]
     made += [depth_maps(results), multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks, {})]
     for figure in made:
@@ -170,7 +175,7 @@ def test_names_with_dollar_signs_are_drawn_letter_by_letter():
 def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_own(labels):
     shifts = {label: {0: 0.0, 4: -2.0 + index, 9: 1.0} for index, label in enumerate(labels)}
     (result,) = summarise(logprobs_with(shifts, 12))["results"]
-    figure = logprob_curves(result, looks_of(result["methods"]))
+    figure = logprob_curves(result, styles_of(result["methods"]))
     assert any("(nats, plain mean = 0)" in text for text in texts(figure))
     low, high = figure.axes[0].get_ylim()
     assert low < -1 and high > 1
@@ -182,5 +187,5 @@ def test_log_probabilities_are_drawn_against_the_plain_mean_on_an_axis_of_their_
 
 def test_without_the_plain_model_log_probabilities_are_drawn_as_they_are():
     (result,) = summarise(logprobs_with({"pine": {0: 0.0, 9: -1.0}}, 12))["results"]
-    figure = logprob_curves(result, looks_of(result["methods"]))
+    figure = logprob_curves(result, styles_of(result["methods"]))
     assert "log-probability (nats)" in texts(figure)

@@ -90,9 +90,12 @@ def test_runs_with_other_settings_pair_with_a_note_for_each(tmp_path, task, chan
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ({"indices": False}, "a and .*b asked task 'made-up' with other prompts: indices is 'the default' in one"),
-        ({"seed": 3}, "with other prompts: seed"),
-        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "from other files of data"),
+        (
+            {"indices": False},
+            "prompts of task 'made-up' differ between .*a and .*b: indices is 'the default' in",
+        ),
+        ({"seed": 3}, "differ between .*: seed"),
+        ({"data": [{"file": "a.jsonl", "sha256": "34"}]}, "the data of task 'made-up' differ between"),
     ],
 )
 def test_runs_that_asked_something_else_are_not_paired(tmp_path, task, words):

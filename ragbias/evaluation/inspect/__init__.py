@@ -1,1 +1,0 @@
-"""The attention that each document gets, by layer, measured and drawn."""

@@ -1,0 +1,142 @@
+"""Attention of a prompt's last token to the gold document: by position, layer and head.
+
+    python -m studies.attention --model tiny --out attention.png
+
+Sources: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
+whose figures show attention to the gold document by its position in each layer; Zhang et al., Found in the Middle,
+arXiv 2403.04797, on single heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.calibration.gold_attention import retrieving
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.methods.parse import get
+from studies.experiment import (
+    Track,
+    by_position,
+    check_acts_on_attention,
+    curves,
+    heat_map,
+    named_layers,
+    page,
+    parser,
+    run,
+)
+from studies.layer_attention import attention_by_head
+
+BEST = 3  # heads that are named
+
+
+@dataclass(frozen=True)
+class GoldAttention:
+    """What the last token pays the gold document.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        gold, other: ``[P, n_layers, H]``, attention to the gold document, and to the average other one.
+        instead: the same for another document at that position: the effect of the position alone. With
+            one position only that is not known, and NaN.
+    """
+
+    positions: list[int]
+    gold: Tensor
+    other: Tensor
+    instead: Tensor
+
+    @property
+    def reference(self) -> Tensor:
+        """What ``gold`` is compared with: ``instead``, or ``other`` where that is not known."""
+        return self.other if self.instead.isnan().any() else self.instead
+
+    @property
+    def retrieval_layers(self) -> list[int]:
+        """The layers that retrieve, see ``retrieving``, compared with the reference."""
+        by_layer = torch.stack([self.gold, self.reference], -1).mean((0, 2))
+        return sorted(retrieving(by_layer.tolist()))
+
+    @property
+    def best_heads(self) -> list[tuple[int, int]]:
+        """Layer and index of the heads that pay the gold document most beyond the reference, over all positions."""
+        excess = (self.gold - self.reference).mean(0)
+        return [
+            divmod(index, excess.shape[1])
+            for index in excess.flatten().topk(min(BEST, excess.numel())).indices.tolist()
+        ]
+
+    def figure(self, title: str) -> Figure:
+        figure, (layers, heads, lines) = page(title)
+        label, where = "attention to the gold document", "position of the gold document"
+        heat_map(layers, self.gold.mean(2).T, self._numbers(), "mean over heads", where, label)
+        heat_map(heads, self.gold.mean(0), range(self.gold.shape[2]), "mean over positions", "head", label)
+        retrieve = self.retrieval_layers
+        shown = {
+            f"gold document, {named_layers(retrieve)}": self.gold[:, retrieve].mean((1, 2)).tolist(),
+            "another document there": self.instead[:, retrieve].mean((1, 2)).tolist(),
+        }
+        for layer, head in self.best_heads:
+            shown[f"gold document, layer {layer} head {head}"] = self.gold[:, layer, head].tolist()
+        numbered = [position + 1 for position in self.positions]
+        curves(lines, numbered, shown, "layers that retrieve, best heads", where, "attention")
+        return figure
+
+    def table(self) -> Table:
+        table = plain_table("Attention to the gold document by its position", "layer", *self._numbers())
+        for layer, values in enumerate(self.gold.mean(2).T.tolist()):
+            mark = " retrieves" if layer in self.retrieval_layers else ""
+            table.add_row(f"{layer}{mark}", *(f"{value:.3f}" for value in values))
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "positions": self.positions,
+            "gold": self.gold.tolist(),
+            "another": self.other.tolist(),
+            "another_at_that_position": None if self.instead.isnan().any() else self.instead.tolist(),
+            "retrieval_layers": self.retrieval_layers,
+            "best_heads": self.best_heads,
+        }
+
+    def _numbers(self) -> list[str]:
+        return [str(position + 1) for position in self.positions]
+
+
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> GoldAttention:
+    """The attention to the gold document under a method.
+
+    Raises:
+        MethodError: the method does not act on attention.
+    """
+    check_acts_on_attention(method)
+    count = len(samples[0].prompt.documents)
+    masses = [attention_by_head(lm, sample.prompt, method)[:, :, :count] for sample in track(samples)]
+    positions, mass = by_position(samples, masses)
+    gold = torch.stack([each[:, :, position] for each, position in zip(mass, positions, strict=True)])
+    other = (mass.sum(3) - gold) / (mass.shape[3] - 1)
+    there = mass[:, :, :, positions].sum(0).permute(2, 0, 1)  # at each position, any document
+    return GoldAttention(positions, gold, other, (there - gold) / (len(positions) - 1))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(
+        parser(__doc__ or "", method="none"),
+        arguments,
+        lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
+        "Attention of the last token to the gold document: {model}, {method}",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The curve of a channel over random strings, with the causal mask perturbed, and with the position ids.
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
+Over strings of 1000 random tokens, tokens 400 to 600 are kept from seeing tokens 1 to 400, or 200 is subtracted from
+their position ids. If the channel's curve there moves with the one and stays with the other, the channel comes from the
+causal mask.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import ragbias
+from ragbias.binding.architectures import architecture_of
+from ragbias.checks import STRING_LENGTH, Bounds, check_whole_between
+from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.interventions import HideKeys, Intervened, ShiftPositions
+from ragbias.lm import DebiasedLM
+from studies.experiment import Track
+
+PAPERS_LENGTH = 1000
+SPAN = (400, 600)  # the paper's tokens that are perturbed
+BY = 200  # what it subtracts from their position ids
+NOISY = 30  # positions at the beginning that correlations leave out, as the paper's search does
+PLAIN, MASK, IDS = "plain", "mask", "position ids"
+
+
+@dataclass(frozen=True)
+class ChannelCurves:
+    """What became of a channel.
+
+    Attributes:
+        channel: index into the hidden state.
+        strings, length: of the random strings.
+        span, by: the tokens that were perturbed, and what was subtracted from their position ids.
+        curves: by perturbation, the channel's mean after each layer but the last, float64 ``[n_layers - 1, T]``.
+        halves: the same without perturbation, of every second string, ``[2, n_layers - 1, T]``.
+        changes: by perturbation, what it added to the channel's mean in the span, each string for itself, float64
+            ``[strings, n_layers - 1]``.
+        expected: by perturbation, what it would add if the span's curve became that of the positions where the mask, or
+            the ids, put it: from the first one on, or ``by`` earlier.
+    """
+
+    channel: int
+    strings: int
+    length: int
+    span: tuple[int, int]
+    by: int
+    curves: dict[str, Tensor]
+    halves: Tensor
+    changes: dict[str, Tensor]
+    expected: dict[str, Tensor]
+
+    @property
+    def _noisy(self) -> int:
+        return NOISY * self.length // PAPERS_LENGTH
+
+    @property
+    def repeats(self) -> list[float]:
+        """By layer, how alike the curves of both halves of the strings are: Pearson's correlation; 1 without noise."""
+        first, second = self.halves[..., self._noisy :]
+        return [_correlation(*pair) for pair in zip(first, second, strict=True)]
+
+    @property
+    def follows(self) -> list[float]:
+        """By layer, Pearson's correlation of the curve with the position."""
+        positions = torch.arange(self._noisy, self.length, dtype=torch.float64)
+        return [_correlation(curve, positions) for curve in self.curves[PLAIN][:, self._noisy :]]
+
+    @property
+    def where(self) -> str:
+        """The perturbed tokens in words, and why they are other ones than the paper's, if so."""
+        begin, end = self.span
+        words = f"tokens {begin} to {end} do not see those before {begin}, or have position ids less {self.by}"
+        if self.length == PAPERS_LENGTH:
+            return words
+        return f"{words} (scaled from the paper's 400, 600 and 200 of 1000 tokens to {self.length})"
+
+
+def perturbed_curves(
+    lm: DebiasedLM, channel: int, strings: int, length: int, seed: int, batch_size: int, track: Track
+) -> ChannelCurves:
+    """Perturb random strings.
+
+    Args:
+        length: of the strings; the paper's numbers of tokens are scaled to it.
+        track: passes on what it is given, and may show how far it has come.
+
+    Raises:
+        MethodError: the length exceeds the model's window.
+    """
+    check_whole_between("perturbation: length", length, Bounds(STRING_LENGTH.least, lm.window))
+    begin, end, by = (number * length // PAPERS_LENGTH for number in (*SPAN, BY))
+    changed = {MASK: HideKeys((begin, end), (0, begin)), IDS: ShiftPositions((begin, end), -by)}
+    if architecture_of(lm.model).positions != "rotary":
+        del changed[IDS]
+    sources = {MASK: 0, IDS: begin - by}  # where the span's curve would come from
+    sums: dict[str, Any] = dict.fromkeys([PLAIN, *changed], 0)
+    halves: Any = 0
+    changes: dict[str, list[Tensor]] = {name: [] for name in changed}
+    expected: dict[str, list[Tensor]] = {name: [] for name in changed}
+    for first in track(range(0, strings, batch_size)):
+        ids = random_strings(lm, first, min(first + batch_size, strings), length, seed)
+        plain = channel_states(lm, ids, channel)
+        sums[PLAIN] = sums[PLAIN] + plain.sum(0)
+        odd = (torch.arange(first, first + len(ids)) % 2).double()
+        halves = halves + torch.stack([torch.einsum("b,blt->lt", part, plain) for part in (1 - odd, odd)])
+        here = plain[..., begin:end].mean(-1)
+        for name, intervention in changed.items():
+            found = channel_states(lm, ids, channel, Intervened(intervention))
+            sums[name] = sums[name] + found.sum(0)
+            changes[name].append(found[..., begin:end].mean(-1) - here)
+            expected[name].append(plain[..., sources[name] : sources[name] + end - begin].mean(-1) - here)
+    return ChannelCurves(
+        channel,
+        strings,
+        length,
+        (begin, end),
+        by,
+        {name: total / strings for name, total in sums.items()},
+        halves / torch.tensor([strings - strings // 2, max(1, strings // 2)])[:, None, None],
+        {name: torch.cat(parts) for name, parts in changes.items()},
+        {name: torch.cat(parts) for name, parts in expected.items()},
+    )
+
+
+@torch.no_grad()
+def channel_states(lm: DebiasedLM, ids: Tensor, channel: int, method: Intervened | None = None) -> Tensor:
+    """The channel of the hidden states after each layer but the last: float64 ``[strings, n_layers - 1, T]``."""
+    with nullcontext() if method is None else ragbias.debias(lm.model, method):
+        states = lm.model.get_decoder()(ids, output_hidden_states=True, use_cache=False).hidden_states
+    return torch.stack([state[..., channel].double().cpu() for state in states[1:-1]], 1)
+
+
+def _correlation(one: Tensor, other: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([one, other]))[0, 1])

@@ -1,0 +1,270 @@
+"""What the experiments of the papers share: their questions, options, pictures and output.
+
+Each question comes with its gold document at every position. ``python -m studies.NAME --help`` lists the options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.checks import DEPTHS, check_choice
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.errors import MethodError, RagBiasError, RunError
+from ragbias.evaluation.data.questions import check_equally_many
+from ragbias.evaluation.prompts.samples import (
+    Sample,
+    as_user_message,
+    data_text,
+    kv_question,
+    kv_text,
+    labelled_questions,
+    sample_of,
+    samples_of,
+    tiny_question,
+    tiny_text,
+)
+from ragbias.evaluation.report.figures import PALE, canvas, line, literal, save, save_pair, styles_of
+from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
+from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method, NoMethod
+from ragbias.methods.parse import get
+
+MOST_TICKS = 8
+FEW = 4  # layers listed one by one
+M = TypeVar("M", bound=Method)
+
+DRAWN = {"kv": (kv_question, kv_text), "tiny": (tiny_question, tiny_text)}
+TASKS = (*DRAWN, "mdqa", "data")
+Track = Callable[[Sequence[Any]], Iterable[Any]]  # passes items on, and shows the progress
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions of an experiment.
+
+    Attributes:
+        task: ``"kv"`` or ``"tiny"`` draw questions; ``"mdqa"`` reads a file of lost-in-the-middle, ``"data"`` JSON
+            lines of question, documents, answer and gold. None: by file and model.
+        file: for the last two tasks.
+        limit: number of questions.
+        documents: per question; a file of ``"data"`` has its own.
+        depths: evenly spread positions of the gold document; None: all.
+        seed: draws the questions.
+
+    Raises:
+        RunError, MethodError: the task is unknown or does not go with the file.
+    """
+
+    task: str | None = None
+    file: Path | None = None
+    limit: int = 20
+    documents: int = 10
+    depths: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.task is None:
+            return
+        check_choice("experiment: task", self.task, TASKS)
+        if self.task in DRAWN and self.file is not None:
+            raise RunError(f"the task {self.task} draws its own questions; leave out {self.file}, or the task")
+        if self.task not in DRAWN and self.file is None:
+            raise RunError(f"the task {self.task} reads its questions; name the file with --questions")
+
+    def samples(self, lm: DebiasedLM) -> list[Sample]:
+        """The prompts, those of one question next to each other.
+
+        Raises:
+            DataError: a line of the file is of another format, or the numbers of documents differ.
+            MethodError: a prompt is longer than the model's window.
+        """
+        task = self.task or ("data" if self.file else "tiny" if lm.name == "tiny" else "kv")
+        depths = self.depths or int(DEPTHS.most)
+        if task in DRAWN:
+            question, text = DRAWN[task]
+            rng = random.Random(f"experiment {task} {self.seed}")
+            return samples_of(lm, [question(rng, self.documents) for _ in range(self.limit)], text, depths)
+        assert self.file is not None  # checked above
+        if task == "mdqa":
+            return self._official(lm, self.file, depths)
+        questions = labelled_questions(self.file)[: self.limit]
+        check_equally_many(questions, f"{self.file}: the questions")
+        return samples_of(lm, questions, data_text, depths)
+
+    def _official(self, lm: DebiasedLM, file: Path, depths: int) -> list[Sample]:
+        positions = tuple(evenly_spread(self.documents, depths))
+        task = MultiDocumentQA((file,), (self.documents,), positions, limit=self.limit, seed=self.seed)
+        numbers: dict[str, int] = {}
+        samples = []
+        for case in task.cases():
+            assert case.gold_position is not None
+            text, answer = as_user_message(lm, case.text, case.answers[0])
+            number = numbers.setdefault(case.question, len(numbers))
+            samples.append(sample_of(lm, text, answer, case.documents, case.gold_position, number))
+        return samples
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data, fit for JSON; of the file its name."""
+        return {**vars(self), "file": self.file and self.file.name}
+
+
+def by_position(samples: Sequence[Sample], measured: Sequence[Tensor]) -> tuple[list[int], Tensor]:
+    """The gold document's positions, and for each the mean over its samples of what was measured, ``[P, ...]``."""
+    positions = sorted({sample.gold for sample in samples})
+    means = [
+        torch.stack([each for sample, each in zip(samples, measured, strict=True) if sample.gold == position]).mean(0)
+        for position in positions
+    ]
+    return positions, torch.stack(means)
+
+
+def check_acts_on_attention(method: Method) -> None:
+    """Raise ``MethodError`` for a method that would not be seen in the model's attention."""
+    if method.acts_on != "attention" and method != NoMethod():
+        raise MethodError(f"{method.name} leaves attention alone; expected none or a method that acts on attention")
+
+
+class Result(Protocol):
+    """What an experiment measured."""
+
+    def figure(self, title: str) -> Figure: ...
+
+    def table(self) -> Table: ...
+
+    def as_dict(self) -> dict[str, Any]: ...
+
+
+def parser(description: str, method: str | None = None, **defaults: Any) -> argparse.ArgumentParser:
+    """The options that all experiments share.
+
+    Args:
+        method: default of ``--method``; None: no such option.
+    """
+    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--model", required=True, help="a model's name or folder; tiny, the embedded one")
+    made.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
+    made.add_argument("--themes", action="store_true", help="write OUT-light.svg and OUT-dark.svg instead")
+    made.add_argument("--json", type=Path, help="also write the figures to this file")
+    if method is not None:
+        made.add_argument("--method", default=method)
+    made.add_argument("--task", help="kv or tiny draw questions; mdqa and data read --questions")
+    made.add_argument("--questions", type=Path, help="JSON lines; for mdqa the official file")
+    made.add_argument("--limit", type=int, default=20, help="number of questions")
+    made.add_argument("--documents", type=int, default=10, help="per question")
+    made.add_argument("--depths", type=int, help="evenly spread positions of the gold document; default: all")
+    made.add_argument("--seed", type=int, default=0, help="draws the questions")
+    made.set_defaults(**defaults)
+    return made
+
+
+def run(
+    options: argparse.ArgumentParser,
+    arguments: Sequence[str] | None,
+    measure: Callable[[DebiasedLM, list[Sample], Track, argparse.Namespace], Result],
+    title: str,
+) -> None:
+    """Measure, draw, print and write an experiment.
+
+    Args:
+        title: of the picture; the names of options in braces are filled in.
+    """
+    given = options.parse_args(arguments)
+    try:
+        asked = Questions(given.task, given.questions, given.limit, given.documents, given.depths, given.seed)
+        quiet_libraries()
+        lm = DebiasedLM.from_pretrained(given.model, method="none")
+        if torch.cuda.is_available():
+            torch.nn.Module.cuda(lm.model)
+        samples = asked.samples(lm)
+        with progress() as bar:
+            found = measure(lm, samples, lambda each: bar.track(each, description="prompts"), given)
+        count = len({sample.question for sample in samples})
+        figure = found.figure(f"{title.format(**vars(given))}, {count} question{'s' * (count > 1)}")
+        (save_pair if given.themes else save)(figure, given.out)
+        console.print(found.table())
+        console.print(f"Written: {given.out}")
+        about = {"model": given.model, "method": getattr(given, "method", None)}
+        write_json({**about, "questions": {**asked.as_dict(), "asked": count}, **found.as_dict()}, given.json)
+    except RagBiasError as error:
+        options.exit(2, f"{error}\n")
+
+
+def method_of(name: str, model: str, wanted: type[M]) -> M:
+    """The named method, which must be of a class."""
+    found = get(name, model)
+    if not isinstance(found, wanted):
+        raise MethodError(f"method {name!r}; expected {wanted.name}, with parameters if you like")
+    return found
+
+
+def named_layers(layers: Sequence[int]) -> str:
+    """Layers in words, ascending: ``layer 3``, ``layers 2 to 8``, ``layers 2, 5``, ``6 of layers 2 to 9``."""
+    first, last = layers[0], layers[-1]
+    if first == last:
+        return f"layer {first}"
+    if len(layers) == last - first + 1:
+        return f"layers {first} to {last}"
+    listed = f"layers {', '.join(map(str, layers))}"
+    return listed if len(layers) <= FEW else f"{len(layers)} of layers {first} to {last}"
+
+
+def heat_map(
+    axis: Axes, values: Tensor, columns: Sequence[object], title: str, x: str, label: str, y: str = "layer",
+    white: float | None = 0,
+) -> None:  # fmt: skip
+    """``[rows, columns]`` in greys, the darkest the greatest, with a bar.
+
+    Args:
+        columns: their names.
+        label: of the bar.
+        white: the value drawn white; None: the least one.
+    """
+    rows = len(values)
+    image = axis.imshow(values.numpy(), cmap="Greys", vmin=white, aspect="auto", interpolation="nearest")
+    shown = range(0, len(columns), -(-len(columns) // MOST_TICKS))
+    axis.set_xticks(shown, [str(columns[column]) for column in shown])
+    axis.set_yticks(range(0, rows, -(-rows // MOST_TICKS)))
+    axis.grid(visible=False)
+    axis.set_title(literal(title), fontsize=10)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    assert axis.figure is not None
+    axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label=label, ticks=MaxNLocator(5))
+
+
+def curves(
+    axis: Axes, xs: Sequence[float], lines: Mapping[str, Sequence[float]], title: str, x: str, y: str,
+    level: tuple[str, float] | None = None, from_zero: bool = True,
+) -> None:  # fmt: skip
+    """A line for each label and a named level one, with a legend below the panel."""
+    styles = styles_of(lines)
+    for label, values in lines.items():
+        line(axis, xs, [[value, None, None] for value in values], styles[label], label)
+    if level is not None:
+        axis.axhline(level[1], color=PALE, linewidth=1, label=literal(level[0]))
+    axis.set_title(literal(title), fontsize=10)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.locator_params(axis="x", nbins=MOST_TICKS)
+    if from_zero:
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(0, low), high + 0.05 * (high - low))
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, handlelength=3, fontsize=9)
+
+
+def page(title: str, panels: int = 3) -> tuple[Figure, list[Axes]]:
+    """A column of panels, each legible by itself."""
+    return canvas(panels, columns=1, height=3.2, title=title)

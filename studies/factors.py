@@ -1,0 +1,179 @@
+"""What scaling a channel does, by factor and layers: to attention to the gold document and to the loss of its answer.
+
+    python -m studies.factors --model tiny --out factors.png
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.calibration.gold_attention import retrieving
+from ragbias.display import shown
+from ragbias.errors import RunError
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.generation.scoring import continuation_logits
+from ragbias.lm import DebiasedLM
+from ragbias.methods import ChannelScaling, Method, NoMethod
+from studies.experiment import Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.layer_attention import attention_by_head
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class FactorSweep:
+    """What each factor does in each range of layers.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        factors: those swept; a factor of 1 is the plain model.
+        layers: ranges, both ends included.
+        attention: ``[R, F, P]``, to the gold document, averaged over heads and the layers that retrieve in the plain
+            model, ``retrieval_layers``.
+        loss: ``[R, F, P]``, mean negative log-likelihood per token of the answer, in nats.
+    """
+
+    channels: tuple[int, ...]
+    positions: list[int]
+    factors: list[float]
+    layers: list[Range]
+    attention: Tensor
+    loss: Tensor
+    retrieval_layers: list[int]
+
+    def figure(self, title: str) -> Figure:
+        figure, (attention, loss, swept) = page(title)
+        numbered, where = [position + 1 for position in self.positions], "position of the gold document"
+        for axis, name, values in (
+            (attention, "attention to the gold document", self.attention[0]),
+            (loss, "loss of the answer (nats per token)", self.loss[0]),
+        ):
+            lines = {f"factor {factor:g}": line for factor, line in zip(self.factors, values.tolist(), strict=True)}
+            curves(axis, numbered, lines, f"{name}, {self._scaled[0]}", where, name.split(" (")[0])
+        means, names = self.loss.mean(2), [f"{factor:g}" for factor in self.factors]
+        heat_map(swept, means, names, "loss, mean over positions", "factor", "nats per token", "scaled in", white=None)
+        swept.set_yticks(range(len(self.layers)), self._scaled)
+        halfway = float(means.min() + means.max()) / 2
+        for row, values in enumerate(means.tolist()):
+            for column, value in enumerate(values):
+                shade = "white" if value > halfway else "black"
+                swept.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=shade)
+        return figure
+
+    def table(self) -> Table:
+        title = "Loss of the answer, and in brackets attention to the gold document"
+        table = plain_table(title, "scaled in", *(f"factor {factor:g}" for factor in self.factors))
+        for index, layers in enumerate(self._scaled):
+            both = zip(self.loss[index].mean(1).tolist(), self.attention[index].mean(1).tolist(), strict=True)
+            table.add_row(layers, *(f"{loss:.3f} ({attention:.3f})" for loss, attention in both))
+        return table
+
+    @property
+    def _scaled(self) -> list[str]:
+        """The ranges of layers in words."""
+        return [named_layers(range(first, last + 1)) for first, last in self.layers]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+
+
+def measure(
+    lm: DebiasedLM,
+    samples: Sequence[Sample],
+    scaling: ChannelScaling,
+    factors: Sequence[float],
+    layers: Sequence[Range] | None,
+    track: Track,
+) -> FactorSweep:
+    """Sweep factors and layers.
+
+    Args:
+        scaling: has the channel; its layers are the first range where none are given.
+        layers: ranges, both ends included; None: those of ``scaling``, each half of the model, and all.
+
+    Raises:
+        MethodError: the model has no such channel or layers.
+    """
+    config = lm.model.config.get_text_config()
+    scaling.validate(config.hidden_size, config.num_hidden_layers)
+    ranges = list(layers or _default_ranges(scaling, config.num_hidden_layers))
+    methods = [[replace(scaling, factor=factor, layers=each) for factor in factors] for each in ranges]
+    for method in (method for row in methods for method in row):
+        method.validate(config.hidden_size, config.num_hidden_layers)
+    plain = torch.stack([_gold_by_layer(lm, sample, NoMethod()) for sample in track(samples)]).mean(0)
+    retrieve = sorted(retrieving(plain.tolist()))
+    measured = []
+    for row, sample in track([(row, sample) for row in methods for sample in samples]):
+        gold = [_gold_by_layer(lm, sample, method)[retrieve, 0].mean() for method in row]
+        measured.append(torch.stack([torch.stack(gold), torch.stack([_loss(lm, sample, method) for method in row])]))
+    by_range = [measured[begin : begin + len(samples)] for begin in range(0, len(measured), len(samples))]
+    positions = by_position(samples, by_range[0])[0]
+    attention, loss = torch.stack([by_position(samples, each)[1] for each in by_range]).permute(2, 0, 3, 1)
+    return FactorSweep(scaling.channels, positions, list(factors), ranges, attention, loss, retrieve)
+
+
+def _default_ranges(scaling: ChannelScaling, n_layers: int) -> list[Range]:
+    own, half = scaling.layer_indices(n_layers), n_layers // 2
+    return list(dict.fromkeys([(own[0], own[-1]), (0, half - 1), (half, n_layers - 1), (0, n_layers - 1)]))
+
+
+def _gold_by_layer(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
+    """``[n_layers, 2]``, averaged over heads: attention to the gold document and to the average other one."""
+    mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)].mean(1)
+    gold = mass[:, sample.gold]
+    return torch.stack([gold, (mass.sum(1) - gold) / (mass.shape[1] - 1)], dim=1)
+
+
+def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
+    logits = continuation_logits(lm.model, sample.prompt, method, sample.answer, lm.backend)
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(sample.answer, device=logits.device)).cpu()
+
+
+def ranges_of(text: str) -> list[Range]:
+    """Ranges of layers as they are typed, ``10-25,0-31``.
+
+    Raises:
+        RunError: the text is no such list; so for ``factors_of``.
+    """
+    found = [re.fullmatch(r"(\d{1,4})-(\d{1,4})", part.strip()) for part in text.split(",")]
+    if not all(found):
+        raise RunError(f"layers={shown(text)}; expected ranges with both ends included, e.g. 10-25,0-31")
+    return [(int(each[1]), int(each[2])) for each in found if each]
+
+
+def factors_of(text: str) -> list[float]:
+    """Factors as they are typed, ``1,0.5,-1``."""
+    try:
+        return list(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise RunError(f"factors={shown(text)}; expected numbers with commas between them, e.g. 1,0.5,-1") from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser(__doc__ or "", method="channel-scaling", limit=10, depths=5)
+    options.add_argument("--factors", default="1,0.5,0,-0.5,-1", help="those swept; 1 is the plain model")
+    options.add_argument("--layers", help="ranges, e.g. 10-25,0-31; default: the method's, each half, all")
+    run(
+        options,
+        arguments,
+        lambda lm, samples, track, given: measure(
+            lm, samples, method_of(given.method, given.model, ChannelScaling), factors_of(given.factors),
+            None if given.layers is None else ranges_of(given.layers), track,
+        ),
+        "Channel scaled by factors: {model}",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""Information flow to a prompt's last token by layer: from the gold document, the others, prefix and question.
+
+    python -m studies.flow --model tiny --out flow.png
+
+What flows is measured twice: by attention, and by attention times the norm of what is attended to, the value, since a
+token may be attended to and hold next to nothing (Kobayashi et al., Attention is Not Only a Weight, EMNLP 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.methods.parse import get
+from studies.experiment import Track, by_position, check_acts_on_attention, curves, page, parser, run
+from studies.layer_attention import OTHERS, attention_by_head
+
+PARTS = ("gold document", "other documents", *OTHERS)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Where the last token's information comes from.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        mass: ``[P, n_layers, 5]``, attention to each of ``PARTS``, averaged over heads.
+        norms: the same of attention times value norms, as shares of their sum over heads and parts.
+    """
+
+    positions: list[int]
+    mass: Tensor
+    norms: Tensor
+
+    def figure(self, title: str) -> Figure:
+        figure, (mass, norms, moved) = page(title)
+        layers = list(range(self.mass.shape[1]))
+        for axis, name, values in ((mass, "attention", self.mass), (norms, "attention times value norm", self.norms)):
+            lines = {part: values[:, :, index].mean(0).tolist() for index, part in enumerate(PARTS)}
+            curves(axis, layers, lines, name, "layer", "share")
+        middle = len(self.positions) // 2
+        lines = {
+            f"gold document at {self.positions[at] + 1}": self.norms[at, :, 0].tolist()
+            for at in sorted({0, middle, len(self.positions) - 1})
+        }
+        curves(moved, layers, lines, "from the gold document, value norm", "layer", "share")
+        return figure
+
+    def table(self) -> Table:
+        title = "Flow to the last token by layer: attention, and in brackets attention times value norm"
+        table = plain_table(title, "layer", *PARTS, wrap=True)
+        for layer, both in enumerate(zip(self.mass.mean(0).tolist(), self.norms.mean(0).tolist(), strict=True)):
+            table.add_row(str(layer), *(f"{mass:.3f} ({norms:.3f})" for mass, norms in zip(*both, strict=True)))
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "positions": self.positions,
+            "parts": PARTS,
+            "attention": self.mass.tolist(),
+            "attention_times_value_norm": self.norms.tolist(),
+        }
+
+
+def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Track) -> Flow:
+    """The flow under a method.
+
+    Raises:
+        MethodError: the method does not act on attention.
+    """
+    check_acts_on_attention(method)
+    measured = []
+    for sample in track(samples):
+        mass, norms = (_parts(attention_by_head(lm, sample.prompt, method, by), sample) for by in (False, True))
+        norms = norms.sum(1)
+        measured.append(torch.stack([mass.mean(1), norms / norms.sum(1, keepdim=True)]))
+    positions, means = by_position(samples, measured)
+    return Flow(positions, means[:, 0], means[:, 1])
+
+
+def _parts(mass: Tensor, sample: Sample) -> Tensor:
+    """``[..., n + 3]`` by document as ``[..., 5]`` by part."""
+    documents, others = mass.split([len(sample.prompt.documents), len(OTHERS)], dim=-1)
+    gold = documents[..., sample.gold, None]
+    return torch.cat([gold, documents.sum(-1, keepdim=True) - gold, others], dim=-1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(
+        parser(__doc__ or "", method="none"),
+        arguments,
+        lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
+        "Information flow to the last token: {model}, {method}",
+    )
+
+
+if __name__ == "__main__":
+    main()

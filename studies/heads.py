@@ -1,0 +1,132 @@
+"""Position-awareness of heads: the sharpness of each, and whether sharp ones find the gold document anywhere.
+
+    python -m studies.heads --model tiny --out heads.png
+
+Source: Zhang et al., Found in the Middle: How Language Models Use Long Contexts Better via Plug-and-Play Positional
+Encoding, arXiv 2403.04797: the score by which Ms-PoE orders its heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.binding import attach
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.lm import DebiasedLM
+from ragbias.methods import MsPoE
+from ragbias.methods.last_token import LastToken
+from ragbias.prompt import TokenisedPrompt
+from studies.experiment import Track, by_position, curves, heat_map, method_of, page, parser, run
+
+PART = 4  # the most and the least aware are each one part of so many
+
+
+@dataclass(frozen=True)
+class HeadAwareness:
+    """What each head does.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        score: ``[n_layers, H]``, mean over prompts of the share of tokens with more than ``alpha`` times the mean
+            weight.
+        gold: ``[P, n_layers, H]``, attention to the gold document.
+        most, least: ``[P, n_layers]``, the same, averaged over the quarter of heads that are most and least aware in
+            that prompt and layer.
+    """
+
+    positions: list[int]
+    score: Tensor
+    gold: Tensor
+    most: Tensor
+    least: Tensor
+
+    def figure(self, title: str) -> Figure:
+        figure, (scores, spread, lines) = page(title)
+        count = self.score.shape[1]
+        label = "share of tokens above alpha times the mean"
+        heat_map(scores, self.score, range(count), "position-awareness", "head", label)
+        ranked = self.score.sort(dim=1, descending=True).values
+        heat_map(spread, ranked, range(1, count + 1), "heads sorted by it", "rank in the layer", label)
+        where = "position of the gold document"
+        shown = {
+            f"most aware {self._part} of {count} heads": self.most.mean(1).tolist(),
+            f"least aware {self._part} of {count} heads": self.least.mean(1).tolist(),
+            "all heads": self.gold.mean((1, 2)).tolist(),
+        }
+        numbered = [position + 1 for position in self.positions]
+        curves(lines, numbered, shown, "attention to the gold document", where, "mean over layers")
+        return figure
+
+    @property
+    def _part(self) -> int:
+        return part_of(self.score.shape[1])
+
+    def table(self) -> Table:
+        table = plain_table("Position-awareness by layer", "layer", "lowest", "mean", "highest", "head with it")
+        for layer, scores in enumerate(self.score):
+            low, high = float(scores.min()), float(scores.max())
+            table.add_row(
+                str(layer), f"{low:.3f}", f"{float(scores.mean()):.3f}", f"{high:.3f}", str(int(scores.argmax()))
+            )
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
+
+
+def part_of(heads: int) -> int:
+    """How many heads a quarter is, one at least."""
+    return max(1, heads // PART)
+
+
+@torch.no_grad()
+def token_weights(lm: DebiasedLM, tokens: TokenisedPrompt) -> Tensor:
+    """The last token's weights, float32 ``[n_layers, H, T]``."""
+    reader = LastToken()
+    with attach(lm.model, reader, [tokens.spans], private=True, backend=lm.backend):
+        lm.model(torch.tensor([tokens.ids], device=lm.model.device), use_cache=False, logits_to_keep=1)
+    return reader.found[0]
+
+
+def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Track) -> HeadAwareness:
+    """Score the heads of the plain model on each prompt.
+
+    Args:
+        alpha: above which multiple of the mean a weight counts, 3 in the paper.
+    """
+    scores, golds, ends = [], [], []
+    for sample in track(samples):
+        weights = token_weights(lm, sample.prompt)
+        begin, end = sample.prompt.spans[sample.gold]
+        gold, score = weights[:, :, begin:end].sum(2), (weights > alpha / weights.shape[2]).float().mean(2)
+        ranked = gold.gather(1, score.argsort(dim=1, descending=True, stable=True))
+        part = part_of(score.shape[1])
+        scores.append(score)
+        golds.append(gold)
+        ends.append(torch.stack([ranked[:, :part].mean(1), ranked[:, -part:].mean(1)]))
+    positions, gold_means = by_position(samples, golds)
+    _, end_means = by_position(samples, ends)
+    return HeadAwareness(positions, torch.stack(scores).mean(0), gold_means, end_means[:, 0], end_means[:, 1])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(
+        parser(__doc__ or "", method="ms-poe"),
+        arguments,
+        lambda lm, samples, track, given: measure(
+            lm, samples, method_of(given.method, given.model, MsPoE).alpha, track
+        ),
+        "Position-awareness of heads, {method}: {model}",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""Attention of the last token to each document, by layer, with the gold document first, in the middle and last.
+
+    python -m studies.inspect_attention --model smollm2 --questions questions.jsonl --out attention.png
+
+A row of panels for each method shows how each layer shares its attention to documents among them. The last panel shows
+what the gold document gets by its position. With ``--intervene``, rows before and after interventions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FuncFormatter, NullLocator
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.errors import RagBiasError
+from ragbias.evaluation.audit.position_preference import POSITIONS, positions_of
+from ragbias.evaluation.data.questions import read_questions
+from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.interventions import parse_interventions
+from ragbias.lm import DebiasedLM
+from ragbias.methods import DEFAULT_METHOD
+from ragbias.methods.parse import parse_methods
+from studies.experiment import named_layers
+from studies.layer_attention import View, inspect
+
+RETRIEVES = "▸"
+MOST_TICKS = 20
+LEAST = 0.01  # of the attention goes to documents, or the layer's shares are left out as noise
+LIGHTEST, DARKEST = 1 / 8, 8.0  # times an even share
+MOST_RATIO = 1024  # of the gold document's attention; more is drawn there, and less than one in so many as that
+LETTERS, LEGEND = 26, 42  # of a line of a panel's title, and of the legend
+SHADES = LogNorm(LIGHTEST, DARKEST)
+
+
+def heat_maps(views: Mapping[str, View], title: str) -> Figure:
+    """The views below each other.
+
+    Where the gold document is known, its position is framed, and ``RETRIEVES`` marks the numbers of the layers that
+    retrieve. Where it is not, the documents are shown as they were retrieved.
+    """
+    layers, documents = next(iter(views.values())).attention.shape
+    known = all(view.moved is not None for view in views.values())
+    columns = len(POSITIONS) if known else 1
+    lines = max(len(_lines(f"{label}: gold document middle", LETTERS)) for label in views)
+    heights = [len(views) * (1.2 + min(4.0, 0.2 * layers) + 0.16 * lines), 3.6 + 0.3 * len(views)][: 1 + known]
+    figure = Figure(figsize=(WIDTH, 0.9 + sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
+    upper = parts[0]
+    panels = upper.subplots(len(views), columns, squeeze=False)
+    for row, (label, view) in zip(panels, views.items(), strict=True):
+        shown = [view.attention] if view.moved is None else list(view.moved)
+        totals = torch.stack(shown).sum(2).mean(0)
+        for column, (panel, mass) in enumerate(zip(row, shown, strict=True)):
+            _heat_map(panel, mass, totals)
+            position = positions_of(documents)[column] if known else None
+            _positions(panel, documents, layers, position)
+            _layers(panel, layers, view.retrieval_layers if column == 0 else None)
+            where = f"gold document {POSITIONS[column]}" if known else "as retrieved"
+            panel.set_title(literal("\n".join(_lines(f"{label}: {where}", LETTERS))), fontsize=9.5)
+        _totals(row[-1], totals)
+    upper.supylabel("layer", fontsize=10)
+    upper.supxlabel("position of the document", fontsize=10)
+    bar = upper.colorbar(
+        ScalarMappable(SHADES, "Greys"),
+        ax=panels,
+        label="share of a layer's attention to documents, in even shares",
+        extend="both",
+        shrink=0.9,
+        aspect=30,
+        pad=0.02,
+    )
+    bar.minorticks_off()
+    bar.set_ticks([1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8], labels=["1/8", "1/4", "1/2", "1 (even)", "2", "4", "8"])
+    if known:
+        _gold(parts[1].subplots(), views)
+        title += f"\n{RETRIEVES} layers that attend to the document with the answer (gold); its position is framed"
+    title += f"\nhatched: layers with less than {LEAST:.0%} of their attention on documents"
+    figure.suptitle(literal(title), fontsize=10)
+    return figure
+
+
+def _heat_map(panel: Axes, mass: Tensor, totals: Tensor) -> None:
+    """Each layer's attention to documents, shared out among them; hatched where it is too little."""
+    shares = (mass / mass.sum(1, keepdim=True) * mass.shape[1]).nan_to_num(0).clamp_min(LIGHTEST).numpy()
+    hidden = np.broadcast_to((totals < LEAST).numpy()[:, None], shares.shape)
+    panel.imshow(np.ma.array(shares, mask=hidden), cmap="Greys", norm=SHADES, aspect="auto", interpolation="nearest")
+    for layer in np.flatnonzero(hidden[:, 0]):
+        corner = (-0.5, layer - 0.5)
+        panel.add_patch(Rectangle(corner, mass.shape[1], 1, facecolor="none", edgecolor="#bbbbbb", hatch="////", lw=0))
+
+
+def _positions(panel: Axes, documents: int, layers: int, gold: int | None) -> None:
+    step = -(-documents // (MOST_TICKS // 2))
+    ticks = range(0, documents, step)
+    panel.set_xticks(ticks, [str(position + 1) for position in ticks])
+    panel.tick_params(labelsize=8)
+    if gold is not None:
+        frame = Rectangle((gold - 0.5, -0.5), 1, layers, fill=False, edgecolor="black", lw=1.4, clip_on=False, zorder=4)
+        panel.add_patch(frame)
+
+
+def _layers(panel: Axes, layers: int, retrieve: list[int] | None) -> None:
+    """Numbers of layers, those that retrieve in bold; none in the panels beside the first."""
+    if retrieve is None:
+        panel.set_yticks([])
+        return
+    shown = sorted({*range(0, layers, -(-layers // MOST_TICKS)), *retrieve})
+    panel.set_yticks(shown, [f"{RETRIEVES} {layer}" if layer in retrieve else str(layer) for layer in shown])
+    for tick, layer in zip(panel.get_yticklabels(), shown, strict=True):
+        tick.set_fontweight("bold" if layer in retrieve else "normal")
+
+
+def _totals(panel: Axes, totals: Tensor) -> None:
+    """How much of each layer's attention goes to documents, at the right of the last panel."""
+    layers = range(0, len(totals), -(-len(totals) // MOST_TICKS))
+    axis = panel.secondary_yaxis("right")
+    axis.set_yticks(list(layers), [f"{float(totals[layer]):.0%}" for layer in layers])
+    axis.tick_params(labelsize=7.5, length=0)
+    axis.set_ylabel("to documents", fontsize=8)
+
+
+def _gold(axis: Axes, views: Mapping[str, View]) -> None:
+    """Attention to the gold document, in units of that to the average other one, in the layers that retrieve."""
+    styles = styles_of(views)
+    for index, (label, view) in enumerate(views.items()):
+        ratios = gold_ratios(view)
+        aside = 0.06 * (index - (len(views) - 1) / 2)  # equal ones side by side
+        numbers = ", ".join(f"{ratio:.3g}" for ratio in ratios)
+        named = "\n".join(_lines(f"{label}: {numbers} ({RETRIEVES} {named_layers(view.retrieval_layers)})", LEGEND))
+        points = [[float(ratio), None, None] for ratio in np.clip(ratios, 1 / MOST_RATIO, MOST_RATIO)]
+        line(axis, [position + aside for position in range(len(POSITIONS))], points, styles[label], named)
+    axis.axhline(1, color=PALE, linewidth=0.8, zorder=0)
+    axis.set_yscale("log", base=2)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(range(len(POSITIONS)), POSITIONS)
+    axis.margins(0.15)
+    axis.set_xlabel("position of the gold document")
+    axis.set_ylabel("its attention, in units of the average other document's", fontsize=9)
+    axis.set_title("What the gold document gets (flat: at any position)", fontsize=10)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False, handlelength=4, fontsize=8.5)
+
+
+def gold_ratios(view: View) -> list[float]:
+    """By the gold document's position: its attention over the average other one's, in the layers that retrieve."""
+    ratios = []
+    for layers in view.gold_by_position.values():
+        gold, other = (sum(layers[layer][part] for layer in view.retrieval_layers) for part in (0, 1))
+        ratios.append(gold / max(other, 1e-9))
+    return ratios
+
+
+def _lines(text: str, letters: int) -> list[str]:
+    """A label in lines, broken after commas as well."""
+    return wrap(re.sub(r",(?=\S)", ", ", text), letters)
+
+
+def table(views: Mapping[str, View]) -> Table:
+    """Attention by layer to all documents together, and to the gold one by its position."""
+    headings = [name for label, view in views.items() for name in (label, *(["gold at each"] if view.gold else []))]
+    made = plain_table("Attention by layer: all documents; gold document first, middle, last", "layer", *headings)
+    for layer in range(len(next(iter(views.values())).attention)):
+        cells = []
+        for view in views.values():
+            cells.append(f"{float(view.attention[layer].sum()):.3f}")
+            if view.gold:
+                gold = "  ".join(f"{layers[layer][0]:.3f}" for layers in view.gold_by_position.values())
+                cells.append(f"retrieves {gold}" if layer in view.retrieval_layers else gold)
+        made.add_row(str(layer), *cells)
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--questions", type=Path, required=True, help="JSON lines: question, documents, answer, gold")
+    options.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
+    options.add_argument("--model", required=True)
+    options.add_argument("--methods", default=f"none,{DEFAULT_METHOD}", help="comma-separated, a row of panels each")
+    options.add_argument("--intervene", action="append", default=[], help="e.g. hide(queries=question,keys=gold)")
+    options.add_argument("--limit", type=int, help="take the first questions only")
+    options.add_argument("--json", type=Path, help="also write the figures to this file")
+    given = options.parse_args(arguments)
+    try:
+        quiet_libraries()
+        asked, methods = read_questions(given.questions)[: given.limit], parse_methods(given.methods, given.model)
+        interventions = {text: parse_interventions(text) for text in given.intervene}
+        lm = DebiasedLM.from_pretrained(given.model, method="none")
+        with progress() as bar:
+            task = bar.add_task("", total=len(asked) * len(methods) * (1 + len(interventions)))
+            views = inspect(
+                lm, asked, methods, lambda label: bar.update(task, advance=1, description=label), interventions
+            )
+        known = next(iter(views.values())).known
+        console.print(f"The document with the answer is known for {known} of {len(asked)} questions")
+        title = f"Attention of the last token: {given.model}, {known or len(asked)} questions"
+        save(heat_maps(views, title), given.out)
+        console.print(table(views))
+        write_json({label: view.as_dict() for label, view in views.items()}, given.json)
+    except RagBiasError as error:
+        options.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Where a positional channel comes from, and what scaling it does: both halves of one experiment.
+
+    python -m studies.perturbation --model tiny --out perturbation.png
+
+Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
+``channel_curves`` perturbs the mask and the position ids. And scaling the channel up should turn the last token's
+attention to the beginning of the context, a negative factor to its end.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.lm import DebiasedLM
+from ragbias.methods import ChannelScaling
+from ragbias.methods.profiles import Profile, find, of_model
+from ragbias.prompt import TokenisedPrompt
+from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
+from studies.experiment import Track, curves, page, parser, run
+from studies.layer_attention import attention_by_head
+
+FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
+POINTS, PANELS = 50, 3
+
+
+@dataclass(frozen=True)
+class Perturbations:
+    """What became of a channel, and what it does.
+
+    Attributes:
+        perturbed: its curves.
+        thirds: by factor, the last token's attention to the first and to the last third of the documents' tokens.
+    """
+
+    perturbed: ChannelCurves
+    thirds: dict[float, tuple[float, float]]
+
+    def figure(self, title: str) -> Figure:
+        layers = evenly_spread(len(self.perturbed.curves[PLAIN]), PANELS)
+        figure, axes = page(f"{title}: {self.perturbed.where}", len(layers) + 1)
+        for axis, layer in zip(axes, layers, strict=False):
+            self._draw(axis, layer)
+        factors = sorted(self.thirds)
+        lines = {
+            f"{which} third of the documents": [self.thirds[factor][index] for factor in factors]
+            for index, which in enumerate(("first", "last"))
+        }
+        curves(axes[-1], factors, lines, "the last token's attention", "factor of the channel", "attention")
+        return figure
+
+    def _draw(self, axis: Axes, layer: int) -> None:
+        found = self.perturbed
+        width = max(1, found.length // POINTS)
+        lines = {
+            "plain" if name == PLAIN else f"{name} perturbed": [
+                float(part.mean()) for part in curve[layer].split(width)
+            ]
+            for name, curve in found.curves.items()
+        }
+        middles = [begin + min(width, found.length - begin) / 2 for begin in range(0, found.length, width)]
+        title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
+        label = f"mean, {width} positions each" if width > 1 else "mean"
+        curves(axis, middles, lines, title, "position", label, from_zero=False)
+        axis.axvspan(*found.span, color="#dddddd", zorder=0)
+
+    def table(self) -> Table:
+        found = self.perturbed
+        title = f"Channel {found.channel}: {found.where}; change there ± 2 standard errors, and that if it moved along"
+        headings = [f"{name}: {column}" for name in found.changes for column in ("change", "if it moved")]
+        table = plain_table(title, "after layer", "r, position", "r, halves", *headings, wrap=True)
+        for layer, (follows, repeats) in enumerate(zip(found.follows, found.repeats, strict=True)):
+            cells = [
+                _with_error(measured[name][:, layer])
+                for name in found.changes
+                for measured in (found.changes, found.expected)
+            ]
+            table.add_row(str(layer), f"{follows:.2f}", f"{repeats:.2f}", *cells)
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        found = self.perturbed
+        sizes = dict(
+            channel=found.channel, strings=found.strings, length=found.length, span=list(found.span), by=found.by
+        )
+        return {
+            **sizes,
+            "correlation_with_position": found.follows,
+            "correlation_of_halves": found.repeats,
+            "perturbations": {
+                name: {"change": _summary(found.changes[name]), "if_moved_all_the_way": _summary(found.expected[name])}
+                for name in found.changes
+            },
+            "curves": {name: curve.tolist() for name, curve in found.curves.items()},
+            "attention_by_factor": [
+                {"factor": factor, "first_third": first, "last_third": last}
+                for factor, (first, last) in self.thirds.items()
+            ],
+        }
+
+
+def measure(
+    lm: DebiasedLM,
+    profile: Profile,
+    samples: Sequence[Sample],
+    strings: int,
+    length: int,
+    seed: int,
+    batch_size: int,
+    track: Track,
+) -> Perturbations:
+    """Perturb random strings, and scale the profile's channel on samples.
+
+    Args:
+        strings, length, seed, batch_size, track: see ``perturbed_curves``.
+
+    Raises:
+        MethodError: the profile is of a model of another shape, or the length exceeds the model's window.
+    """
+    config = lm.model.config.get_text_config()
+    ChannelScaling.from_profile(profile).validate(config.hidden_size, config.num_hidden_layers)
+    return Perturbations(
+        perturbed_curves(lm, profile.channel, strings, length, seed, batch_size, track),
+        attention_by_factor(lm, profile, samples, track),
+    )
+
+
+def attention_by_factor(
+    lm: DebiasedLM, profile: Profile, samples: Sequence[Sample], track: Track
+) -> dict[float, tuple[float, float]]:
+    """The last token's attention to the first and to the last third of the documents' tokens, for each factor.
+
+    Averaged over the profile's layers, heads and samples.
+    """
+    first, last = profile.layers
+    masses: dict[float, list[Tensor]] = {factor: [] for factor in FACTORS}
+    for sample in track(samples):
+        prompt = thirds(sample.prompt)
+        for factor in FACTORS:
+            found = attention_by_head(lm, prompt, ChannelScaling(profile.channel, factor, layers=profile.layers))
+            masses[factor].append(found[first : last + 1, :, [0, 2]].mean((0, 1)))
+    means = {factor: torch.stack(found).mean(0).tolist() for factor, found in masses.items()}
+    return {factor: (beginning, end) for factor, (beginning, end) in means.items()}
+
+
+def thirds(prompt: TokenisedPrompt) -> TokenisedPrompt:
+    """The prompt with its documents' tokens cut into three equal parts, the first ones longer by one where need be."""
+    parts = torch.tensor([token for document in prompt.documents for token in document]).tensor_split(3)
+    return replace(prompt, documents=[part.tolist() for part in parts])
+
+
+def _error(by_string: Tensor) -> Tensor:
+    """Standard error of the mean over strings ``[strings, ...]``; 0 of a single one."""
+    count = len(by_string)
+    return by_string.std(0) / count**0.5 if count > 1 else torch.zeros_like(by_string[0])
+
+
+def _with_error(by_string: Tensor) -> str:
+    return f"{float(by_string.mean()):.3f} ± {2 * float(_error(by_string)):.3f}"
+
+
+def _summary(by_string: Tensor) -> dict[str, list[float]]:
+    return {"mean": by_string.mean(0).tolist(), "standard_error": _error(by_string).tolist()}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parser(__doc__ or "", depths=5)
+    options.add_argument("--profile", help="a file of ragbias calibrate, or a name; default: the model's")
+    options.add_argument("--channel", type=int, help="another channel than the profile's")
+    options.add_argument("--strings", type=int, default=200, help="random token strings")
+    options.add_argument("--length", type=int, help="their tokens; default: 1000, or the model's window if less")
+    options.add_argument("--batch-size", type=int, default=8)
+
+    def measured(lm: DebiasedLM, samples: list[Sample], track: Track, given: Namespace) -> Perturbations:
+        profile = of_model(given.model) if given.profile is None else find(given.profile)
+        if given.channel is not None:
+            profile = replace(profile, channel=given.channel)
+        length = given.length or min(PAPERS_LENGTH, lm.window)
+        return measure(lm, profile, samples, given.strings, length, given.seed, given.batch_size, track)
+
+    run(options, arguments, measured, "Perturbations, {model}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Which documents hold the tokens that a prompt's last token weighs most, and are dense therefore.
+
+    python -m studies.top_tokens --model tiny --out top-tokens.png
+
+Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109: the share of
+the highest 30% of tokens by document, and the rule of SIW, to which documents with many of them are dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from rich.table import Table
+from torch import Tensor
+
+from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.lm import DebiasedLM
+from ragbias.methods import SIW
+from ragbias.methods.siw import HIGHEST, highest_by_document
+from studies.experiment import Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.heads import token_weights
+
+
+@dataclass(frozen=True)
+class TopTokens:
+    """Where the tokens of highest weight are.
+
+    Attributes:
+        positions: of the gold document, counted from 0.
+        share: ``[P, n_layers, n]``, of those tokens that lie in documents, the share in each document.
+        dense: ``[P, n_layers, n]``, share of the prompts in which the document is dense.
+        sigma: a document is dense if it holds more than ``sigma`` times the mean over documents.
+        layers: in which SIW acts.
+    """
+
+    positions: list[int]
+    share: Tensor
+    dense: Tensor
+    sigma: float
+    layers: list[int]
+
+    @property
+    def threshold(self) -> float:
+        """Above which share a document is dense."""
+        return self.sigma / self.share.shape[2]
+
+    def figure(self, title: str) -> Figure:
+        figure, (lines, dense, gold) = page(title)
+        count, middle = self.share.shape[2], len(self.positions) // 2
+        shown = {
+            f"gold document at {self.positions[at] + 1}": self.share[at, self.layers].mean(0).tolist()
+            for at in sorted({0, middle, len(self.positions) - 1})
+        }
+        numbered = list(range(1, count + 1))
+        curves(
+            lines, numbered, shown, f"share of the top {HIGHEST:.0%} in documents, {named_layers(self.layers)}",
+            "position of the document", "share", (f"dense above {self.threshold:.3f}", self.threshold),
+        )  # fmt: skip
+        often = "share of prompts in which it is dense"
+        heat_map(dense, self.dense.mean(0), numbered, "any document", "position of the document", often)
+        at_gold = [position + 1 for position in self.positions]
+        heat_map(gold, self.gold_dense.T, at_gold, "gold document", "position of the gold document", often)
+        return figure
+
+    @property
+    def gold_dense(self) -> Tensor:
+        """``[P, n_layers]``, how often the gold document is dense."""
+        return torch.stack([dense[:, at] for dense, at in zip(self.dense, self.positions, strict=True)])
+
+    def table(self) -> Table:
+        title = f"Share of the top {HIGHEST:.0%} by the document's position; dense above {self.threshold:.3f}"
+        table = plain_table(title, "layer", *(str(at + 1) for at in range(self.share.shape[2])), "gold is dense")
+        for layer, (values, dense) in enumerate(zip(self.share.mean(0), self.gold_dense.mean(0), strict=True)):
+            table.add_row(str(layer), *(f"{value:.3f}" for value in values.tolist()), f"{float(dense):.0%}")
+        return table
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "positions": self.positions,
+            "share": self.share.tolist(),
+            "dense": self.dense.tolist(),
+            "threshold": self.threshold,
+            "layers": self.layers,
+        }
+
+
+def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -> TopTokens:
+    """Count the tokens of highest weight of the plain model, averaged over heads, as SIW does."""
+    measured = []
+    for sample in track(samples):
+        weights = token_weights(lm, sample.prompt).mean(1)
+        held = torch.stack([highest_by_document(layer, sample.prompt.spans) for layer in weights])
+        dense = (held > siw.sigma * held.mean(1, keepdim=True)).float()
+        measured.append(torch.stack([held / held.sum(1, keepdim=True).clamp_min(1), dense]))
+    positions, means = by_position(samples, measured)
+    return TopTokens(positions, means[:, 0], means[:, 1], siw.sigma, list(siw.layer_indices(means.shape[2])))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    run(
+        parser(__doc__ or "", method="siw"),
+        arguments,
+        lambda lm, samples, track, given: measure(lm, samples, method_of(given.method, given.model, SIW), track),
+        "Tokens of highest weight, {method}: {model}",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Recommendations follow from intervals alone, and name their figures and evidence."""
+
+from dataclasses import replace
+
+import pytest
+
+from ragbias.evaluation.advice import (
+    KINDS,
+    LONG,
+    LONG_CONTEXT,
+    NO_EVIDENCE,
+    Case,
+    Effect,
+    advice,
+    advised,
+    default_in_words,
+    heading,
+    reasons,
+    strength,
+)
+from studies.evidence import advice_table
+
+ONE_FACT, SEVERAL, JUDGE, _ = KINDS
+
+
+def effect(low, high, acts_on="attention", invariant=True, cost=None):
+    """A method whose mean less the plain mean has this interval."""
+    mean = ((low + high) / 2, low, high)
+    return Effect(acts_on, invariant, mean, worst=None, best=None, cost=cost)
+
+
+def case(**changes):
+    """120 questions about 10 documents, by log-probability, unless changed."""
+    known = dict(
+        study="made-up", model="m", task="mdqa", documents=10, measure="logprob", questions=120, tokens=800.0,
+        gap=(1.0, 0.5, 1.5), effects={},
+    )  # fmt: skip
+    return Case(**{**known, **changes})
+
+
+def method(*cases):
+    found = advice(ONE_FACT, cases)
+    return found.method, found.others
+
+
+def test_what_is_better_than_the_plain_mean_is_recommended():
+    assert method(case(effects={"pine": effect(0.2, 0.9), "rotor": effect(-0.9, 0.2)})) == ("pine", ())
+
+
+def test_an_invariant_method_may_be_no_worse_but_not_by_more_than_is_borne():
+    assert method(case(effects={"pine": effect(-0.1, 0.4)})) == ("pine", ())
+    assert method(case(effects={"pine": effect(-0.11, 0.4)})) == ("none", ())
+    accurate = case(measure="accuracy", effects={"pine": effect(-0.02, 0.1)})
+    assert method(accurate) == ("pine", ())
+    assert method(replace(accurate, effects={"pine": effect(-0.021, 0.1)})) == ("none", ())
+
+
+@pytest.mark.parametrize(
+    ("acts_on", "invariant", "low", "taken"),
+    [
+        ("attention", False, -0.05, False),  # nothing gained
+        ("attention", False, 0.05, True),
+        ("order", True, -0.05, False),  # a fixed order only settles which document profits
+        ("order", True, 0.05, True),
+        ("answers", True, -0.05, True),
+        ("nothing", False, 0.05, False),  # tokenising by document is no method
+    ],
+)
+def test_what_is_not_invariant_inside_must_gain(acts_on, invariant, low, taken):
+    found = case(effects={"m": effect(low, 0.5, acts_on, invariant)})
+    assert method(found) == (("m" if taken else "none"), ())
+
+
+def test_invariant_methods_go_first_then_what_is_better_then_the_surest():
+    effects = {
+        "sorting": effect(0.8, 0.9, "order", invariant=False),
+        "no worse": effect(-0.05, 0.9),
+        "surest": effect(0.3, 0.5),
+        "better": effect(0.2, 0.9),
+    }
+    assert method(case(effects=effects)) == ("surest", ("better", "no worse", "sorting"))
+
+
+def test_it_must_hold_in_every_case_in_which_anything_was_measured():
+    first = case(effects={"pine": effect(0.2, 0.9), "rotor": effect(0.1, 0.3)})
+    assert method(first, case(documents=20, effects={"pine": effect(-0.3, 0.1), "rotor": effect(0.1, 0.2)})) == (
+        "rotor",
+        (),
+    )
+    assert method(first, case(model="other", effects={"rotor": effect(-0.2, 0.2)})) == ("none", ())
+
+
+def test_of_two_measures_of_one_case_the_surer_counts_and_neither_may_show_a_loss():
+    sure = case(effects={"pine": effect(0.2, 0.9)})
+    assert method(sure, case(measure="accuracy", effects={"pine": effect(-0.1, 0.1)})) == ("pine", ())
+    assert method(sure, case(measure="accuracy", effects={"pine": effect(-0.2, -0.01)})) == ("none", ())
+    assert method(sure, case(measure="accuracy", effects={"rotor": effect(0.0, 0.1)}))[0] == "pine"
+
+
+def test_tasks_are_evidence_for_their_kind_and_long_prompts_for_long_contexts_too():
+    cases = [
+        case(effects={"pine": effect(0.2, 0.9)}),
+        case(task="musique", tokens=LONG, effects={"rotor": effect(0.2, 0.9)}),
+        case(task="arc_easy", effects={"pine": effect(0.2, 0.9)}),
+    ]
+    found = {each.kind: each for each in advised(cases)}
+    assert {kind: each.method for kind, each in found.items()} == {
+        ONE_FACT: "pine", SEVERAL: "rotor", JUDGE: "none", LONG_CONTEXT: "rotor"
+    }  # fmt: skip
+    assert [len(each.cases) for each in found.values()] == [1, 1, 0, 1]
+    assert found[JUDGE].strength == NO_EVIDENCE
+
+
+@pytest.mark.parametrize(
+    ("models", "questions", "word"),
+    [(0, 120, NO_EVIDENCE), (1, 120, "weak"), (2, 120, "fair"), (3, 120, "fair"), (4, 120, "good"), (4, 99, "weak")],
+)
+def test_evidence_is_as_strong_as_its_models_and_questions(models, questions, word):
+    assert strength([case(model=f"m{n}", questions=questions) for n in range(models)]) == word
+
+
+# in words
+
+PINE = Effect("attention", True, (0.57, 0.21, 0.91), (1.4, 0.99, 1.81), (-0.59, -1.06, -0.16), 1.5)
+VOTE = Effect("answers", True, (0.3, 0.1, 0.5), None, None, 4.7)
+SCALED = Effect("channels", False, (0.19, 0.12, 0.26), None, None, None)
+LOSES = Effect("attention", True, (-0.5, -0.9, -0.004), None, None, None)
+
+
+def told_case(**changes):
+    known = dict(
+        study="made-up", model="m", task="mdqa", documents=10, measure="logprob", questions=120, tokens=800.0,
+        gap=(1.99, 1.5, 2.52), effects={"pine": PINE, "permutation-vote": VOTE},
+    )  # fmt: skip
+    return Case(**{**known, **changes})
+
+
+def test_a_recommendation_names_its_figures_its_evidence_and_what_qualifies_beside_it():
+    found = advice(ONE_FACT, [told_case()])
+    assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
+    assert list(reasons(found)) == [
+        "It is order-invariant.",
+        "made-up: m, mdqa, 10 documents, 120 questions, log-probability: +0.57 (+0.21 to +0.91) against the mean, "
+        "+1.40 (+0.99 to +1.81) against the worst position, -0.59 (-1.06 to -0.16) against the best position "
+        "of the plain model (gap 1.99 (1.50 to 2.52)); prefill x1.50.",
+        "These qualify as well: permutation-vote (prefill x4.70).",
+    ]
+
+
+def test_a_method_that_leaves_the_answer_dependent_on_the_order_is_said_to_do_so():
+    found = advice(ONE_FACT, [told_case(effects={"channel-scaling": SCALED})])
+    assert next(reasons(found)) == "The answer still depends on the order of the documents."
+    assert "| channel-scaling | no | weak" in advice_table([found])
+
+
+def test_questions_that_the_method_was_not_asked_do_not_count():
+    found = advice(ONE_FACT, [told_case(), told_case(study="depth", questions=60, effects={"rotor": LOSES})])
+    assert heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
+    assert "depth" not in " ".join(reasons(found))
+
+
+def test_a_measure_that_the_method_was_not_measured_by_says_nothing():
+    found = advice(ONE_FACT, [told_case(), told_case(measure="accuracy", effects={"rotor": LOSES})])
+    told = " ".join(reasons(found))
+    assert found.method == "pine" and "log-probability" in told and "accuracy" not in told
+
+
+def test_where_nothing_pays_the_loss_that_is_borne_and_the_nearest_method_are_named():
+    found = advice(ONE_FACT, [told_case(gap=None, effects={"pine": LOSES})])
+    assert heading(found).startswith("one fact in one passage: none (")
+    rule, told = reasons(found)
+    assert "to lose no more than 0.1 nats, or 0.02 of the accuracy" in rule
+    assert told.endswith(": the closest is pine, -0.50 (-0.90 to -0.00) against the mean of the plain model.")
+
+
+def test_where_models_differ_each_is_named():
+    found = advice(ONE_FACT, [told_case(), told_case(model="other", questions=60, effects={"pine": LOSES})])
+    assert heading(found) == "one fact in one passage: none (weak evidence: 2 models, 60 to 120 questions)"
+    assert list(reasons(found))[-1] == "On m alone: pine."
+
+
+def test_no_evidence_is_called_so_and_is_no_recommendation():
+    found = advice(ONE_FACT, [])
+    assert heading(found) == "one fact in one passage: no evidence"
+    assert advice_table([found]).splitlines()[-1] == "| one fact in one passage | - | - | no evidence |"
+    assert next(reasons(found)).startswith("Nothing was measured; compare methods on your own questions")
+
+
+def test_whether_the_evidence_is_for_the_default_is_said():
+    good, bad, none = advice("a", [told_case()]), advice("b", [told_case(effects={"pine": LOSES})]), advice("c", [])
+    begin = "The default method is pine: "
+    assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it does not qualify for b."
+    assert default_in_words([good, none]) == f"{begin}it qualifies for a."
+    assert default_in_words([none]) == f"{begin}it was not measured."
+
+
+def test_the_table_has_a_row_for_each_kind_of_task():
+    lines = advice_table([advice(kind, [told_case()]) for kind in KINDS]).splitlines()
+    assert len(lines) == 2 + len(KINDS) and {line.count("|") for line in lines} == {5}
+    assert lines[2] == ("| one fact in one passage | pine | yes | weak evidence: 1 model, 120 questions |")

@@ -1,0 +1,24 @@
+"""A fixture for the programs of ``studies``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+
+
+@pytest.fixture
+def study(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs ``python -m studies.NAME`` in this process; gives the exit code, and what went to stdout and stderr."""
+
+    def run(name: str, *arguments: object) -> tuple[int, str, str]:
+        try:
+            import_module(f"studies.{name}").main(list(map(str, arguments)))
+            code = 0
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run

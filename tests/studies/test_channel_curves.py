@@ -1,0 +1,89 @@
+"""The channel's curve with mask and position ids perturbed."""
+
+import pytest
+import torch
+
+import ragbias
+from ragbias.errors import MethodError
+from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.methods import ChannelScaling
+from studies.channel_curves import channel_states, perturbed_curves
+from studies.experiment import Questions
+from support.random_models import random_model
+
+CHANNEL = 3
+
+
+@pytest.fixture(scope="module")
+def lm(llama, byte_tokenizer):
+    return ragbias.DebiasedLM(llama, byte_tokenizer, method="none")
+
+
+@pytest.fixture(scope="module")
+def found(lm):
+    return perturbed_curves(lm, CHANNEL, strings=5, length=50, seed=1, batch_size=2, track=lambda each: each)
+
+
+def test_the_curves_are_those_of_a_mask_and_of_position_ids(lm, found):
+    """Given to the model itself: tokens 20 to 29 do not see those before them, or stand ten positions earlier."""
+    ids = random_strings(lm, 0, 5, 50, seed=1)
+    visible = torch.ones(50, 50, dtype=torch.bool).tril()
+    positions = torch.arange(50)
+    inputs = {
+        "plain": {},
+        "mask": {"attention_mask": visible & ~block(20, 30, 0, 20)},
+        "position ids": {"position_ids": (positions - 10 * ((positions >= 20) & (positions < 30)))[None]},
+    }
+    inputs["mask"]["attention_mask"] = torch.where(inputs["mask"]["attention_mask"], 0.0, -1e30)[None, None]
+    inputs["position ids"]["attention_mask"] = torch.ones_like(ids)
+    assert list(found.curves) == list(inputs) and (found.span, found.by) == ((20, 30), 10)
+    states = {}
+    for name, given in inputs.items():
+        with torch.no_grad():
+            hidden = lm.model.model(ids, output_hidden_states=True, **given).hidden_states
+        states[name] = torch.stack([each[..., CHANNEL].double() for each in hidden[1:-1]], 1)
+        torch.testing.assert_close(found.curves[name], states[name].mean(0), atol=1e-4, rtol=1e-4)
+    for name, source in (("mask", 0), ("position ids", 10)):
+        here = states["plain"][..., 20:30].mean(-1)
+        torch.testing.assert_close(found.changes[name], states[name][..., 20:30].mean(-1) - here, atol=1e-4, rtol=1e-3)
+        there = states["plain"][..., source : source + 10].mean(-1)
+        torch.testing.assert_close(found.expected[name], there - here, atol=1e-4, rtol=1e-3)
+    halves = torch.stack([states["plain"][::2].mean(0), states["plain"][1::2].mean(0)])
+    torch.testing.assert_close(found.halves, halves, atol=1e-4, rtol=1e-4)
+
+
+def block(first, last, begin, end):
+    chosen = torch.zeros(50, 50, dtype=torch.bool)
+    chosen[first:last, begin:end] = True
+    return chosen
+
+
+def test_a_curve_that_follows_the_position_is_told_from_noise(found):
+    found.curves["plain"][0] = torch.arange(50).double() * 2 + 7
+    found.halves[:, 0] = torch.arange(50).double()
+    assert found.follows[0] == pytest.approx(1) and found.repeats[0] == pytest.approx(1)
+    assert max(map(abs, found.repeats[1:])) < 0.9
+
+
+def test_lengths_are_scaled_with_the_strings_and_that_is_said(found):
+    assert found.where == (
+        "tokens 20 to 30 do not see those before 20, or have position ids less 10 "
+        "(scaled from the paper's 400, 600 and 200 of 1000 tokens to 50)"
+    )
+
+
+def test_strings_longer_than_the_window_are_refused(lm):
+    with pytest.raises(MethodError, match=r"perturbation: length=9999999; expected a whole number from 20 to"):
+        perturbed_curves(lm, CHANNEL, 2, 9_999_999, 0, 2, lambda each: each)
+
+
+def test_a_model_without_position_ids_has_its_mask_perturbed_alone(byte_tokenizer):
+    mpt = ragbias.DebiasedLM(random_model("mpt"), byte_tokenizer, method="none")
+    found = perturbed_curves(mpt, CHANNEL, 2, 40, 0, 2, lambda each: each)
+    assert list(found.curves) == ["plain", "mask"] and (found.changes["mask"].abs() > 1e-3).any()
+
+
+def test_a_channel_scaled_by_one_is_as_it_was(lm):
+    ids = torch.tensor([Questions("kv", limit=1, documents=4, depths=2).samples(lm)[0].prompt.ids])
+    neutral, plain = (channel_states(lm, ids, 3, each) for each in (ChannelScaling(3, 1.0, (1, 2)), None))
+    torch.testing.assert_close(neutral, plain, atol=1e-4, rtol=1e-4)

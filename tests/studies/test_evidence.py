@@ -1,0 +1,49 @@
+"""Evidence comes from summaries, and its file gives back what was put in."""
+
+import pytest
+
+from ragbias.evaluation.advice import KINDS, advised, from_json, packaged
+from ragbias.evaluation.measures.aggregates import summarise
+from studies.evidence import as_json, evidence_of
+from support.bench_records import logprobs_with
+
+POSITIONS = (0, 4, 9)
+SHIFTS = {
+    "none": {0: 0.0, 4: -2.0, 9: 1.0},
+    "pine(order=input)": dict.fromkeys(POSITIONS, -0.6),
+    "pine": dict.fromkeys(POSITIONS, 0.5),
+}
+COST = {"tiny|mdqa|10": {label: {"prefill_ratio": [1.257, 1.2, 1.3]} for label in SHIFTS}}
+
+
+@pytest.fixture(scope="module")
+def cases():
+    return evidence_of("made-up", summarise(logprobs_with(SHIFTS, 20, task="mdqa"), COST))
+
+
+def test_a_summary_gives_each_method_against_the_plain_one(cases):
+    (case,) = cases
+    assert (case.study, case.model, case.task, case.documents, case.measure) == (
+        "made-up", "tiny", "mdqa", 10, "logprob"
+    )  # fmt: skip
+    assert case.questions == 20 and case.gap[0] == pytest.approx(3, abs=0.2) and case.gap[1] > 0
+    assert list(case.effects) == ["pine(order=input)", "pine"]
+    pine = case.effects["pine"]
+    assert pine.invariant and not case.effects["pine(order=input)"].invariant and pine.cost == 1.26
+    for figure, expected in ((pine.mean, 0.83), (pine.worst, 2.5), (pine.best, -0.5)):
+        assert figure[1] < figure[0] < figure[2] and figure[0] == pytest.approx(expected, abs=0.1)
+    assert advised(cases)[0].method == "pine"
+
+
+def test_the_file_gives_back_what_was_put_in(cases):
+    assert from_json(as_json(cases)) == cases
+
+
+def test_what_has_no_interval_or_nothing_to_compare_with_is_no_evidence():
+    assert evidence_of("few", summarise(logprobs_with(SHIFTS, 4))) == []
+    assert evidence_of("alone", summarise(logprobs_with({"pine": {0: 0.5}}, 20))) == []
+    assert evidence_of("plain", summarise(logprobs_with({"none": {0: 0.5}}, 20))) == []
+
+
+def test_the_package_brings_evidence_of_real_models_only():
+    assert all(case.model != "tiny" and case.task in sum(KINDS.values(), ()) for case in packaged())

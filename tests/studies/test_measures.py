@@ -1,0 +1,126 @@
+"""The other experiments: what they measure against the eager model's weights, their bounds, and their commands."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ragbias.errors import MethodError
+from ragbias.methods import SIW, ChannelScaling, NoMethod
+from studies import factors, flow, heads, top_tokens
+from studies.experiment import Questions, named_layers
+from studies.heads import token_weights
+
+SMALL = ("--limit", "1", "--documents", "4", "--depths", "2")
+
+
+@pytest.fixture(scope="module")
+def samples(small_lm):
+    return Questions("tiny", limit=2, documents=4, depths=2).samples(small_lm)
+
+
+def weights_and_norms(lm, sample):
+    """``[L, H, T]`` each: transformers' own weights of the last token, and the norms of the values they weigh."""
+    eager = AutoModelForCausalLM.from_config(lm.model.config, attn_implementation="eager")
+    eager.load_state_dict(lm.model.state_dict())
+    with torch.no_grad():
+        found = eager(torch.tensor([sample.prompt.ids]), output_attentions=True, use_cache=True)
+    weights = torch.stack([layer[0, :, -1] for layer in found.attentions])
+    values = torch.stack([layer.values[0] for layer in found.past_key_values.layers])
+    return weights, values.norm(dim=-1).repeat_interleave(weights.shape[1] // values.shape[1], dim=1)
+
+
+def test_the_weights_of_tokens_are_the_eager_models(small_lm, samples):
+    expected, _ = weights_and_norms(small_lm, samples[0])
+    torch.testing.assert_close(token_weights(small_lm, samples[0].prompt), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_awareness_is_the_share_of_tokens_above_alpha_times_the_mean(small_lm, samples):
+    weights, _ = weights_and_norms(small_lm, samples[0])
+    found = heads.measure(small_lm, samples[:1], 2.0, iter)
+    assert torch.equal(found.score, (weights > 2 / weights.shape[2]).float().mean(2))
+    best, worst = found.score[1].argsort(descending=True, stable=True)[[0, -1]]
+    assert found.most[0, 1] == found.gold[0, 1, best] and found.least[0, 1] == found.gold[0, 1, worst]
+
+
+def test_documents_are_dense_as_siw_has_it(small_lm, samples):
+    weights, _ = weights_and_norms(small_lm, samples[0])
+    found = top_tokens.measure(small_lm, samples[:1], SIW(sigma=1.1), iter)
+    highest = weights.mean(1)[1].topk(int(0.3 * weights.shape[2])).indices
+    held = torch.tensor([sum(begin <= at < end for at in highest) for begin, end in samples[0].prompt.spans]).float()
+    torch.testing.assert_close(found.share[0, 1], held / held.sum())
+    assert found.dense[0, 1].bool().tolist() == (held > 1.1 * held.mean()).tolist()
+    assert found.dense[0, 1].bool().tolist() == (found.share[0, 1] > found.threshold).tolist()
+
+
+def test_the_parts_of_the_flow_are_all_of_it(small_lm, samples):
+    weights, norms = weights_and_norms(small_lm, samples[0])
+    found = flow.measure(small_lm, samples[:1], NoMethod(), iter)
+    torch.testing.assert_close(found.mass.sum(2), torch.ones(1, 2))
+    torch.testing.assert_close(found.norms.sum(2), torch.ones(1, 2))
+    begin, end = samples[0].prompt.spans[samples[0].gold]
+    flowing = (weights * norms).sum(1)
+    torch.testing.assert_close(found.norms[0, :, 0], flowing[:, begin:end].sum(1) / flowing.sum(1))
+    torch.testing.assert_close(found.mass[0, :, 2], weights[:, :, 0].mean(1))
+
+
+def test_a_factor_of_one_is_the_plain_model_in_any_layers(small_lm, samples):
+    found = factors.measure(small_lm, samples, ChannelScaling(3, 0.0, layers=(1, 1)), [1.0, -4.0], None, iter)
+    assert found.layers == [(1, 1), (0, 0), (0, 1)] and found.positions == [0, 3]
+    for measured in (found.attention, found.loss):
+        assert measured.shape == (3, 2, 2)
+        torch.testing.assert_close(measured[0, 0], measured[2, 0], atol=1e-5, rtol=1e-4)
+        assert (measured[:, 1] - measured[:, 0]).abs().max() > 1e-3
+    with pytest.raises(MethodError, match=r"layers=\(0, 2\) do not fit a model of 2 layers"):
+        factors.measure(small_lm, samples, ChannelScaling(3, 0.0, layers=None), [1.0], [(0, 2)], iter)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("heads", [], "Position-awareness by layer"),
+        ("top_tokens", ["--method", "siw(sigma=1.2)"], "dense above 0.300"),
+        ("flow", ["--method", "pine"], "gold document"),
+        ("factors", ["--factors", "1,0"], "layers 2 to 3"),
+    ],
+    ids=["heads", "top-tokens", "flow", "factors"],
+)
+def test_the_commands_draw_tell_and_write(study, tmp_path, name, options, said):
+    out, numbers = tmp_path / "a.svg", tmp_path / "a.json"
+    code, told, errors = study(name, "--model", "tiny", *SMALL, *options, "--out", out, "--json", numbers)
+    assert (code, errors) == (0, "") and said in " ".join(told.split())
+    assert "<svg" in out.read_text() and json.loads(numbers.read_text())["positions"] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("heads", ["--method", "pine"], "method 'pine'; expected ms-poe"),
+        ("top_tokens", ["--method", "siw(sigma=0)"], "sigma=0"),
+        ("flow", ["--method", "permutation-vote"], "permutation-vote leaves attention alone"),
+        ("factors", ["--layers", "3"], "layers='3'; expected ranges with both ends included"),
+        ("factors", ["--layers", "0-9"], "layers=(0, 9) do not fit a model of 4 layers"),
+        ("factors", ["--factors", "1,two"], "factors='1,two'; expected numbers"),
+        ("factors", ["--factors", "nan"], "factor=nan; expected a number"),
+        ("factors", ["--method", "channel-scaling(channel=128,factor=0,layers=(0,1))"], "has 128 channels"),
+    ],
+    ids=["no ms-poe", "no sigma", "votes", "no range", "too many layers", "no number", "nan", "no channel"],
+)
+def test_what_cannot_be_measured_is_refused(study, tmp_path, name, options, message):
+    code, _, errors = study(name, "--model", "tiny", *SMALL, *options, "--out", tmp_path / "a.png")
+    assert code == 2 and message in " ".join(errors.split())
+
+
+@pytest.mark.parametrize(
+    ("layers", "named"),
+    [
+        ([3], "layer 3"),
+        (range(2, 9), "layers 2 to 8"),
+        ([2, 5], "layers 2, 5"),
+        ([2, 3, 5, 7, 9], "5 of layers 2 to 9"),
+    ],
+    ids=["one", "a range", "few", "many"],
+)
+def test_layers_are_named_as_shortly_as_may_be(layers, named):
+    assert named_layers(layers) == named

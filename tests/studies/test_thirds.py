@@ -1,0 +1,38 @@
+"""Attention to the first and the last third of the documents with the channel scaled."""
+
+import pytest
+import torch
+
+import ragbias
+from ragbias.methods.last_token import DocumentAttention
+from ragbias.methods.profiles import Profile
+from ragbias.prompt import TokenisedPrompt
+from studies.experiment import Questions
+from studies.perturbation import attention_by_factor, thirds
+
+PROFILE = Profile("small", 64, 4, 3, 0.0, (1, 2))
+
+
+@pytest.fixture(scope="module")
+def lm(llama, byte_tokenizer):
+    return ragbias.DebiasedLM(llama, byte_tokenizer, method="none")
+
+
+def test_attention_to_thirds_is_that_of_the_scaled_queries_and_keys(lm):
+    samples = Questions("kv", limit=1, documents=4, depths=2).samples(lm)
+    given = attention_by_factor(lm, PROFILE, samples, lambda each: each)
+    masses = []
+    for sample in samples:
+        prompt, observer = thirds(sample.prompt), DocumentAttention()
+        with torch.no_grad(), ragbias.debias(lm.model, observer, prompt.spans):
+            lm.model(torch.tensor([prompt.ids]))
+        masses.append(observer.found[0][1:3].mean(0))
+    first, _, last = torch.stack(masses).mean(0).tolist()
+    assert given[1.0] == pytest.approx((first, last), rel=1e-4)
+    assert len(set(given.values())) > 1
+
+
+def test_thirds_cover_the_documents_and_are_equally_long():
+    prompt = TokenisedPrompt([0] * 4, [[1, 2, 3, 4, 5], [6, 7, 8]], [9])
+    assert thirds(prompt) == TokenisedPrompt([0] * 4, [[1, 2, 3], [4, 5, 6], [7, 8]], [9])
+    assert thirds(prompt).spans == [(4, 7), (7, 10), (10, 12)]
