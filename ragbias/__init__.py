@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` would take half of the time that this module takes
+TYPE_CHECKING = False  # importing typing would double the import time of this module
 
 if TYPE_CHECKING:
     from typing import Any
@@ -25,11 +25,11 @@ _MODULES = {
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",
 }
-_SUBMODULES = ("attention", "binding", "boundaries", "cache", "generation", "lm", "methods", "prompt")
+_SUBMODULES = ("attention", "binding", "boundaries", "cache", "errors", "generation", "lm", "methods", "prompt")
 
 
 def __getattr__(name: str) -> Any:
-    # torch and transformers take seconds to import; `ragbias --help` needs neither, and can be interrupted at once
+    # `ragbias --help` must not wait for torch and transformers
     from importlib import import_module
 
     if name in _MODULES:
@@ -40,4 +40,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+    return sorted({*__all__, *_SUBMODULES, "__version__"})

@@ -13,7 +13,7 @@ def _end(*_: object) -> None:
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """An exception, unless a module is being imported: it may catch the exception, or be left half."""
+    """Raise ``KeyboardInterrupt``, or exit during an import, which might catch it or leave a module half imported."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _end()
@@ -22,7 +22,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C ends it in one line from the first import on."""
+    """Run the command line; Ctrl-C exits with one line at any time, imports included."""
     before = signal.signal(signal.SIGINT, _end)
     from ragbias.cli import main as run
 

@@ -1,4 +1,4 @@
-"""The line of the user's that a warning is about, below the frames of frameworks; and warnings once for each line."""
+"""Warnings at the user's line, below the frames of frameworks, once per line."""
 
 from __future__ import annotations
 
@@ -6,27 +6,26 @@ import sys
 import warnings
 from contextvars import Context, ContextVar
 
-FRAMEWORKS = frozenset(  # top-level packages between the user's code and this library
+FRAMEWORKS = frozenset(  # top-level packages between user code and this library
     {
         *("langchain", "langchain_classic", "langchain_community", "langchain_core", "langchain_ragbias", "langgraph"),
         *("llama_index", "llama_index_instrumentation", "pydantic", "torch", "workflows", "wrapt"),
     }
 )
-Site = tuple[str, int]  # file and line
+Line = tuple[str, int]  # file and number
 
-_of_worker: ContextVar[Site | None] = ContextVar("ragbias_call_site", default=None)
+_of_worker: ContextVar[Line | None] = ContextVar("ragbias_call_site", default=None)
 
 
-def tell_worker(context: Context) -> None:
-    """Let code that another thread runs in this context know the caller's line, which its own stack does not show."""
+def pass_to_worker(context: Context) -> None:
+    """Store the caller's line in a context, for warnings of the thread that runs in it."""
     context.run(_of_worker.set, call_site()[1])
 
 
-def call_site() -> tuple[int, Site | None]:
-    """The caller's stack level of the nearest code of the user's, and its file and line.
+def call_site() -> tuple[int, Line | None]:
+    """Stack level, and file and line, of the user's code that called the caller.
 
-    A worker thread may run no code of the user's; then the level is that of whoever called the caller, and the line is
-    that of ``tell_worker``, if it was told.
+    In a worker thread without user code: the level of the caller's caller, and the line from ``pass_to_worker``.
     """
     inside = FRAMEWORKS | sys.stdlib_module_names | {"ragbias"}
     frame, level = sys._getframe(1), 1
@@ -39,21 +38,21 @@ def call_site() -> tuple[int, Site | None]:
 
 def warn(message: str, category: type[Warning]) -> None:
     """Warn at the user's line."""
-    _, site = call_site()
-    if site is None:
+    _, line = call_site()
+    if line is None:
         warnings.warn(message, category, stacklevel=2)
     else:
-        warnings.warn_explicit(message, category, *site)
+        warnings.warn_explicit(message, category, *line)
 
 
 class WarnedLines:
-    """Warns once for each line of the user's and each kind of warning."""
+    """Warns once per line of user code and kind of warning."""
 
     def __init__(self) -> None:
-        self._warned: set[tuple[Site | None, str]] = set()
+        self._warned: set[tuple[Line | None, str]] = set()
 
     def warn(self, message: str, category: type[Warning], kind: str = "") -> None:
-        _, site = call_site()
-        if (site, kind) not in self._warned:
-            self._warned.add((site, kind))
+        _, line = call_site()
+        if (line, kind) not in self._warned:
+            self._warned.add((line, kind))
             warn(message, category)

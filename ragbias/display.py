@@ -10,50 +10,50 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import ValidationError  # optional: callers import it and report when it is missing
 
-LONGEST = 60  # characters of a wrong value that are shown
+LONGEST = 60  # characters of a value in an error
 # control characters except tab and line break, bidirectional controls, and lone surrogates
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def printable(text: str) -> str:
-    """Text whose control characters, such as a terminal's escape codes, are shown as U+FFFD."""
+    """Replace control characters, such as terminal escape codes, by U+FFFD."""
     return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 def no_formula(text: str) -> str:
-    """A cell of a CSV file that a spreadsheet does not compute: with a quote before what begins a formula."""
+    """A CSV cell that no spreadsheet evaluates: formulas get a leading quote."""
     text = printable(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def shown(value: Any) -> str:
-    """A wrong value in an error, cut where it is long."""
+    """A value for an error message, shortened."""
     try:
         text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
+    except ValueError:  # Python does not print integers of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """``did you mean 'pine'? `` for an unknown name that is like a known one, else nothing."""
+    """``did you mean 'pine'? `` for a name that resembles a known one, else empty."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
-    """Each wrong value with its key, what was expected and what it is.
+    """The errors of a pydantic validation in one line: key, expectation and value of each.
 
     Args:
-        known: keys to name where an unknown one is found.
+        known: keys to list after an unknown one.
     """
     found: list[Any] = list(error.errors())
     return "; ".join(_complaint(each, known) for each in found if not _follows_from_entries(each, found))
 
 
 def _follows_from_entries(error: Any, found: Sequence[Any]) -> bool:
-    """Whether a list is called too short only because its entries are wrong."""
+    """Whether a list counts as too short only because its entries are invalid."""
     path = error["loc"]
     return error["type"] == "too_short" and any(
         len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in found

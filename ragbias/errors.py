@@ -1,8 +1,22 @@
-"""Every error that ragbias raises on purpose, in one small hierarchy.
+"""The errors of ragbias.
 
-All of them are ``RuntimeError``s: LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
-answer "Empty Response" instead, which would hide a wrong set-up. Only ``WrongTypeError`` is a ``TypeError`` as well.
+All are ``RuntimeError``s, because LlamaIndex's response synthesizers swallow ``ValueError`` and ``TypeError`` and
+answer "Empty Response" instead. Only ``WrongTypeError`` is a ``TypeError`` as well.
 """
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+
+# messages of torch, C++ allocators, the loader of shared libraries, numpy and the system
+_NO_MEMORY = re.compile(
+    r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
+    r"|failed to map segment|can't start new thread|resource temporarily unavailable"
+    r"|array is too big|unable to allocate",
+    re.IGNORECASE,
+)
 
 
 class RagBiasError(RuntimeError):
@@ -10,7 +24,7 @@ class RagBiasError(RuntimeError):
 
 
 class ArgumentError(RagBiasError):
-    """An argument is unknown, out of range, or does not go with the others. Of methods, see ``MethodError``."""
+    """An argument is unknown, out of range, or contradicts another; ``MethodError`` for arguments of methods."""
 
 
 class WrongTypeError(ArgumentError, TypeError):
@@ -18,11 +32,11 @@ class WrongTypeError(ArgumentError, TypeError):
 
 
 class EmptyDocumentError(RagBiasError):
-    """A document without any text, or without a single token."""
+    """A document has no text, or no tokens."""
 
 
 class SpanError(RagBiasError):
-    """Document spans that overlap, leave gaps, lie outside the prompt, or leave nothing after the documents."""
+    """Document spans overlap, leave gaps, lie outside the prompt, or leave nothing after the documents."""
 
 
 class AmbiguousSegmentsError(SpanError):
@@ -30,19 +44,19 @@ class AmbiguousSegmentsError(SpanError):
 
 
 class SegmenterError(SpanError):
-    """A ``segmenter`` that is neither separator, pattern nor function, that failed, or that gave spans of no sense."""
+    """A ``segmenter`` is no separator, pattern or function, or it failed, or it returned invalid spans."""
 
 
 class DocumentNotFoundError(RagBiasError):
-    """A document that was named explicitly does not occur in the prompt."""
+    """A document that was passed explicitly does not occur in the prompt."""
 
 
 class NoDocumentsError(RagBiasError):
-    """A method that needs document spans was given none."""
+    """A method needs document spans, and none are given."""
 
 
 class PromptTooLongError(RagBiasError):
-    """The prompt does not fit into the model's window."""
+    """The prompt is too long for the model's window."""
 
 
 class UnknownMethodError(RagBiasError):
@@ -54,15 +68,15 @@ class MethodError(RagBiasError):
 
 
 class UnsupportedModelError(RagBiasError):
-    """The architecture, its configuration or its cache is not known to give right results."""
+    """The model's architecture, configuration or cache is not supported."""
 
 
 class ModelFileError(RagBiasError):
-    """A model's file is not there, damaged or incomplete, or its dequantised copy cannot be written."""
+    """A model does not exist, its files are damaged or incomplete, or its dequantised copy cannot be written."""
 
 
 class BackendError(RagBiasError):
-    """A backend that was asked for by name is unknown, not installed, or cannot compute this case."""
+    """The requested backend is unknown, not installed, or cannot compute this case."""
 
 
 class BindingError(RagBiasError):
@@ -70,7 +84,7 @@ class BindingError(RagBiasError):
 
 
 class CancelledError(RagBiasError):
-    """A request was cancelled while its documents were being put in order, or its method chosen."""
+    """A request was cancelled before its answer began."""
 
 
 class NonFiniteLogitsError(RagBiasError):
@@ -82,7 +96,7 @@ class OutOfMemoryError(RagBiasError, MemoryError):
 
 
 class DataError(RagBiasError):
-    """A file of questions or results is not of the expected format; names the file, and the line."""
+    """A file of questions or results has another format; the message names file and line."""
 
 
 class RunError(RagBiasError):
@@ -90,13 +104,32 @@ class RunError(RagBiasError):
 
 
 class ServerError(RagBiasError):
-    """A server that a model is behind does not answer, refuses, or is of another kind."""
+    """A model server does not answer, refuses the request, or has another API."""
 
 
 class MissingExtraError(RagBiasError, ImportError):
-    """A package of an optional extra is not installed; names the command that installs it. Also an ``ImportError``."""
+    """A package of an optional extra is not installed; the message has the command. Also an ``ImportError``."""
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its type where it says nothing."""
+    """The first line of an error's message, or its type if the message is empty."""
     return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes, the last one first."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__ or found.__context__
+
+
+def out_of_memory(error: BaseException) -> BaseException | None:
+    """The error in a chain that reports that memory ran out, or None."""
+    return next(filter(_no_memory, chain(error)), None)
+
+
+def _no_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        return True
+    return isinstance(error, (RuntimeError, ImportError, OSError, ValueError)) and bool(_NO_MEMORY.search(str(error)))

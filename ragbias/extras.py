@@ -1,4 +1,4 @@
-"""Packages of the optional extras: imported, or refused with the command that installs them."""
+"""Import packages of the optional extras, or raise an error with the command that installs them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def required(module: str, extra: str) -> ModuleType:
         extra: the extra of ragbias that brings it, e.g. ``"bench"``.
 
     Raises:
-        MissingExtraError: it, or something that it imports, is not installed.
+        MissingExtraError: the module, or one that it imports, is not installed.
     """
     try:
         return import_module(module)
@@ -49,20 +49,16 @@ def required(module: str, extra: str) -> ModuleType:
 
 
 def required_all(extra: str) -> None:
-    """Refuse to go on without one of an extra's packages.
-
-    Raises:
-        MissingExtraError: as of ``required``.
-    """
+    """Raise ``MissingExtraError`` unless all packages of an extra are installed."""
     for module in EXTRAS[extra]:
         required(module, extra)
 
 
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """What to tell of a module that was not found; None where no extra brings it.
+    """The message for a module that was not found; None if no extra contains it.
 
     Args:
-        command: the one that failed; where several extras hold the module, its own is named.
+        command: the failed command, whose extra is preferred where several contain the module.
     """
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]

@@ -1,4 +1,4 @@
-"""Files that a reader finds whole: the old content or the new one, never a part; and what is no file to read from."""
+"""Atomic file writes, errors that name the file, and checks for irregular files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors of writing, which name no file
+NAMELESS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # writing errors without a file name
 KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -20,20 +20,17 @@ KINDS = {
 
 
 def irregular(path: Path) -> str:
-    """What stands at ``path`` instead of a regular file, in words; empty for a regular file and for nothing.
-
-    Reading from a pipe that nobody writes to never ends, and neither do some devices.
-    """
+    """The kind of an irregular file, such as ``"a named pipe"``, which could be read forever; else empty."""
     try:
         mode = path.stat().st_mode
-    except (OSError, ValueError):  # missing, or no name of a file: opening it says so
+    except (OSError, ValueError):  # opening the file reports these
         return ""
     return KINDS.get(stat.S_IFMT(mode), "")
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name this file in the error of a full disk, which names none."""
+    """Add the file name to writing errors without one, such as a full disk."""
     try:
         yield
     except OSError as error:
@@ -44,7 +41,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name this file in an error, and remove what was begun of it; one that was there before stays as it is then."""
+    """Name the file in writing errors, and remove it after an error unless it existed before."""
     existed = path.exists()
     try:
         with naming(path):
@@ -57,11 +54,8 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside ``path`` to write, which takes its name when the block ends without an error.
-
-    It is on disk before it takes the name, so that a crash of the machine leaves the old content or the new one.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # no other process writes this one
+    """Write a temporary file that replaces ``path`` at the end of the block; after a crash, ``path`` is old or new."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with naming(path):
             yield temporary
@@ -73,13 +67,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Put a file's content on disk."""
+    """Flush a file to disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names of a folder's files on disk, where the file system can."""
+    """Flush a folder's entries to disk, where the file system supports it."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -89,6 +83,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace ``path`` by a file with this content in one step."""
+    """Replace the content of ``path`` in one step."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.gold_attention import retrieving
+from ragbias.calibration.measurements import retrieving
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM

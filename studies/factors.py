@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.calibration.gold_attention import retrieving
+from ragbias.calibration.measurements import retrieving
 from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.prompts.samples import Sample

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ragbias.binding import attach
-from ragbias.calibration.gold_attention import retrieving
+from ragbias.calibration.measurements import retrieving
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
 from ragbias.evaluation.data.questions import Question, check_equally_many

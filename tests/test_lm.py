@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+import ragbias
 from ragbias import DebiasedLM, Prompt, documents, methods
 from ragbias.boundaries import NumberedHeadersWarning
 from ragbias.errors import ArgumentError, CancelledError, DocumentNotFoundError, MethodError, WrongTypeError
@@ -250,3 +251,14 @@ def test_a_method_that_needs_no_documents_does_not_report_that_it_was_given_none
     method = ChannelScaling(5, 0.0, layers=(1, 2))
     assert lm.generate("Just a question.", method=method, max_new_tokens=1).report.reason == ""
     assert "no documents were given" in lm.generate("Just a question.", method="pine", max_new_tokens=1).report.reason
+
+
+def test_the_representation_names_model_and_method(lm):
+    assert (
+        repr(DebiasedLM(lm.model, lm.tokenizer, "rotor", name="my-model")) == "DebiasedLM('my-model', method='rotor')"
+    )
+
+
+def test_errors_are_public_and_checks_are_not():
+    assert ragbias.errors.ArgumentError is ArgumentError
+    assert "errors" in dir(ragbias) and "checks" not in dir(ragbias)

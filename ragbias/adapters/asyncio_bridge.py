@@ -13,7 +13,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import TypeVar
 
-from ragbias.call_site import tell_worker
+from ragbias.call_site import pass_to_worker
 from ragbias.generation.streaming import Stream
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
 
 def _start(worker: Callable[[], None]) -> None:
     context = copy_context()
-    tell_worker(context)
+    pass_to_worker(context)
     threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()
 
 

@@ -1,38 +1,40 @@
-"""``DocumentCache``: keys and values of documents, kept from request to request."""
+"""``DocumentCache``: keys and values of documents, reused by later requests."""
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.cache.folder import BROKEN, BrokenEntryError, FolderStore, NewerEntryError, read_entry
-from ragbias.cache.memory import MemoryStore
-from ragbias.cache.sizes import size_of, size_text
-from ragbias.cache.states import States
+from ragbias.cache.folder import BrokenEntryError, FolderStore, NewerEntryError, read_entry
+from ragbias.cache.memory import MemoryStore, States
 from ragbias.call_site import warn
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
 
 MEMORY = "2GB"
 DISK = "20GB"
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
+_MOST = 10**18  # bytes
 
 
 class DocumentCacheWarning(UserWarning):
-    """Something is not kept, or cannot be used; requests run right all the same, without it."""
+    """A document cannot be cached, or the cache cannot be used; answers are the same without it."""
 
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a cache holds, and what it was asked for since it was made. Entries are documents, and prefixes.
+    """Contents and use of a cache. Entries are documents and prefixes.
 
     Attributes:
-        memory_entries, memory_bytes, disk_entries, disk_bytes: what is kept now; of the folder, by all processes.
-        memory_hits, disk_hits, misses: entries that were asked for.
-        tokens_reused, tokens_computed: of these entries.
-        broken: files that were set aside.
+        memory_entries, memory_bytes, disk_entries, disk_bytes: current contents; the folder's, of all processes.
+        memory_hits, disk_hits, misses: lookups since the cache was created.
+        tokens_reused, tokens_computed: tokens of these entries.
+        broken: damaged files that were set aside.
     """
 
     memory_entries: int
@@ -48,37 +50,34 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the tokens that were not computed; 0 where none were asked for."""
-        asked = self.tokens_reused + self.tokens_computed
-        return self.tokens_reused / asked if asked else 0.0
+        """Share of tokens that were reused; 0 before the first lookup."""
+        total = self.tokens_reused + self.tokens_computed
+        return self.tokens_reused / total if total else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "hit_rate": self.hit_rate}
 
 
 class DocumentCache:
-    """Keys and values of documents after their prefix, for methods that make them reusable.
+    """Keys and values of documents after their prefix, for methods with reusable documents.
 
-    One cache may serve several threads and, through its folder, processes. It holds no text: entries are named by
-    digests of model, prefix and document, so that models which share it never meet each other's.
+    Threads can share a cache; processes can share its folder. It contains no text: entries are named by digests of
+    model, prefix and document, so models that share a cache never read each other's entries.
 
     Args:
-        memory: the most that is kept in memory: bytes, or text such as ``"4GB"``; None: nothing.
-        folder: where entries are kept beyond this process; made if it does not exist. None: nowhere.
-        disk: the most that is kept there.
+        memory: maximum size in memory: bytes, or text such as ``"4GB"``; None: nothing in memory.
+        folder: where entries outlive the process, created if missing; None: memory only.
+        disk: maximum size of the folder, 20 GB by default.
 
     Raises:
-        ArgumentError: an amount is no amount or zero, the folder cannot be written to, or nothing would be kept at all.
+        ArgumentError: a size is invalid or zero, the folder is not writable, or neither memory nor folder is given.
     """
 
     def __init__(
-        self,
-        memory: str | int | None = MEMORY,
-        folder: str | Path | None = None,
-        disk: str | int | None = None,
+        self, memory: str | int | None = MEMORY, folder: str | Path | None = None, disk: str | int | None = None
     ) -> None:
         if memory is None and folder is None:
-            raise ArgumentError("memory=None and folder=None keep nothing; give at least one")
+            raise ArgumentError("memory=None and folder=None cache nothing; give at least one")
         if disk is not None and folder is None:
             raise ArgumentError(f"disk={disk!r} without a folder; add folder=, or leave it out")
         self._memory = MemoryStore(0 if memory is None else size_of("memory", memory))
@@ -91,28 +90,26 @@ class DocumentCache:
         self._models: set[str] = set()
 
     def register(self, model: str) -> None:
-        """Take note of a model that uses this cache, by its identity, see ``identity.identity_of``; warns of others."""
+        """Note the identity of a model that uses this cache, and warn where models share it."""
         with self._lock:
             if model in self._models:
                 return
             self._models.add(model)
             shared = len(self._models) > 1
         if shared:
-            self._warn_once("models", f"several models share {self!r}; each has documents of its own, in one budget")
-            return
-        owners = {path.name.partition("-")[0] for path, _, _ in self._disk.files()} if self._disk else set()
-        if owners and model not in owners:
+            self._warn_once("models", f"several models share {self!r}; they reuse nothing of each other")
+        elif (owners := self._disk.models() if self._disk else set()) and model not in owners:
             self._warn_once(
                 "models",
                 f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
-                "and none of this one, which computes its own; give it another folder, or clear it if they are useless",
+                "and none of this one; give it another folder, or clear it if the others are no longer used",
             )
 
     def __contains__(self, key: str) -> bool:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str) -> States | None:
-        """The states under a key; None if they are not kept, or not whole."""
+        """The states under a key; None if they are missing or damaged."""
         states = self._memory.get(key)
         if states is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
@@ -122,53 +119,52 @@ class DocumentCache:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Keep states that had to be computed."""
+        """Add computed states."""
         self._count("misses", "tokens_computed", states.tokens)
         self._memory.put(key, states)
         if self._disk is not None:
             try:
                 self._disk.put(key, states)
             except OSError as error:
-                self._warn_once("disk", f"documents are not kept in {self.folder}: {error}; requests go on without it")
+                message = f"documents are not cached in {self.folder}: {error}; requests run without it"
+                self._warn_once("disk", message)
 
     def stats(self) -> CacheStats:
-        """What is kept, and how often it was of use."""
-        files = list(self._disk.files()) if self._disk else []
-        broken = len(list(self.folder.glob(f"*{BROKEN}"))) if self.folder else 0
+        """What the cache contains, and how often it was used."""
+        sizes = [size for _, _, size in self._disk.files()] if self._disk else []
         return CacheStats(
             len(self._memory),
             self._memory.nbytes,
-            len(files),
-            sum(size for _, _, size in files),
+            len(sizes),
+            sum(sizes),
             **self._counts,
-            broken=broken,
+            broken=len(self._disk.broken()) if self._disk else 0,
         )
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read every file of the folder, and say what is wrong with which; those are left as they are."""
+        """Read every file of the folder; returns what is wrong, by file. The files are left as they are."""
         wrong = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
                 read_entry(path)
             except FileNotFoundError:
-                pass  # it left meanwhile
+                pass  # removed by another process
             except (BrokenEntryError, NewerEntryError) as error:
                 wrong[path] = str(error)
             progress(path)
         return wrong
 
     def clear(self) -> None:
-        """Forget everything, in memory and in the folder."""
+        """Remove all entries, in memory and in the folder."""
         self._memory.clear()
         if self._disk is not None:
             self._disk.clear()
 
-    def not_used(self, method: str, reason: str) -> None:
-        """Say, once for each method, why requests run without this cache."""
+    def warn_unused(self, method: str, reason: str) -> None:
+        """Warn, once per method, that its requests do not use this cache."""
         self._warn_once(f"method {method}", f"{method} runs without its document cache: {reason}")
 
     def _warn_once(self, about: str, message: str) -> None:
-        """A ``DocumentCacheWarning`` at the user's line, once for each thing it is about."""
         with self._lock:
             if about in self._warned:
                 return
@@ -181,7 +177,7 @@ class DocumentCache:
         except BrokenEntryError as error:
             self._warn_once("broken", f"{error}; it was set aside and is computed anew")
         except NewerEntryError as error:
-            self._warn_once("newer", f"{error}; it is computed anew and left as it is")
+            self._warn_once("newer", f"{error}; its document is computed anew and the file is left as it is")
         except OSError as error:
             self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed anew")
         return None
@@ -193,6 +189,29 @@ class DocumentCache:
 
     def __repr__(self) -> str:
         return f"DocumentCache({len(self._memory)} entries, {size_text(self._memory.nbytes)}, folder={self.folder})"
+
+
+def size_of(name: str, given: str | int) -> int:
+    """Bytes of ``"4GB"``, ``"512 MiB"`` or a number above zero."""
+    match = _AMOUNT.fullmatch(given) if isinstance(given, str) else None
+    if match and match[2].upper() in _UNITS:
+        size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the float may be infinite
+    elif isinstance(given, int) and not isinstance(given, bool):
+        size = given
+    else:
+        raise ArgumentError(f"{name}={shown(given)}; expected a number of bytes, or text such as '500MB' or '4GiB'")
+    if not 1 <= size <= _MOST:
+        raise ArgumentError(f"{name}={shown(given)}; expected more than zero bytes, and at most {_MOST:,}")
+    return size
+
+
+def size_text(size: float) -> str:
+    """A number of bytes for people: ``"1.5 MB"``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
 
 
 def _path(folder: str | Path) -> Path:

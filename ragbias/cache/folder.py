@@ -1,12 +1,12 @@
-"""The states that are kept in a folder, within a budget: a safetensors file each, with a checksum, and never any text.
+"""Keys and values of documents in a folder: one safetensors file per entry, with a checksum and without any text.
 
-Several processes may use one folder. A file gets its name when it is whole, so a reader finds all of it or none,
-whenever a process is killed.
+Processes can share a folder. A file gets its name once it is complete, so readers never see part of one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import threading
@@ -15,33 +15,33 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
-from ragbias.cache.states import States
+from ragbias.cache.memory import States
 from ragbias.errors import ArgumentError
 
 FORMAT = 1
-SUFFIX = ".states.safetensors"  # of no other file, such as a model's weights: those are never removed
+SUFFIX = ".states.safetensors"  # unlike any other file, such as a model's weights, which must never be removed
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
-UNCOUNTED = 0.05  # of the budget may be written by each process before it counts what all have written
+UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes
 
 
 class BrokenEntryError(Exception):
-    """A file that is not what was written under its name."""
+    """A damaged file."""
 
 
 class NewerEntryError(Exception):
-    """A file of a later version of the format."""
+    """A file in a newer format."""
 
 
 class FolderStore:
-    """Entries of at most ``budget`` bytes together; those that were read or written the longest ago leave.
+    """Entries of at most ``budget`` bytes together; the least recently used are removed first.
 
     Raises:
-        ArgumentError: ``path`` is a file, or cannot be made or written to.
+        ArgumentError: ``path`` is a file, or cannot be created or written to.
     """
 
     def __init__(self, path: Path, budget: int) -> None:
@@ -51,36 +51,44 @@ class FolderStore:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._sweep()
-        except (OSError, ValueError) as error:  # a name that is none
+        except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
-        self._size = sum(size for _, _, size in self.files())  # when it was last counted, and what was written since
+        self._size = sum(size for _, _, size in self.files())  # at the last count, plus what this process has written
         self._uncounted = 0
 
     def _sweep(self) -> None:
-        """Remove what killed processes of this machine left half-written."""
+        """Remove incomplete files of this machine's killed processes."""
         for temporary in self.path.glob("*.tmp"):
             host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
             if host == HOST and pid.isdigit() and not _is_running(int(pid)):
                 temporary.unlink(missing_ok=True)
 
     def files(self) -> Iterator[tuple[Path, float, int]]:
-        """Each entry's file, when it was last used, and its size in bytes."""
+        """Each entry's file, time of last use, and size in bytes."""
         for path in self.path.glob(f"*{SUFFIX}"):
-            with suppress(FileNotFoundError):  # another process removed it meanwhile
+            with suppress(FileNotFoundError):  # removed by another process
                 stat = path.stat()
                 yield path, stat.st_mtime, stat.st_size
+
+    def broken(self) -> list[Path]:
+        """Damaged files that were set aside."""
+        return list(self.path.glob(f"*{BROKEN}"))
+
+    def models(self) -> set[str]:
+        """Identities of the models that wrote the entries."""
+        return {path.name.partition("-")[0] for path, _, _ in self.files()}
 
     def __contains__(self, key: str) -> bool:
         return (self.path / (key + SUFFIX)).exists()
 
     def get(self, key: str) -> States | None:
-        """The entry, whole and checked.
+        """The entry, its checksum verified; None if there is none.
 
         Raises:
-            BrokenEntryError: the file is damaged; it was renamed, so that it is not met again.
-            NewerEntryError: a later version wrote it; it stays as it is.
-            OSError: it cannot be read.
+            BrokenEntryError: the file is damaged; it has been renamed.
+            NewerEntryError: a later version wrote the file; it stays as it is.
+            OSError: the file cannot be read.
         """
         path = self.path / (key + SUFFIX)
         try:
@@ -91,20 +99,20 @@ class FolderStore:
             with suppress(OSError):
                 os.replace(path, self.path / (key + BROKEN))
             raise
-        with suppress(OSError):  # of a folder that may only be read
+        with suppress(OSError):  # the folder may be read-only
             os.utime(path)
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Keep an entry; one that is larger than the budget, or there already, is not written.
+        """Write an entry, unless it exists or is larger than the budget.
 
         Raises:
-            OSError: the disk is full, or the folder cannot be written to; nothing is left behind.
+            OSError: the disk is full, or the folder is not writable; no partial file remains.
         """
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return
-        self._make_room(states.nbytes)
+        self._evict(states.nbytes)
         temporary = self.path / f"{key}-{threading.get_ident()}.{HOST}-{os.getpid()}.tmp"
         try:
             write_entry(temporary, key, states)
@@ -116,8 +124,8 @@ class FolderStore:
             self._size += size
             self._uncounted += size
 
-    def _make_room(self, needed: int) -> None:
-        """Remove entries until so many bytes fit; other processes' are counted now and then."""
+    def _evict(self, needed: int) -> None:
+        """Remove entries until ``needed`` bytes fit; counts other processes' files from time to time."""
         with self._lock:
             if self._size + needed <= self._budget and self._uncounted < self._budget * UNCOUNTED:
                 return
@@ -130,62 +138,45 @@ class FolderStore:
                 self._size -= size
 
     def clear(self) -> None:
-        """Remove all entries, broken ones too."""
-        for path in [*self.path.glob(f"*{SUFFIX}"), *self.path.glob(f"*{BROKEN}")]:
+        """Remove all entries and damaged files."""
+        for path in [*(file for file, _, _ in self.files()), *self.broken()]:
             path.unlink(missing_ok=True)
         with self._lock:
             self._size = 0
 
 
 def write_entry(path: Path, key: str, states: States) -> None:
-    """Write states to a file, checksum included.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    tensors = {f"{name}{layer}": each for name, of in _parts(states) for layer, each in enumerate(of)}
+    """Write states and their checksum to a file."""
+    parts = {"keys": states.keys, "values": states.values}
+    tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
     metadata = {"format": str(FORMAT), "key": key, "sha256": _checksum(key, tensors)}
-    # not by safetensors' own writing, whose temporary files stay behind where the process is killed
+    # safetensors.torch.save_file leaves a temporary file where the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def read_entry(path: Path) -> States:
-    """Read states from a file that is named by their key.
+    """Read states from a file named by their key, and verify their checksum.
 
     Raises:
-        FileNotFoundError: there is none.
-        BrokenEntryError, NewerEntryError: as of ``FolderStore.get``.
+        FileNotFoundError: there is no such file.
+        BrokenEntryError, NewerEntryError: see ``FolderStore.get``.
     """
-    before = _version(path)
+    data = path.read_bytes()  # at once: other processes may remove or change the file
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format", "").isdigit() and int(metadata["format"]) > FORMAT:
-                raise NewerEntryError(f"{path} has format {metadata['format']}; this version reads {FORMAT}")
-            # cloned, as they would change with the file otherwise, after they were checked
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, no mapping
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
-        if _version(path) != before:  # another process removed it between the two times that safetensors opens it
-            return read_entry(path)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        metadata = header.get("__metadata__", {})
+        if metadata.get("format", "").isdigit() and int(metadata["format"]) > FORMAT:
+            raise NewerEntryError(f"{path} has format {metadata['format']}; this version reads {FORMAT}")
+        tensors = load(data)
+    except (SafetensorError, AttributeError, KeyError, ValueError, RuntimeError) as error:
         raise BrokenEntryError(f"{path} cannot be read: {error}") from error
     key = path.name.removesuffix(SUFFIX)
     if metadata.get("key") != key or metadata.get("sha256") != _checksum(key, tensors):
-        raise BrokenEntryError(f"{path} is not what was written: its checksum differs")
+        raise BrokenEntryError(f"{path} is damaged: its checksum differs")
     layers = range(len(tensors) // 2)
     return States(
         tuple(tensors[f"keys{layer}"] for layer in layers), tuple(tensors[f"values{layer}"] for layer in layers)
     )
-
-
-def _version(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_ino, stat.st_mtime_ns
-
-
-def _parts(states: States) -> list[tuple[str, tuple[Tensor, ...]]]:
-    return [("keys", states.keys), ("values", states.values)]
 
 
 def _checksum(key: str, tensors: dict[str, Tensor]) -> str:

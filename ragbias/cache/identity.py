@@ -1,4 +1,4 @@
-"""Names for states: equal where the same model computes the same tokens after the same prefix, else different."""
+"""Cache keys: equal where the same model computes the same tokens after the same prefix, else different."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,51 +16,45 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 2  # of how states are computed and named; another version's entries are never met
+VERSION = 2  # of how states are computed and named
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
-PORTION = 1 << 26  # bytes that leave an accelerator at one time
-
-
-@dataclass
-class _Known:
-    """What was seen of a model's tensors, by name, their digests, and its fingerprint."""
-
-    seen: dict[str, tuple[Any, ...]]
-    digests: dict[str, str]
-    fingerprint: str
+CHUNK = 1 << 26  # bytes copied from an accelerator at once
 
 
 class _Fingerprints:
-    """Fingerprints of models; parameters and buffers that have been replaced or changed in place are read again."""
+    """Fingerprints of models; parameters and buffers are read again once replaced or changed in place."""
 
     def __init__(self) -> None:
-        self._known: WeakKeyDictionary[PreTrainedModel, _Known] = WeakKeyDictionary()
+        self._known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = (
+            WeakKeyDictionary()
+        )
 
     def __call__(self, model: PreTrainedModel) -> str:
-        named = {name: tensor for of in (model.named_parameters(), model.named_buffers()) for name, tensor in of}
+        named = dict([*model.named_parameters(), *model.named_buffers()])
         seen = {name: _seen(tensor) for name, tensor in named.items()}
-        known = self._known.get(model) or _Known({}, {}, "")
-        if known.seen != seen:
-            kept = {name: digest for name, digest in known.digests.items() if known.seen[name] == seen.get(name)}
-            digests = kept | _digests(model, {name: tensor for name, tensor in named.items() if name not in kept})
-            known = self._known[model] = _Known(seen, digests, _fingerprint(model, named, digests))
-        return known.fingerprint
+        before, digests, found = self._known.get(model, ({}, {}, ""))
+        if before != seen:
+            same = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
+            digests = same | _digests(model, {name: tensor for name, tensor in named.items() if name not in same})
+            found = _fingerprint(model, named, digests)
+            self._known[model] = seen, digests, found
+        return found
 
 
 fingerprint = _Fingerprints()
-"""SHA-256 over a model's configuration, all its weights and where they are; read once, and again after a change.
+"""SHA-256 of a model's configuration, weights and their devices; computed once, and again after a change.
 
-A change in place through ``parameter.data``, or of weights that accelerate keeps elsewhere, is not noticed, and neither
-is one of the code that runs, such as a hook: make a new model object, or clear the cache.
+Not noticed: changes in place through ``parameter.data``, of weights that accelerate has offloaded, and of the code that
+runs, such as a hook. Create a new model object, or clear the cache.
 """
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
-    """Equal as long as it is the same memory and was not changed; what ``module.to`` moves is in other memory."""
-    if tensor.is_meta:  # anew at each call, as accelerate has them
+    """Equal as long as a tensor has the same memory, unchanged; ``module.to`` moves it to other memory."""
+    if tensor.is_meta:  # accelerate creates these again at each call
         return (True,)
     version = 0 if tensor.is_inference() else tensor._version
-    memory = StorageWeakRef(tensor.untyped_storage())  # as long as it is referred to, no other one gets its address
+    memory = StorageWeakRef(tensor.untyped_storage())  # the reference prevents reuse of the address
     return False, memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 
@@ -82,12 +75,12 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
     def digest(name: str) -> str:
         return _digest(elsewhere[name]() if name in elsewhere else named[name])
 
-    with ThreadPoolExecutor() as pool:  # hashing lets other threads run
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         return dict(zip(named, pool.map(digest, named), strict=True))
 
 
 def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
-    """What gives the weights that accelerate keeps in memory or on disk until their module is called."""
+    """Loaders of the weights that accelerate has offloaded to memory or disk, by name."""
     found: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -99,20 +92,17 @@ def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
 
 
 def _digest(tensor: Tensor) -> str:
-    if tensor.is_meta:  # nobody knows its weights, so nothing is shared with other processes
+    if tensor.is_meta:  # unknown weights share no entries
         return uuid.uuid4().hex
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
     found = hashlib.sha256()
-    for begin in range(0, len(data), PORTION):
-        found.update(data[begin : begin + PORTION].cpu().numpy().data)
+    for begin in range(0, len(data), CHUNK):
+        found.update(data[begin : begin + CHUNK].cpu().numpy().data)
     return found.hexdigest()
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
-    """The name of all that computes states: equal for equal bits.
-
-    Devices, backends, versions of torch and numbers of threads round differently.
-    """
+    """Identifies model and environment, equal for equal bits: devices, backends and thread counts round differently."""
     device = model.device.type
     name = torch.cuda.get_device_name(model.device) if device == "cuda" else torch.backends.cpu.get_cpu_capability()
     casts = torch.is_autocast_enabled(device)
@@ -125,5 +115,5 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
 
 
 def key_of(identity: str, prefix: Sequence[int], tokens: Sequence[int]) -> str:
-    """The name of the states of ``tokens`` after a prefix: the model's identity, and a digest of both."""
+    """The key of the states of ``tokens`` after a prefix: the model's identity and a digest of both."""
     return f"{identity}-{hashlib.sha256(json.dumps([list(prefix), list(tokens)]).encode()).hexdigest()}"

@@ -1,19 +1,36 @@
-"""The states that are kept in memory, within a budget."""
+"""Keys and values of documents in memory."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 
-from ragbias.cache.states import States
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class States:
+    """Keys and values of ``T`` adjacent tokens.
+
+    Attributes:
+        keys, values: by layer, ``[G, T, d]`` on the CPU, in the model's dtype; keys without positions.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.keys[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
 
 class MemoryStore:
-    """The least recently used entries leave when the budget is full; one that is larger than it is not kept.
-
-    Args:
-        budget: bytes; 0 keeps nothing.
-    """
+    """Entries of at most ``budget`` bytes together; the least recently used are removed first."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -35,6 +52,7 @@ class MemoryStore:
             return states
 
     def put(self, key: str, states: States) -> None:
+        """Add an entry, unless it alone is larger than the budget."""
         with self._lock:
             if key in self._entries or states.nbytes > self._budget:
                 return

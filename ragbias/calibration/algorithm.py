@@ -21,7 +21,6 @@ from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import curve, difference, is_clear_gain, loss_by_depth, rounded, search_record
-from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.prompts.samples import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
@@ -45,9 +44,9 @@ def begin(
 
     Raises:
         MethodError: invalid settings, or partial results of other settings.
-        RunError: the model cannot be loaded.
+        ModelFileError: the model cannot be loaded.
     """
-    lm = load_onto_gpu(settings.model, settings.dtype)
+    lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
     data = calibration_set(lm, plan)  # may be refused, so before anything is written
     return lm, plan, data, PartialResults(out, plan.as_dict(), restart)

@@ -92,6 +92,19 @@ def gold_attention(
     return list(zip(gold.mean(0).tolist(), ((whole - gold) / others[:, None]).mean(0).tolist(), strict=True))
 
 
+def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
+    """The layers that retrieve.
+
+    In these, attention to the gold document exceeds that to another one by at least half of the greatest excess.
+
+    Args:
+        attention: per layer, the last token's attention to the gold document and to the average other one.
+    """
+    excess = [gold - other for gold, other in attention]
+    best = max(range(len(excess)), key=excess.__getitem__)
+    return {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+
+
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
     """Ranges of layers to compare, by their origin.
 
@@ -104,7 +117,7 @@ def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, i
     """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
-    found = {layer for layer, value in enumerate(excess) if value >= excess[best] / 2} | {best}
+    found = retrieving(attention)
     first = last = best
     while first - 1 in found:
         first -= 1

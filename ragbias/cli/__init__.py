@@ -22,13 +22,14 @@ from ragbias.cli.bench import bench
 from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
-from ragbias.cli.failures import chain, out_of_memory, reason
+from ragbias.cli.failures import reason
 from ragbias.cli.load import load
 from ragbias.cli.methods import list_methods
 from ragbias.cli.proxy import proxy
 from ragbias.cli.report import report
 from ragbias.cli.serve import serve
 from ragbias.cli.speed import speed
+from ragbias.errors import chain, out_of_memory
 
 REFUSED = 2  # exit code of whatever the user can mend
 INTERRUPTED = 130  # exit code, as shells have it

@@ -36,7 +36,7 @@ def ask(
     from ragbias.cache import DocumentCache
     from ragbias.errors import PromptTooLongError
     from ragbias.evaluation.demo import own_files
-    from ragbias.evaluation.model_loading import load_model
+    from ragbias.lm import DebiasedLM
     from ragbias.models.named import PACKAGED, installed
 
     if not question.strip():
@@ -53,7 +53,7 @@ def ask(
         )
     times = [time.perf_counter()]
     with status(f"Loading the model {name}, embedding the documents"):
-        lm = load_model(name, method, cache=None if cache is None else DocumentCache(folder=cache))
+        lm = DebiasedLM.from_pretrained(name, method, cache=None if cache is None else DocumentCache(folder=cache))
         times.append(time.perf_counter())
         passages = own_files.nearest(question, list(chunks), k or (FEW if name == "smollm2" else MANY))
         if k is None:

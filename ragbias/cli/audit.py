@@ -165,7 +165,7 @@ def _cases(
     from ragbias.evaluation.audit.cases import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
     from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
-    from ragbias.evaluation.model_loading import load_model
+    from ragbias.lm import DebiasedLM
 
     if upstream is not None:
         for each in methods.values():
@@ -176,4 +176,4 @@ def _cases(
         task = bar.add_task("running the pipeline", total=len(asked))
         return from_pipeline(loaded, asked, lambda done: bar.update(task, advance=done))
     assert model is not None  # the command refuses to run without any of the three
-    return from_questions(load_model(model), asked), 0
+    return from_questions(DebiasedLM.from_pretrained(model, "none"), asked), 0

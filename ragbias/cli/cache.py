@@ -34,14 +34,14 @@ def warm(
     from ragbias.adapters.warming import warm as compute
     from ragbias.cache import DocumentCache
     from ragbias.evaluation.demo.own_files import read_chunks
-    from ragbias.evaluation.model_loading import load_model
     from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+    from ragbias.lm import DebiasedLM
 
     quiet_libraries()
     chunks = list(read_chunks(documents))
     kept = DocumentCache(memory=None, folder=folder, disk=disk)
     with status(f"Loading the model {model}"):
-        lm = load_model(model, REUSABLE, cache=kept)
+        lm = DebiasedLM.from_pretrained(model, REUSABLE, cache=kept)
     with progress() as bar:
         task = bar.add_task("documents", total=len(chunks))
         computed = compute(
@@ -90,7 +90,7 @@ def _opened(folder: Path) -> DocumentCache:
 
 
 def _print_stats(kept: DocumentCache, json_path: Path | None) -> None:
-    from ragbias.cache.sizes import size_text
+    from ragbias.cache.document_cache import size_text
 
     found = kept.stats()
     broken = f", {found.broken} set aside as broken" if found.broken else ""

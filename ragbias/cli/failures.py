@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import re
-from collections.abc import Iterator
-
 import typer
 
 from ragbias.display import printable
-from ragbias.errors import RagBiasError
+from ragbias.errors import RagBiasError, out_of_memory
 from ragbias.extras import missing
 from ragbias.files import NAMELESS
 
 LONGEST = 600  # characters of one line
 UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
-# how torch, the allocator of C++, the loader of shared libraries and the system say that there is no memory left
-_NO_MEMORY = re.compile(
-    r"can't allocate memory|cannot allocate memory|out of memory|not enough memory|bad_alloc|bad allocation"
-    r"|failed to map segment|can't start new thread|resource temporarily unavailable"
-    r"|array is too big|unable to allocate",
-    re.IGNORECASE,
-)
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
@@ -44,25 +33,6 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
         file = "standard output" if error.filename is None else error.filename
         return _one_line(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it came from, the last one first."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
-
-
-def out_of_memory(error: BaseException) -> BaseException | None:
-    """The error that told that there is no memory left, if this one came from it."""
-    return next(filter(_no_memory, chain(error)), None)
-
-
-def _no_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return True
-    return isinstance(error, (RuntimeError, ImportError, OSError, ValueError)) and bool(_NO_MEMORY.search(str(error)))
 
 
 def _usage(error: BaseException) -> str:

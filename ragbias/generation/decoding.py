@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
+    PreTrainedTokenizerBase,
     StoppingCriteria,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -18,16 +20,14 @@ from transformers import (
 )
 
 from ragbias.errors import NonFiniteLogitsError
+from ragbias.generation.settings import GenerationSettings
+from ragbias.methods.base import JointMethod
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-
-GREEDY = 1e-6  # temperatures below make logits overflow, and sample nothing but the argmax
+GREEDY = 1e-6  # lower temperatures overflow the logits and sample the argmax anyway
 
 
 class RequireFinite(LogitsProcessor):
-    """Refuse NaN and +inf; -inf is what other processors write to forbid a token."""
+    """Refuse NaN and +inf; other processors write -inf to forbid a token."""
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         if not bool((scores < torch.inf).all()):
@@ -39,10 +39,10 @@ class RequireFinite(LogitsProcessor):
 
 
 class TokenLogprobs(LogitsProcessor):
-    """Notes the log-probability of each token that is chosen, as the logits come in; it goes before what samples."""
+    """Record the log-probability of each chosen token; comes before the processors that sample."""
 
     def __init__(self) -> None:
-        self._waiting: Tensor | None = None  # [batch, vocabulary], of the token that is being chosen
+        self._waiting: Tensor | None = None  # [batch, vocabulary] of the token that is being chosen
         self._chosen: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -51,11 +51,7 @@ class TokenLogprobs(LogitsProcessor):
         return scores
 
     def by_sequence(self, output: Tensor) -> list[list[float]]:
-        """Natural logarithms, float32, of each sequence's new tokens.
-
-        Args:
-            output: prompt and answer ``[batch, length]``, as ``generate`` returned them.
-        """
+        """Natural logarithms, float32, of each sequence's new tokens, given prompt and answer ``[batch, length]``."""
         self._take(output)
         chosen: list[list[float]] = torch.stack(self._chosen, dim=1).tolist()
         return chosen
@@ -67,9 +63,9 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sampling as the argmax of noisy logits, from a generator of each sequence's own.
+    """Sample as the argmax of noisy logits, with a generator per sequence.
 
-    The global generator is left alone, so requests with a seed give the same text whatever runs beside them.
+    The global generator is not used, so a seeded request gives the same text whatever else runs.
     """
 
     def __init__(self, seed: int | None, batch: int, device: torch.device) -> None:
@@ -86,37 +82,40 @@ class GumbelNoise(LogitsProcessor):
         return scores - torch.stack(noise).log()
 
 
-def processors(
-    temperature: float | None,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int | None,
-    batch: int,
-    device: torch.device,
-) -> LogitsProcessorList:
-    """The chain that turns the argmax of ``generate`` into the sampling asked for.
+class FuseLogits(LogitsProcessor):
+    """Give all sequences the scores ``[V]`` that a joint method computes from their logits ``[prompts, V]``."""
 
-    No temperature is greedy, and so is one below ``GREEDY``.
-    """
+    def __init__(self, method: JointMethod) -> None:
+        self._method = method
+        self._memory: dict[str, Any] = {}
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self._method.fused(scores.float(), self._memory).to(scores.dtype).expand_as(scores)
+
+
+class CopyFirstSequence(LogitsProcessor):
+    """Give all sequences the scores of the first, so that they continue with the same token."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores[:1].expand_as(scores)
+
+
+def processors(settings: GenerationSettings, batch: int, device: torch.device) -> LogitsProcessorList:
+    """The processors that turn the argmax of ``generate`` into sampling; temperatures below ``GREEDY`` are greedy."""
     chain = LogitsProcessorList([RequireFinite()])
-    if temperature is not None and temperature >= GREEDY:
-        chain.append(TemperatureLogitsWarper(float(temperature)))
-        if top_k is not None:
-            chain.append(TopKLogitsWarper(top_k))
-        if top_p is not None and top_p < 1:
-            chain.append(TopPLogitsWarper(top_p))
-        chain.append(GumbelNoise(seed, batch, device))
+    if settings.temperature is not None and settings.temperature >= GREEDY:
+        chain.append(TemperatureLogitsWarper(float(settings.temperature)))
+        if settings.top_k is not None:
+            chain.append(TopKLogitsWarper(settings.top_k))
+        if settings.top_p is not None and settings.top_p < 1:
+            chain.append(TopPLogitsWarper(settings.top_p))
+        chain.append(GumbelNoise(settings.seed, batch, device))
     return chain
 
 
-def stop_strings(stop: Sequence[str] | str | None) -> list[str]:
-    """The stop strings as a list."""
-    return [stop] if isinstance(stop, str) else list(stop or [])
-
-
 def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special: Sequence[str] = ()) -> str:
-    """The text of token ids without special tokens, but with those named in ``keep_special``."""
-    added = tokenizer.added_tokens_decoder if keep_special else {}  # made anew each time: Gemma's has 6,000 tokens
+    """The text of token ids without special tokens, except those named in ``keep_special``."""
+    added = tokenizer.added_tokens_decoder if keep_special else {}  # a property that is slow for large vocabularies
     special = {id for id, token in added.items() if token.special}
     kept = {id for id in special if added[id].content in keep_special}
     if not kept:
@@ -131,7 +130,7 @@ def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
-    """How much of a growing text can be shown: no half character, and no beginning of a stop string at its end."""
+    """How much of a growing text is final: without half a character or the beginning of a stop string at its end."""
     safe = len(text.rstrip("\ufffd"))
     for word in stop:
         for size in range(min(len(word), len(text)), 0, -1):
@@ -141,42 +140,32 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
     return safe
 
 
+@dataclass
 class StoppingWatch(StoppingCriteria):
-    """Sees every new token: ends sequences at a stop string, EOS or when cancelled, and tells a listener.
+    """Ends sequences at a stop string, at EOS or when cancelled; reports the first one's text as far as it is final.
 
-    Args:
-        width: columns of the prompt.
-        decode: token ids to text.
-        cancelled: for each sequence, events of which one ends it.
-        on_tokens: called with the first sequence's new ids after each step.
-
-    Attributes:
-        lengths: number of new tokens by sequence, up to and with the one that ended it; absent while it goes on.
+    ``width`` is that of the prompts; ``cancelled`` has the events that end each sequence. ``lengths`` is the number of
+    new tokens of each ended sequence, by index, including the token that ended it.
     """
 
-    def __init__(
-        self,
-        width: int,
-        decode: Callable[[Sequence[int]], str],
-        stop: Sequence[str],
-        eos: Sequence[int],
-        cancelled: Sequence[Sequence[threading.Event]],
-        on_tokens: Callable[[list[int]], None] | None,
-    ) -> None:
-        self.lengths: dict[int, int] = {}
-        self._width, self._decode, self._stop, self._eos = width, decode, stop, set(eos)
-        self._cancelled, self._on_tokens = cancelled, on_tokens
+    width: int
+    decode: Callable[[Sequence[int]], str]
+    stop: Sequence[str]
+    eos: Sequence[int]
+    cancelled: Sequence[Sequence[threading.Event]]
+    on_text: Callable[[str], None] | None
+    lengths: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
-        new = input_ids[:, self._width :].tolist()
-        if self._on_tokens is not None:
-            self._on_tokens(new[0])
-        for index, ids in enumerate(new):
-            if index not in self.lengths and (ids[-1] in self._eos or self._stops(ids)):
+        for index, ids in enumerate(input_ids[:, self.width :].tolist()):
+            if index in self.lengths:
+                continue
+            on_text, stopped = self.on_text if index == 0 else None, False
+            if on_text or self.stop:
+                text, stopped = trimmed(self.decode(ids), self.stop)
+                if on_text:
+                    on_text(text[: safe_length(text, self.stop)])
+            if stopped or ids[-1] in self.eos:
                 self.lengths[index] = len(ids)
-        left = [any(event.is_set() for event in own) for own in self._cancelled]
-        done = [index in self.lengths or left[index] for index in range(len(new))]
-        return torch.tensor(done, device=input_ids.device)
-
-    def _stops(self, ids: list[int]) -> bool:
-        return bool(self._stop) and trimmed(self._decode(ids), self._stop)[1]
+        left = [any(event.is_set() for event in own) for own in self.cancelled]
+        return torch.tensor([index in self.lengths or each for index, each in enumerate(left)], device=input_ids.device)

@@ -1,4 +1,4 @@
-"""Calls that several threads make at the same time, answered together in padded batches."""
+"""Join the calls of several threads into padded batches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from typing import Any
 
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
+from ragbias.generation.settings import GenerationSettings
 
 MOST = 8  # requests that are joined
+Answer = Callable[[Sequence[Request], GenerationSettings, Any], list[Generation]]
 
 
 @dataclass(eq=False)
 class _Call:
     requests: Sequence[Request]
-    settings: dict[str, Any]
+    settings: GenerationSettings
     cancelled: threading.Event | None
     alone: bool = False
     outcome: list[Generation] | Exception | None = None
+
+    def joins(self, other: _Call) -> bool:
+        """Whether two calls have equal settings; settings that contain arrays are never equal."""
+        try:
+            return not (self.alone or other.alone) and self.settings == other.settings
+        except (ValueError, RuntimeError):
+            return False
 
 
 class _AllCancelled:
@@ -33,25 +42,25 @@ class _AllCancelled:
 
 
 class JoinedCalls:
-    """Lets one call run at a time; those with equal settings that come meanwhile run together after it.
+    """Runs one call at a time; calls that wait with equal settings run together.
 
-    The work is done in the callers' own threads. Calls that fail together are made again one by one, so that each
-    caller gets its own error.
+    The work is done in the callers' threads. Calls that fail together run again one by one, so that each caller gets
+    its own error.
 
     Args:
-        answer: answers requests, with their settings and what tells that they are cancelled.
+        answer: answers requests, given their settings and an event that cancels them.
     """
 
-    def __init__(self, answer: Callable[[Sequence[Request], dict[str, Any], Any], list[Generation]]) -> None:
+    def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._changed = threading.Condition()
         self._waiting: list[_Call] = []
         self._busy = False
 
     def answer(
-        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None
+        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
     ) -> list[Generation]:
-        """The answers to the requests of one call; the errors are those of ``answer``."""
+        """The answers to the requests of one call; errors are those of the function given."""
         call = _Call(requests, settings, cancelled)
         with self._changed:
             self._waiting.append(call)
@@ -71,11 +80,10 @@ class JoinedCalls:
         return call.outcome
 
     def _next(self, call: _Call) -> list[_Call]:
-        """The call and those that wait beside it and can run with it."""
+        """The call and the waiting ones that can run with it."""
         together, count = [call], len(call.requests)
         for other in self._waiting:
-            fits = not (call.alone or other.alone) and count + len(other.requests) <= MOST
-            if other is not call and fits and _are_equal(other.settings, call.settings):
+            if other is not call and count + len(other.requests) <= MOST and call.joins(other):
                 together.append(other)
                 count += len(other.requests)
         self._waiting = [each for each in self._waiting if each not in together]
@@ -93,16 +101,8 @@ class JoinedCalls:
                 own.outcome = error
             for call in together:
                 call.alone = True
-        finally:  # after an error or Ctrl-C the others are as they were
+        finally:  # after an error or Ctrl-C the other calls wait again
             with self._changed:
                 self._waiting = [*(call for call in together[1:] if call.outcome is None), *self._waiting]
                 self._busy = False
                 self._changed.notify_all()
-
-
-def _are_equal(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether settings are the same; arrays, of which this cannot be said in one word, are not."""
-    try:
-        return left == right
-    except (ValueError, RuntimeError):
-        return False

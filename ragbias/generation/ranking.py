@@ -1,10 +1,11 @@
-"""Documents ranked by what the model attends to: what reordering methods ask it, and ``rank`` for prompts of tokens."""
+"""Rank documents by the model's attention, for reordering methods and for ``ragbias.rank``."""
 
 from __future__ import annotations
 
 import operator
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,24 +19,25 @@ from ragbias.binding.architectures import window_of
 from ragbias.checks import check_each_once, check_not_cancelled
 from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanError, WrongTypeError
-from ragbias.generation.memory import memory_told
-from ragbias.generation.query_text import without_query
 from ragbias.generation.request import Origin
+from ragbias.generation.reuse import memory_errors
 from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
 from ragbias.methods.last_token import DocumentAttention
 from ragbias.prompt import Span, check_spans
 
+_LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class ModelAttention:
-    """What a model attends to in a prompt, as ``ragbias.methods.base.DocumentScorer`` describes it.
+    """A model's attention to the documents of a prompt; implements ``ragbias.methods.base.DocumentScorer``.
 
     Attributes:
-        ids, spans: the prompt, and its documents in the order in which they came; tokens between two documents stay
-            where they are when the documents move.
-        without_query: gives the prompt with "N/A" in place of the query; None: not known. Asked by ``contrast`` only.
+        ids, spans: the prompt and its documents in their original order; tokens between two documents stay in place
+            when the documents move.
+        without_query: returns the prompt with "N/A" in place of the query, or None; called by ``contrast`` only.
     """
 
     model: PreTrainedModel
@@ -67,8 +69,8 @@ class ModelAttention:
         without = self.without_query()
         if without is None:
             raise MethodError(
-                "icr found no query after the documents, and compares the prompt with one that has 'N/A' in its place; "
-                "give a prompt that asks something, or calibration_ids to ragbias.rank"
+                "icr found no query after the documents, which it replaces by 'N/A' to calibrate the scores; give a "
+                "prompt with a question, or calibration_ids to ragbias.rank"
             )
         begin = self.spans[-1][1]
         gaps = self._gaps
@@ -76,8 +78,8 @@ class ModelAttention:
             begin += len(gaps[0])  # a separator follows the last document as well
         if list(self.ids[:begin]) != list(without[:begin]):
             raise ArgumentError(
-                f"calibration_ids differ from ids among the first {begin} tokens; they shall differ in the query only, "
-                "after the documents"
+                f"calibration_ids differ from ids among the first {begin} tokens; expected a difference in the query "
+                "only, after the documents"
             )
         if begin >= min(len(self.ids), len(without)):
             raise ArgumentError(
@@ -92,17 +94,14 @@ class ModelAttention:
     @torch.no_grad()
     def _run(self, observer: methods.AttentionMethod, ids: Sequence[int], spans: list[Span]) -> None:
         check_not_cancelled(self.cancelled)
-        with memory_told([len(ids)], self.model.device), attach(self.model, observer, [spans], private=True):
+        with memory_errors([len(ids)], self.model.device), attach(self.model, observer, [spans], private=True):
             self.model(torch.tensor([list(ids)], device=self.model.device), use_cache=False, logits_to_keep=1)
 
 
 def model_attention(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    origin: Origin,
-    cancelled: threading.Event | None,
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, origin: Origin, cancelled: threading.Event | None
 ) -> ModelAttention:
-    """What a model attends to in a prompt that was made ready."""
+    """The model's attention to a tokenised prompt."""
     tokens = origin.tokens
 
     def ids_without_query() -> list[int] | None:
@@ -123,29 +122,28 @@ def rank(
     spans: Sequence[Span],
     calibration_ids: Sequence[int] | Tensor | None = None,
 ) -> Ranking:
-    """The order that a reordering method gives the documents of a prompt; ``debias``' twin for these methods.
+    """Rank the documents of a prompt with a reordering method; the counterpart of ``debias`` for these methods.
 
     Args:
         model: a causal language model of a supported family.
         method: a name or an instance, e.g. ``"icr"`` or ``AttentionSorting(rounds=2)``.
         ids: the prompt, ``[T]`` or ``[1, T]``.
-        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document; where
-            the same tokens stand between all documents and after the last one, they are separators, and no part of the
-            query.
+        spans: ``(begin, end)`` of each document in tokens, ascending. Tokens between them belong to no document. Equal
+            tokens between all documents and after the last one are separators, not part of the query.
         calibration_ids: for ``icr``, the prompt with "N/A" in place of the query.
 
     Raises:
         UnknownMethodError: no method has this name.
         MethodError: the method does not reorder documents, or needs ``calibration_ids``.
-        ArgumentError: ids or ``calibration_ids`` are no such prompt, or not of the model's vocabulary.
-        PromptTooLongError: they are longer than the model's window.
+        ArgumentError: ``ids`` or ``calibration_ids`` have another shape, or tokens outside the model's vocabulary.
+        PromptTooLongError: the prompt is longer than the model's window.
         WrongTypeError: ``model`` is no transformers model.
         SpanError: spans overlap, are not ascending, lie outside the prompt or leave no token after them.
         EmptyDocumentError: a span is empty.
-        UnsupportedModelError: the architecture is not known to be right.
+        UnsupportedModelError: the architecture is not supported.
     """
     if not isinstance(model, PreTrainedModel):
-        raise WrongTypeError(f"model={shown(model)}; expected a transformers model, as DebiasedLM.model is")
+        raise WrongTypeError(f"model={shown(model)}; expected a transformers model, such as DebiasedLM.model")
     resolved = methods.get(method, model.config._name_or_path)
     if not isinstance(resolved, ReorderingMethod):
         names = ", ".join(name for name, each in methods.METHODS.items() if issubclass(each, ReorderingMethod))
@@ -164,17 +162,31 @@ def rank(
 
 
 def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-    """What a reordering method makes of documents; arguments as of its ``rank``.
-
-    Raises:
-        MethodError: it gives no ranking, or an order that leaves documents out or repeats some, which nothing later
-            would notice.
-    """
+    """Call a method's ``rank``, and raise ``MethodError`` unless it ranks each document once."""
     found = method.rank(documents, scorer)
     if not isinstance(found, Ranking):
         raise MethodError(f"{method.name}: rank gave {shown(found)}; expected a ragbias.methods.base.Ranking")
     check_each_once(f"{method.name}: order", found.order, len(documents))
     return found
+
+
+def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
+    """The text after the documents with "N/A" in place of the query, as in the paper; None if it contains no query.
+
+    The query is the text after the last ``Question:`` or ``Query:`` in a line; without such a label, the longest line.
+    It contains no special tokens of the tokenizer, e.g. of its chat template.
+    """
+    border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
+    masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix
+    lines = [match.span() for match in re.finditer(r"\S[^\n]*", masked)]
+    if labelled := list(_LABELLED.finditer(masked)):
+        begin, end = labelled[-1].span(1)
+    elif lines:
+        begin, end = max(lines, key=lambda span: span[1] - span[0])
+    else:
+        return None
+    end = begin + len(masked[begin:end].rstrip())
+    return f"{suffix[:begin]}N/A{suffix[end:]}"
 
 
 def _listed(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the models of a pipeline are asked while it runs, so that the same can be asked again in other ways."""
+"""Record the requests of a pipeline, for replay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ragbias.generation.request import Request
+from ragbias.generation.settings import GenerationSettings
 
-_NOT_RECORDED = ("cancelled", "on_tokens")  # they belong to whoever waits for the answer
 _lock = threading.Lock()
 _open: list[list[Recorded]] = []
 
@@ -20,8 +20,8 @@ class Recorded:
     """A request that a model answered.
 
     Attributes:
-        lm: the ``DebiasedLM`` that answered, a type that this module lies below.
-        settings: keyword arguments of ``DebiasedLM.generate`` that it was answered with.
+        lm: the ``DebiasedLM``, a type of a higher layer.
+        settings: keyword arguments for ``DebiasedLM.generate``.
     """
 
     lm: Any
@@ -31,11 +31,7 @@ class Recorded:
 
 @contextmanager
 def recording() -> Iterator[list[Recorded]]:
-    """Collect the requests that any ``DebiasedLM`` of this process answers inside, in whatever thread.
-
-    Frameworks answer in threads of their own, which know nothing of their caller; so what else runs at the same time
-    is recorded too.
-    """
+    """Collect the requests that any ``DebiasedLM`` of this process answers inside, in all threads."""
     records: list[Recorded] = []
     with _lock:
         _open.append(records)
@@ -46,9 +42,8 @@ def recording() -> Iterator[list[Recorded]]:
             _open[:] = [other for other in _open if other is not records]
 
 
-def note(lm: object, requests: Sequence[Request], **settings: Any) -> None:
+def record(lm: object, requests: Sequence[Request], settings: GenerationSettings) -> None:
     """Add requests to all open recordings."""
-    kept = {name: value for name, value in settings.items() if name not in _NOT_RECORDED}
     with _lock:
         for records in _open:
-            records += [Recorded(lm, request, kept) for request in requests]
+            records += [Recorded(lm, request, settings.arguments()) for request in requests]

@@ -1,8 +1,4 @@
-"""What a request gives back: the answer, its token counts, and the record of what ran on which documents.
-
-``DebiasedLM._settled`` fills a report. Its ``reason`` says what ``ragbias.boundaries.locate`` did not find, what
-``request`` says against running the method, or what the method itself decided.
-"""
+"""Results: the answer, its token counts, and the report of what ran on which documents."""
 
 from __future__ import annotations
 
@@ -12,29 +8,29 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Report:
-    """What a request asked for and what was done. Holds no text of the prompt.
+    """What a request asked for and what ran. Contains no text of the prompt.
 
     Attributes:
-        method_requested: name of the method that was asked for.
-        method_ran: name of the method that ran; ``"none"`` where it could not.
+        method_requested: name of the requested method.
+        method_ran: name of the method that ran; ``"none"`` where the requested one could not.
         source: how the documents were found: ``"prompt"`` (given as a ``Prompt``), ``"documents"``, ``"artifact"``,
             ``"run"``, ``"registry"``, ``"segmenter"``, ``"headers"``, or ``"none"``; see ``ragbias.boundaries``.
-        spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (see ``Prompt.from_text`` for
-            the separator that may be added), ascending.
+        spans: ``(begin, end)`` of each document, in tokens of the prompt as it ran (``Prompt.from_text`` may add a
+            separator), ascending.
         n_expected: number of documents that the source named.
-        n_found: number of them that occur in the prompt.
-        reason: in plain words, why something else ran or fewer documents were found; empty if all went as asked.
-        backend: what computed the method's attention: ``"torch"``, ``"triton"`` or ``"flash"``, see
-            ``ragbias.attention.backends``; empty where the method that ran computes none inside the model.
-        order: where the method that ran puts the documents into an order of its own: ``order[i]`` is the index, as the
-            documents came, of the ``i``-th that the model saw; else empty.
+        n_found: number of these that occur in the prompt.
+        reason: why another method ran or fewer documents were found; empty if everything ran as requested.
+        backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``;
+            empty where the method does not work inside the model.
+        order: for a method that reorders documents: ``order[i]`` is the original index of the ``i``-th document that
+            the model read; else empty.
         numbering: ``"kept"`` where the text around the documents numbers them, which tells the model their order
-            whatever the method; ``"stripped"`` where the numbers were taken out; else empty.
-        n_left_plain: number of retrieved documents that are in the prompt but not among those treated: of earlier turns
-            or other retrievals, or quoted.
-        segmentation_changed: whether the tokens are others than those of the prompt tokenised in one piece, as the
-            plain model gets it: no token may reach across the border of a document, and a separator may be added.
-        cached_tokens: tokens of the prompt that were not computed, as a ``DocumentCache`` had kept them.
+            whatever the method; ``"stripped"`` where the numbers were removed; else empty.
+        n_left_plain: number of retrieved documents in the prompt that are not debiased: those of earlier turns, of
+            other retrievals, or quoted.
+        segmentation_changed: whether the tokens differ from those of the whole text, as the plain model reads it: no
+            token crosses a document border, and a separator may be added.
+        cached_tokens: tokens of the prompt that came from a ``DocumentCache``.
     """
 
     method_requested: str
@@ -52,20 +48,20 @@ class Report:
     cached_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain data, fit for JSON."""
+        """The report as JSON-compatible data."""
         return {**asdict(self), "spans": [list(span) for span in self.spans], "order": list(self.order)}
 
 
 @dataclass(frozen=True)
 class PromptTokensDetails:
-    """Of the prompt's tokens, those that were not computed, as a ``DocumentCache`` had kept them."""
+    """How many of the prompt's tokens came from a ``DocumentCache``."""
 
     cached_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Token counts of one request; the token that ends an answer counts too. A vote counts all its answers."""
+    """Token counts of one request, including the token that ends the answer. A vote counts all its answers."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -84,17 +80,17 @@ class Usage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts by the names that the frameworks use."""
+        """The counts under the frameworks' names."""
         return {**asdict(self), "total_tokens": self.total_tokens}
 
 
 @dataclass(frozen=True)
 class Generation:
-    """An answer: its text without special tokens and stop strings, the ids it was decoded from, and the record.
+    """An answer: its text without special tokens and stop strings, its token ids, usage and report.
 
     Attributes:
-        logprobs: natural logarithm of each id's probability, if asked for: what the model gave it, before temperature,
-            ``top_k`` and ``top_p`` (a ``repetition_penalty`` and the like count as the model's).
+        logprobs: natural logarithm of each token's probability, if requested: before temperature, ``top_k`` and
+            ``top_p``, but after ``repetition_penalty`` and the like.
     """
 
     text: str
@@ -107,7 +103,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probabilities (natural logarithm) of a continuation's tokens, given the prompt and the tokens before."""
+    """Natural logarithms of the probabilities of a continuation's tokens."""
 
     token_ids: list[int]
     logprobs: list[float]

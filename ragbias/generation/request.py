@@ -1,4 +1,4 @@
-"""A prompt made ready to run: its tokens, the method that runs on it, and the padded batches it runs in."""
+"""Prepared requests: a prompt's tokens, the method that runs on them, and the padded batches they run in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
 from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.checks import check_each_once, check_whole
+from ragbias.checks import check_each_once
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
@@ -74,10 +74,10 @@ def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt made ready: tokens in the order in which they run, the method that runs, and what to report.
+    """A prepared prompt: its tokens in the order in which they run, the method that runs, and the report.
 
     Attributes:
-        cancelled: set, it ends this request's answer at the next token, whatever runs beside it in a padded batch.
+        cancelled: ends this request's answer at the next token, and no other in the batch.
     """
 
     tokens: TokenisedPrompt
@@ -88,27 +88,22 @@ class Request:
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
-        """Tokens of the longest prompt that a method runs."""
+        """Number of tokens of the longest prompt that a method runs."""
         if not isinstance(method, JointMethod):
             return len(tokens.ids)
         return max(len(tokens.reordered(indices).ids) for indices in method.prompts(tokens.documents))
 
     def candidates(self) -> list[Request]:
-        """The requests that are generated to answer this one.
-
-        Itself, one for each order that is voted over, or one for each prompt that the method decodes side by side.
-        """
+        """The requests to generate: this one, one per order of a vote, or one per prompt of a joint method."""
         if isinstance(self.method, JointMethod):
             prompts = self.method.prompts(self.tokens.documents)
             return [replace(self, tokens=self.tokens.reordered(indices)) for indices in prompts]
         orders = self.method.candidate_orders(self.tokens.documents)
-        if not orders:
-            return [self]
         arranged = [self.tokens.reordered(order) for order in orders]
         return [
             replace(self, tokens=each, method=NoMethod(), report=replace(self.report, spans=tuple(each.spans)))
             for each in arranged
-        ]
+        ] or [self]
 
 
 def in_parts(
@@ -179,7 +174,7 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 
 def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
-    """Raise ``ArgumentError`` unless a batch has a list of prompts, and one entry of the others for each."""
+    """Raise ``ArgumentError`` unless a batch has a list of prompts, and lists of the others of the same length."""
     for given in (prompts, documents or [], boundaries or []):
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
@@ -188,17 +183,17 @@ def check_lists(prompts: object, documents: Sequence[object] | None, boundaries:
 
 
 def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Indices of requests that can run in one batch: same method, at most ``size``, and room for equally many tokens.
+    """Indices of requests that run in one batch: the same method, and space in the window for equally many tokens.
 
     Args:
-        window: number of tokens that a prompt and its answer may have together.
-        new_tokens: the most tokens an answer may have. Prompts that leave less room run in batches of their own: they
-            would take the room of the shorter prompts beside them.
+        size: maximum number of requests in a batch.
+        window: maximum number of tokens of a prompt and its answer.
+        new_tokens: maximum number of tokens of an answer. A prompt that leaves less space does not run beside shorter
+            ones, because their answers would be cut off too.
     """
-    check_whole("batch_size", size, 1, ArgumentError)
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []
-    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # a method need not be hashable
+    for key in (key for index, key in enumerate(keys) if key not in keys[:index]):  # a method may be unhashable
         indices = [index for index, other in enumerate(keys) if other == key]
         together += [indices[begin : begin + size] for begin in range(0, len(indices), size)]
     return together
@@ -207,7 +202,7 @@ def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int)
 def padded(
     prompts: Sequence[TokenisedPrompt], pad_token: int, device: torch.device
 ) -> tuple[Tensor, Tensor, list[list[Span]]]:
-    """Token ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, moved accordingly."""
+    """Token ids and mask ``[batch, width]``, padded on the left, and each prompt's spans, shifted by the padding."""
     width = max(len(prompt.ids) for prompt in prompts)
     pads = [width - len(prompt.ids) for prompt in prompts]
     ids = [[pad_token] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]

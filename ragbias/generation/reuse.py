@@ -1,8 +1,8 @@
-"""Prompts whose documents were computed before: their keys and values fill the cache, and only the rest runs.
+"""Reusable documents: their cached keys and values start the model's cache, and only the rest of a prompt runs.
 
-Of a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Each is
-computed by itself after its prefix, in a pass of its own, so that it has the same bits in whatever prompt, order and
-batch it comes, and whether it was kept or is computed anew.
+For a method with reusable documents, a document's keys and values depend on the prefix and the document alone. Each
+document is computed in a separate pass after its prefix, so that it has the same bits in every prompt, order and batch,
+cached or not.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attached
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
-from ragbias.cache.states import States
+from ragbias.cache.memory import States
 from ragbias.checks import check_not_cancelled
-from ragbias.generation.memory import memory_told
+from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
 from ragbias.methods import NoMethod
 from ragbias.methods.base import AttentionMethod, JointMethod, Method
 from ragbias.methods.call import SequenceCall, SequenceLayout
@@ -36,20 +36,20 @@ from ragbias.methods.registry import METHODS
 from ragbias.prompt import Span, TokenisedPrompt
 
 NOT_FOR_THIS_PROMPT = (
-    "a prompt is longer than the model's rotary frequencies hold for, or has nothing before its documents or after them"
+    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after its documents"
 )
 
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn, once for a method without reusable documents, that its requests run as if there were no cache."""
+    """Warn, once per method without reusable documents, that its requests do not use the cache."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
         reason = f"the states of a document depend on the others or on its position; take one of {reusable}"
-        cache.not_used(method.name, reason)
+        cache.warn_unused(method.name, reason)
 
 
 class Alone(AttentionMethod):
-    """The plain model, whose keys are kept without positions: what a prefix, and a document after it, run with."""
+    """The plain model with a cache of keys without positions, for a prefix and a document after it."""
 
     name = "alone"
 
@@ -71,12 +71,7 @@ class Alone(AttentionMethod):
 
 
 class DocumentStates:
-    """The states of prefixes and documents, kept or computed.
-
-    Args:
-        cache: where they are kept; None: nowhere.
-        cancelled: set by another thread, it ends the work at the next document.
-    """
+    """The states of prefixes and documents, from a cache or computed; ``cancelled`` ends this at the next document."""
 
     def __init__(
         self,
@@ -90,39 +85,31 @@ class DocumentStates:
         if cache is not None:
             self._identity = identity_of(model, self._backend)
             cache.register(self._identity)
-        self._prefixes: dict[tuple[int, ...], States] = {}  # by their tokens; documents are computed after them
+        self._prefixes: dict[tuple[int, ...], States] = {}  # by their tokens
 
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
-        """The states of ``tokens`` after a prefix, and whether they were kept."""
-        states, kept = self._found(prefix, tokens)
+        """The states of ``tokens`` after a prefix, and whether they came from the cache."""
+        key = "" if self._cache is None else key_of(self._identity, prefix, tokens)
+        cached = None if self._cache is None else self._cache.get(key)
+        states = self._computed(prefix, tokens) if cached is None else cached
+        if self._cache is not None and cached is None:
+            self._cache.put(key, states)
         if not prefix:
             self._prefixes[tuple(tokens)] = states
-        return states, kept
+        return states, cached is not None
 
-    def _found(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
-        if self._cache is None:
-            return self._computed(prefix, tokens), False
-        key = key_of(self._identity, prefix, tokens)
-        kept = self._cache.get(key)
-        if kept is not None:
-            return kept, True
-        computed = self._computed(prefix, tokens)
-        self._cache.put(key, computed)
-        return computed, False
-
-    def keep(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Compute states unless they are kept already; returns whether they had to be."""
+    def add(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
+        """Add states to the cache unless they are there; returns whether they were computed."""
         if self._cache is not None and key_of(self._identity, prefix, tokens) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
 
-    def _of_prefix(self, prefix: Sequence[int]) -> States:
-        ids = tuple(prefix)
-        return self._prefixes[ids] if ids in self._prefixes else self.of((), ids)[0]
-
     def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)
-        before, begin = [self._of_prefix(prefix)] if prefix else [], len(prefix)
+        before, begin = [], len(prefix)
+        if prefix:
+            ids = tuple(prefix)
+            before = [self._prefixes[ids] if ids in self._prefixes else self.of((), ids)[0]]
         binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
         cache = cache_of(self._model, before)
         run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
@@ -131,22 +118,27 @@ class DocumentStates:
         return States(*(tuple(each.to("cpu", copy=True) for each in part) for part in (keys, values)))
 
 
+@contextmanager
+def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
+    """Raise ``OutOfMemoryError`` where memory runs out, for prompts of these lengths in tokens."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        raise OutOfMemoryError(
+            f"no memory left on {device} for {len(lengths)} prompts of up to {max(lengths)} tokens "
+            f"({first_line(error)}); make batch_size smaller, retrieve fewer or shorter documents, or load the model "
+            "with a dtype of fewer bytes"
+        ) from error
+
+
 @dataclass(frozen=True)
 class Entered:
-    """Prompts on their way into the model.
-
-    Attributes:
-        cache: holds all of each prompt but its last tokens; None: nothing has entered yet.
-        reused: tokens of each prompt that were kept from an earlier request.
-    """
+    """All of each prompt but its last tokens, or None, and how many tokens came from the document cache."""
 
     cache: DynamicCache | None
     reused: Sequence[int]
-
-    @property
-    def width(self) -> int:
-        """Columns of the batch that have entered, padding counted."""
-        return 0 if self.cache is None else int(self.cache.get_seq_length())
 
 
 @contextmanager
@@ -159,16 +151,11 @@ def entering(
     cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
 ) -> Iterator[Entered]:
-    """The model runs these prompts, a batch padded on the left, with a method until the context ends.
-
-    Args:
-        spans: the documents of each prompt in columns of the batch.
-        cache: where documents are kept, for methods with reusable ones.
-    """
-    with memory_told([len(prompt.ids) for prompt in prompts], model.device):
+    """Attach a method for a batch of prompts, padded on the left; ``spans`` are the documents in its columns."""
+    with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_apart(model, method, prompts):
             if cache is not None and method.reusable_documents:
-                cache.not_used(method.name, NOT_FOR_THIS_PROMPT)
+                cache.warn_unused(method.name, NOT_FOR_THIS_PROMPT)
             rule = NoMethod() if isinstance(method, JointMethod) else method
             with attach(model, rule, spans, private=True, backend=backend):
                 yield Entered(None, [0] * len(prompts))
@@ -180,11 +167,7 @@ def entering(
 
 
 def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed by themselves.
-
-    They are for a method with reusable ones, on a model whose rotary frequencies do not depend on the prompt's length:
-    dynamic ones do beyond the window of the first training.
-    """
+    """Whether documents are computed in separate passes: not where frequencies depend on the prompt's length."""
     if not method.reusable_documents or any(not (each.suffix and (each.prefix or each.documents)) for each in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -199,10 +182,10 @@ def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[Tok
 def resumed(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """A binding that goes on from a cache with the prompts' prefixes and documents, and how many tokens were kept.
+    """A binding, a cache with the prompts' prefixes and documents, and each prompt's number of reused tokens.
 
-    One prompt has its whole suffix still to run. Of several, each suffix has run by itself but for its last token, as
-    suffixes differ in length.
+    A single prompt has its whole suffix left to run. Suffixes in a batch differ in length, so each runs separately up
+    to its last token.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -212,7 +195,7 @@ def resumed(
         ordered = prompt.reordered(order)
         parts = [states.of((), ordered.prefix)] if ordered.prefix else []
         parts += [states.of(ordered.prefix, document) for document in ordered.documents]
-        reused.append(sum(part.tokens for part, kept in parts if kept))
+        reused.append(sum(part.tokens for part, cached in parts if cached))
         cache = cache_of(model, [part for part, _ in parts])
         documents = (tuple(ordered.spans), tuple(order)) if rule.needs_documents else ((), ())
         if len(prompts) > 1 and len(prompt.suffix) > 1:
@@ -228,7 +211,7 @@ def resumed(
 
 @torch.no_grad()
 def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: Sequence[int]) -> None:
-    """Let tokens enter after those in the cache."""
+    """Run tokens after those in the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
     with attached(binding):
@@ -237,7 +220,7 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
 
 
 def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """A cache that holds the parts one after the other, each layer where the model's is."""
+    """The parts one after the other, each layer on the device of the model's layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)
@@ -253,7 +236,7 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 
 def _device_of(module: Module) -> torch.device:
-    """Where a module computes, also one whose weights accelerate brings there when it is called."""
+    """Where a module computes; accelerate may move its weights there only for the call."""
     for each in module.modules():
         if (device := getattr(getattr(each, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
@@ -261,7 +244,7 @@ def _device_of(module: Module) -> torch.device:
 
 
 def left_padded(caches: Sequence[DynamicCache]) -> DynamicCache:
-    """One cache for a batch, zeros on the left of the shorter ones."""
+    """One cache for a batch, padded with zeros on the left."""
     width = max(cache.get_seq_length() for cache in caches)
     together = DynamicCache()
     for index, layers in enumerate(zip(*(cache.layers for cache in caches), strict=True)):

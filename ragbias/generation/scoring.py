@@ -1,8 +1,7 @@
-"""Probabilities of one continuation of a prompt, without generating an answer."""
+"""Log-probabilities of a given continuation of a prompt."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 import torch
@@ -10,12 +9,11 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.cache import DocumentCache
-from ragbias.checks import check_not_cancelled
 from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
 from ragbias.generation.reuse import entering
-from ragbias.methods import AttentionMethod, Method, NoMethod
+from ragbias.methods import Method
 from ragbias.prompt import TokenisedPrompt
 
 
@@ -27,7 +25,7 @@ def logprobs_of(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> list[float]:
-    """Log-probability (natural logarithm) of each token of ``target`` after the prompt, as they would be generated."""
+    """Natural logarithm of the probability of each token of ``target``, generated after the prompt."""
     scores = continuation_logits(model, request.tokens, request.method, target, backend, cache)
     chosen = scores.log_softmax(-1).gather(1, torch.tensor(target, device=model.device)[:, None])[:, 0]
     values: list[float] = chosen.tolist()
@@ -43,10 +41,7 @@ def continuation_logits(
     backend: str,
     cache: DocumentCache | None = None,
 ) -> Tensor:
-    """Logits float32 ``[len(target), V]`` of the tokens after the prompt, the target's tokens being generated.
-
-    The last one of the target is not read.
-    """
+    """Logits float32 ``[len(target), V]`` that predict each token of ``target``; its last token is not read."""
     with entering(model, method, [tokens], [tokens.spans], backend, cache) as entered:
         return continued(model, *prefilled(model, tokens.ids, entered.cache), target)
 
@@ -54,7 +49,7 @@ def continuation_logits(
 def prefilled(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
-    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` holds its beginning."""
+    """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` may hold its beginning."""
     entered = 0 if cache is None else cache.get_seq_length()
     prompt = torch.tensor([list(ids[entered:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
@@ -64,7 +59,7 @@ def prefilled(
 
 
 def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target: Sequence[int]) -> Tensor:
-    """Logits float32 ``[len(target), V]`` of a target's tokens after a prompt; as of ``prefilled``. Fills the cache."""
+    """Logits float32 ``[len(target), V]`` that predict a target, from the results of ``prefilled``; fills the cache."""
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
@@ -74,50 +69,22 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
-    """The tokens of a continuation as they follow the text ``before``.
-
-    Raises:
-        ArgumentError: it has none.
-    """
+    """The tokens of a continuation after the text ``before``; an ``ArgumentError`` if it has none."""
     head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
     whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
     if whole[: len(head)] == head:
         ids = whole[len(head) :]
-    else:  # a token straddles the border; the answer begins with one of its own, as the prompt is complete
+    else:  # a token straddles the border, but a generated answer begins with a new token
         ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
     return ids
 
 
-@torch.no_grad()
-def more_confident(
-    model: PreTrainedModel,
-    whole: TokenisedPrompt,
-    segmented: TokenisedPrompt,
-    method: AttentionMethod,
-    backend: str,
-    cancelled: threading.Event | None,
-) -> tuple[Method, str]:
-    """Of the plain model and a method, the one that gives its first token the higher probability, and why.
-
-    Args:
-        whole, segmented: the prompt as the plain model reads it, and as the method does.
-    """
-    sure = []
-    for each, tokens in ((NoMethod(), whole), (method, segmented)):
-        check_not_cancelled(cancelled)
-        sure.append(continuation_logits(model, tokens, each, [0], backend).softmax(-1).amax().item())
-    plain, other = sure
-    if plain >= other:
-        return NoMethod(), f"selective: the plain model is as sure of its first token ({plain:.3f}, {other:.3f})"
-    return method, ""
-
-
 def kl(plain: Tensor, own: Tensor) -> float:
     """KL(plain || own) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
 
-    Tokens that ``plain`` never writes (-inf) add nothing, and rounding errors make no negative divergence.
+    Tokens with probability zero in ``plain`` add nothing; negative rounding errors become zero.
     """
     terms = plain.exp() * (plain - own)
     return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))

@@ -1,4 +1,4 @@
-"""An answer as a stream of pieces, generated in a thread of its own."""
+"""Stream an answer from a worker thread."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from collections.abc import Callable, Iterator
 
 from ragbias.generation.report import Generation
 
+Job = Callable[[Callable[[str], None], threading.Event], Generation]
+Events = queue.SimpleQueue[str | BaseException | Generation]
+
 
 class Stream(Iterator[str]):
-    """A text as it is being generated, in a thread of its own.
+    """The pieces of a text while a thread generates it; an error of the generation is raised by the iteration.
 
-    Iterate to get the pieces; an error inside the generation is raised here. Closing or dropping the stream stops the
-    computation at the next token.
+    Closing or dropping the stream stops the generation at the next token.
 
     Args:
         job: generates; called with a function that takes the text so far, and the event that cancels it.
     """
 
-    def __init__(self, job: Callable[[Callable[[str], None], threading.Event], Generation]) -> None:
-        self._events: queue.SimpleQueue[str | BaseException | Generation] = queue.SimpleQueue()
+    def __init__(self, job: Job) -> None:
+        self._events: Events = queue.SimpleQueue()
         self._generation: Generation | None = None
         self._cancelled = threading.Event()
         self._emitted = 0
-        context = contextvars.copy_context()
         arguments = (_work, job, self._events, self._cancelled)
+        context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=arguments, daemon=True, name="ragbias-stream")
         self._thread.start()
 
@@ -41,7 +43,7 @@ class Stream(Iterator[str]):
         while self._generation is None and not self._cancelled.is_set():
             event = self._events.get()
             if not isinstance(event, str):
-                self._events.put(event)  # for another thread that waits for it
+                self._events.put(event)  # for other threads that iterate
             if isinstance(event, BaseException):
                 self._cancelled.set()
                 raise event
@@ -55,11 +57,11 @@ class Stream(Iterator[str]):
         raise StopIteration
 
     def cancel(self) -> None:
-        """Stop the computation at the next token, without waiting for it."""
+        """Stop the generation at the next token, without waiting for it."""
         self._cancelled.set()
 
     def close(self) -> None:
-        """Stop the computation and wait until it has stopped."""
+        """Stop the generation and wait until it has stopped."""
         self.cancel()
         self._thread.join()
 
@@ -70,16 +72,12 @@ class Stream(Iterator[str]):
         self.close()
 
     def __del__(self) -> None:
-        if "_cancelled" in vars(self):  # not if an interrupt came while it was made
+        if "_cancelled" in vars(self):  # absent if an interrupt came during __init__
             self.cancel()
 
 
-def _work(
-    job: Callable[[Callable[[str], None], threading.Event], Generation],
-    events: queue.SimpleQueue[str | BaseException | Generation],
-    cancelled: threading.Event,
-) -> None:
-    # a function of the module, so that the thread keeps no reference to the stream and a dropped one is collected
+def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
+    # not a method: the thread must not reference the stream, so that a dropped stream is collected
     try:
         events.put(job(events.put, cancelled))
     except BaseException as error:

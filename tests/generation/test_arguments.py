@@ -1,11 +1,13 @@
 """Arguments of a generation are declared with their types, and checked when it is asked for."""
 
+import numpy as np
 import pytest
 from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
 from ragbias.generation import arguments
 from ragbias.generation.arguments import DecodingArguments, GenerationArguments
+from ragbias.generation.settings import GenerationSettings
 from support.prompts import PROMPT
 from support.type_checking import type_errors
 
@@ -78,8 +80,8 @@ def test_a_type_checker_refuses_a_misspelt_argument_and_a_wrong_type_and_takes_r
 
 def test_what_is_declared_is_taken_and_what_is_checked_is_declared():
     declared = GenerationArguments.__annotations__.keys()
-    assert not declared & arguments.SETTLED
-    assert {*arguments.NUMBERS, *arguments.SWITCHES, *arguments.OBJECTS} - {"max_tokens"} <= declared
+    assert not declared & arguments.RESERVED
+    assert arguments.CHECKS.keys() - {"max_tokens"} <= declared
     own = {"seed", "stop", "prefix_allowed_tokens_fn"}
     assert DecodingArguments.__annotations__.keys() - own <= GenerationConfig().to_dict().keys()
 
@@ -116,6 +118,20 @@ def test_none_counts_as_not_given(lm):
 def test_an_unknown_name_is_told_with_the_nearest_one(lm):
     with pytest.raises(ArgumentError, match="unknown argument 'temprature'; did you mean 'temperature'?"):
         lm.generate(PROMPT, temprature=0.5)
+
+
+def test_settings_are_built_once_from_the_frameworks_names_and_give_their_arguments_back():
+    given = {"max_tokens": 3, "stop": "x", "stop_token_ids": np.array([5]), "do_sample": True, "min_new_tokens": 2}
+    settings = GenerationSettings.from_arguments({**given, "seed": None})
+    assert (settings.max_new_tokens, settings.stop, settings.stop_token_ids) == (3, ("x",), (5,))
+    assert (settings.temperature, settings.extra) == (1.0, {"min_new_tokens": 2})
+    assert GenerationSettings.from_arguments(settings.arguments()) == settings
+    assert GenerationSettings.from_arguments({}).arguments() == {"max_new_tokens": 256}
+    assert GenerationSettings.from_arguments({"temperature": 2, "do_sample": False}).temperature is None
+    with pytest.raises(ArgumentError, match="max_tokens and max_new_tokens are the same; give one of them"):
+        GenerationSettings.from_arguments({"max_tokens": 3, "max_new_tokens": 3})
+    with pytest.raises(ArgumentError, match=r"max_tokens=0; expected a whole number >= 1"):
+        GenerationSettings.from_arguments({"max_tokens": 0})
 
 
 @pytest.mark.parametrize("wrong", [5, None, b"x", [1]])

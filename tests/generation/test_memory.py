@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ragbias.errors import OutOfMemoryError
-from ragbias.generation.memory import memory_told
+from ragbias.generation.reuse import memory_errors
 
 UNDER_A_LIMIT = """
 import resource
@@ -33,8 +33,8 @@ def test_a_limit_of_the_process_is_told():
 
 def test_errors_of_memory_are_told_and_others_are_left():
     for error in (torch.OutOfMemoryError("CUDA out of memory"), MemoryError()):
-        with pytest.raises(OutOfMemoryError, match="2 prompts of up to 9 tokens"), memory_told([3, 9], "cuda:0"):
+        with pytest.raises(OutOfMemoryError, match="2 prompts of up to 9 tokens"), memory_errors([3, 9], "cuda:0"):
             raise error
-    with pytest.raises(RuntimeError, match="shape") as other, memory_told([3], "cpu"):
+    with pytest.raises(RuntimeError, match="shape") as other, memory_errors([3], "cpu"):
         raise RuntimeError("shape")
     assert not isinstance(other.value, OutOfMemoryError)

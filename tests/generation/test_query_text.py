@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.generation.query_text import without_query
+from ragbias.generation.ranking import without_query
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def test_dynamic_frequencies_beyond_their_window_are_computed_in_one_pass():
     rope = dict(rope_type="dynamic", rope_theta=10000.0, factor=2.0)
     model = random_model("llama", rope_parameters=rope, max_position_embeddings=24)
     prompt, cache = tokens(), DocumentCache()
-    with pytest.warns(DocumentCacheWarning, match="longer than the model's rotary frequencies hold for"):
+    with pytest.warns(DocumentCacheWarning, match="longer than the model's rotary frequencies allow"):
         found = logits(model, prompt, "pcw", cache)
     assert cache.stats().misses == 0
     assert torch.equal(found, logits(model, prompt, "pcw"))

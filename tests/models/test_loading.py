@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
-from ragbias.errors import ArgumentError, UnknownMethodError, WrongTypeError
+from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, UnknownMethodError, WrongTypeError
+from ragbias.models.loading import torch_device
+from ragbias.models.named import EXPECTED
 
 
 @pytest.fixture
@@ -53,3 +55,45 @@ def test_device_and_dtype_are_understood_and_a_name_is_no_model():
         DebiasedLM.from_pretrained("tiny", device="cpu", device_map="auto")
     with pytest.raises(WrongTypeError, match="from_pretrained"):
         DebiasedLM("tiny", None)
+
+
+def test_no_model_shows_how_to_name_one():
+    with pytest.raises(ArgumentError, match=r"no model given; name one, e.g. DebiasedLM.from_pretrained\('smollm2'\)"):
+        DebiasedLM.from_pretrained()
+
+
+def test_a_model_that_cannot_be_loaded_is_one_line_with_the_nearest_name(monkeypatch, tmp_path):
+    def missing(*_, **__):
+        raise OSError("no such repository\nand more")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", missing)
+    with pytest.raises(ModelFileError) as refused:
+        DebiasedLM.from_pretrained("smolm2")
+    assert str(refused.value) == (
+        f"model 'smolm2' cannot be loaded (OSError: no such repository); did you mean 'smollm2'? expected {EXPECTED}, "
+        "with complete files of weights, config and tokenizer"
+    )
+    with pytest.raises(ModelFileError, match="the folder holds no config.json"):
+        DebiasedLM.from_pretrained(str(tmp_path))
+
+
+def test_a_damaged_model_is_named(folder):
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(ModelFileError, match=f"model '{folder}' cannot be loaded"):
+        DebiasedLM.from_pretrained(str(folder))
+
+
+def test_running_out_of_memory_is_no_damaged_file(monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", full)
+    with pytest.raises(RuntimeError, match="can't allocate memory") as raised:
+        DebiasedLM.from_pretrained("tiny")
+    assert not isinstance(raised.value, RagBiasError)
+
+
+def test_device_auto_is_the_gpu_if_there_is_one(monkeypatch):
+    for found, expected in ((True, torch.device("cuda")), (False, None)):
+        monkeypatch.setattr("torch.cuda.is_available", lambda found=found: found)
+        assert torch_device("auto") == expected

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
-from ragbias.errors import RunError
+from ragbias.errors import ModelFileError
 from ragbias.serving.local_engine import ModelSettings
 from ragbias.serving.telemetry import JsonLines
 from support.live_server import listening_app, local_app, logs_restored, serving
@@ -186,5 +186,5 @@ def test_the_command_refuses_in_one_line(cli):
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
-    with pytest.raises(RunError, match=f"model '{tmp_path}' cannot be loaded: the folder holds no config.json"):
+    with pytest.raises(ModelFileError, match=f"model '{tmp_path}' cannot be loaded: the folder holds no config.json"):
         ModelSettings(model=str(tmp_path)).load()

@@ -18,8 +18,8 @@ from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.request import Request
+from ragbias.generation.resolve import check_length
 from ragbias.generation.scoring import continuation_ids, kl
-from ragbias.generation.settling import check_length
 from ragbias.generation.teacher_forcing import teacher_forced
 from ragbias.methods import Method, NoMethod
 

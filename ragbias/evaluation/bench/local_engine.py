@@ -10,7 +10,6 @@ from itertools import zip_longest
 from ragbias.errors import RagBiasError
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
-from ragbias.evaluation.model_loading import load_onto_gpu
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
@@ -30,7 +29,7 @@ class Models:
     def load(self, name: str) -> DebiasedLM:
         if self._lm is None or self._lm.name != name:
             self._lm = None  # two at once may not fit into memory
-            self._lm = load_onto_gpu(name, self._dtype)
+            self._lm = DebiasedLM.from_pretrained(name, "none", dtype=self._dtype, device="auto")
         return self._lm
 
 

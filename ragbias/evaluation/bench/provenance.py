@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from ragbias.errors import RunError, first_line
+from ragbias.errors import ModelFileError, first_line
 from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
 from ragbias.evaluation.cost.machine import machine, versions
-from ragbias.evaluation.model_loading import refuse_irregular
 from ragbias.models import local_path
+from ragbias.models.loading import refuse_irregular
 from ragbias.models.named import EXPECTED
 
 
@@ -42,12 +42,12 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def check_model(name: str) -> None:
-    """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
+    """Raise ``ModelFileError`` unless a model of this name is found; does not load its weights."""
     refuse_irregular(name)
     try:
         AutoConfig.from_pretrained(local_path(name))
     except (OSError, ValueError) as error:
-        raise RunError(f"model {name!r}: expected {EXPECTED}: {first_line(error)}") from error
+        raise ModelFileError(f"model {name!r}: expected {EXPECTED}: {first_line(error)}") from error
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from ragbias.evaluation.data.run_folder import (
     read_counts,
 )
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
@@ -84,7 +83,11 @@ def _try(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
     longest = [(task, max(task.cases(), key=lambda case: len(case.text))) for task, *_ in plan.tasks]
     for model in reversed(settings.models):
         # to the CPU for ray, whose workers need the GPU
-        lm = load_model(model, dtype=settings.dtype) if settings.engine == "ray" else models.load(model)
+        lm = (
+            DebiasedLM.from_pretrained(model, "none", dtype=settings.dtype)
+            if settings.engine == "ray"
+            else models.load(model)
+        )
         for label, method in plan.methods[model].items():
             _validate(label, method, lm)
         for asked, case in longest:

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrain
 
 from ragbias.binding.architectures import family_of
 from ragbias.errors import ArgumentError
-from ragbias.evaluation.model_loading import refuse_irregular
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.models import local_path
+from ragbias.models.loading import refuse_irregular
 
 SHAPES: dict[str, dict[str, Any]] = {
     "1b": dict(

@@ -14,7 +14,6 @@ from ragbias.evaluation.demo.outcome import conditions
 from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.estimates import curve_figures
 from ragbias.evaluation.measures.metrics import exact, normalised
-from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.prompts.stock_prompt import stock_prompt
 from ragbias.evaluation.report.charts import overlaid
 from ragbias.evaluation.tasks import Case, Task
@@ -116,7 +115,7 @@ class Demo:
 
     def __init__(self, settings: DemoSettings) -> None:
         self.settings = settings
-        self.lm = load_model(MODEL)
+        self.lm = DebiasedLM.from_pretrained(MODEL, "none")
         corpus = held_out_corpus(settings.corpus, settings.seed)
         self.questions = held_out_questions(corpus, settings.questions, settings.seed)
         self.index = Index([as_text(passage) for passage in corpus], minilm())

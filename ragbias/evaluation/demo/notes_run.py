@@ -22,10 +22,10 @@ from ragbias.evaluation.demo.retrieval import Index, minilm
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
 from ragbias.evaluation.measures.gold_probability import NATS
-from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR
 
 METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
@@ -66,7 +66,7 @@ class NotesDemo:
         if settings.questions < FEWEST:
             raise RunError(f"questions={settings.questions}; intervals need {FEWEST} or more")
         asked = random.Random(settings.seed).sample(everything, settings.questions)
-        self.lm = load_model(settings.model)
+        self.lm = DebiasedLM.from_pretrained(settings.model, "none")
         index = Index([note.document for note in everything], minilm())
         others = []
         for note in asked:

@@ -11,12 +11,11 @@ import pytest
 from scipy.stats import kendalltau
 
 from ragbias import DebiasedLM
-from ragbias.errors import MethodError, PromptTooLongError, RunError
+from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.bench.local_engine import records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import as_lines, read_records
-from ragbias.evaluation.model_loading import load_model
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 from ragbias.methods.parse import parse_methods
 from ragbias.models import tiny
@@ -158,7 +157,7 @@ def test_another_run_in_the_folder_is_refused(whole):
 def test_an_error_of_a_method_names_task_method_and_case(tmp_path):
     task = TinyQA(documents=(3,), limit=1)
     methods = parse_methods("none,pine(layers=(0,99))")
-    found = records_of(Unit("tiny", task, tuple(task.cases()), methods, 4), load_model("tiny"))
+    found = records_of(Unit("tiny", task, tuple(task.cases()), methods, 4), DebiasedLM.from_pretrained("tiny", "none"))
     assert {record.method for record in next(found)} == {"none"}
     with pytest.raises(MethodError, match=r"task tiny, method pine\(layers=\(0,99\)\), case 'tiny/0/3/0/0/0'.*99"):
         next(found)
@@ -187,10 +186,10 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_
 
 @pytest.mark.parametrize("name", ["no/such/folder", "/no/such/folder"])
 def test_a_model_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path, name):
-    with pytest.raises(RunError, match=f"model '{name}'"):
+    with pytest.raises(ModelFileError, match=f"model '{name}'"):
         silently(settings(tmp_path / "run", models=name))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match=r"no config\.json"):
+    with pytest.raises(ModelFileError, match=r"no config\.json"):
         silently(settings(tmp_path / "run", models=str(tmp_path / "empty")))
     assert not (tmp_path / "run").exists()
 
@@ -209,7 +208,7 @@ def test_a_damaged_model_is_named_before_a_folder_is_made(tmp_path, name, damage
     model = tmp_path / "model"
     shutil.copytree(tiny.path(), model)
     (model / name).write_bytes(damage((model / name).read_bytes()))
-    with pytest.raises(RunError, match=f"model '{model}'"):
+    with pytest.raises(ModelFileError, match=f"model '{model}'"):
         silently(settings(tmp_path / "run", models=str(model), engine=engine))
     assert not (tmp_path / "run").exists()
 

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from ragbias.adapters.tool_use import Tool
 from ragbias.errors import ArgumentError
-from ragbias.generation.arguments import SETTLED, DecodingArguments, check_arguments
+from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
 from ragbias.methods import Method
 
 OWN = ("documents", "method", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
@@ -56,7 +56,7 @@ _INSTEAD = {
     "stop_strings": "give stop=[...]",
     "streamer": "call stream_complete or stream_chat",
 }
-_REFUSED = (SETTLED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
+_REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
