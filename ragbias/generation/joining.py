@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.generation.settings import GenerationSettings
 
 MOST = 8  # requests that are joined
-Answer = Callable[[Sequence[Request], GenerationSettings, Any], list[Generation]]
+Answer = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
 
 
 @dataclass(eq=False)
@@ -23,22 +22,16 @@ class _Call:
     alone: bool = False
     outcome: list[Generation] | Exception | None = None
 
+    def cancellable(self) -> list[Request]:
+        """The requests, which end with this call whatever runs beside them."""
+        return [replace(each, cancelled=self.cancelled or each.cancelled) for each in self.requests]
+
     def joins(self, other: _Call) -> bool:
         """Whether two calls have equal settings; settings that contain arrays are never equal."""
         try:
             return not (self.alone or other.alone) and self.settings == other.settings
         except (ValueError, RuntimeError):
             return False
-
-
-class _AllCancelled:
-    """Set once all of the calls are cancelled."""
-
-    def __init__(self, calls: Sequence[_Call]) -> None:
-        self._events = [call.cancelled for call in calls]
-
-    def is_set(self) -> bool:
-        return all(event is not None and event.is_set() for event in self._events)
 
 
 class JoinedCalls:
@@ -92,8 +85,8 @@ class JoinedCalls:
     def _run(self, together: Sequence[_Call]) -> None:
         own = together[0]
         try:
-            requests = [request for call in together for request in call.requests]
-            answers = iter(self._answer(requests, own.settings, _AllCancelled(together)))
+            requests = [request for call in together for request in call.cancellable()]
+            answers = iter(self._answer(requests, own.settings, own.cancelled if len(together) == 1 else None))
             for call in together:
                 call.outcome = [next(answers) for _ in call.requests]
         except Exception as error:

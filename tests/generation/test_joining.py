@@ -86,6 +86,16 @@ def test_a_cancelled_call_and_a_stream_hold_up_nobody(joined, lm):
     assert joined.generate(PROMPT, max_new_tokens=4).text == "".join(stream)
 
 
+def test_a_cancelled_call_ends_by_itself_beside_others(joined, lm):
+    settings = {"max_new_tokens": 12, "min_new_tokens": 12}
+    expected, cancelled = lm.generate(PROMPT, **settings).token_ids, threading.Event()
+    calls = [lambda: joined.batch([PROMPT], cancelled=cancelled, **settings)[0].token_ids]
+    calls += [lambda: joined.generate(PROMPT, **settings).token_ids] * 3
+    with forward_passes(joined.model, lambda count: cancelled.set() if count == 2 else None):
+        own, *others = outcomes(calls)
+    assert own != expected and others == [expected] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.serial
 def test_three_calls_at_once_take_less_time_than_three_in_a_row():

@@ -5,8 +5,7 @@ import torch
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import ArgumentError
-from ragbias.generation.scoring import continuation_ids, logprobs_of
-from ragbias.generation.teacher_forcing import teacher_forced
+from ragbias.generation.scoring import continuation_ids, logprobs_of, teacher_forced
 from ragbias.methods import NoMethod, ParallelExperts
 from support.random_models import random_model
 

@@ -19,8 +19,7 @@ from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
 from ragbias.generation.request import Request
 from ragbias.generation.resolve import check_length
-from ragbias.generation.scoring import continuation_ids, kl
-from ragbias.generation.teacher_forcing import teacher_forced
+from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.methods import Method, NoMethod
 
 LESS_PROBABLE = 0.10  # nats that a known answer may lose: a tenth of its probability

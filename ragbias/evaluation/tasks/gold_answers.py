@@ -10,8 +10,7 @@ from torch import Tensor
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.generation.request import Request
 from ragbias.generation.resolve import check_length
-from ragbias.generation.scoring import continuation_ids, kl
-from ragbias.generation.teacher_forcing import teacher_forced
+from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
