@@ -26,6 +26,7 @@ from langchain_core.tools import create_retriever_tool
 from langchain_huggingface import HuggingFaceEmbeddings
 
 from langchain_ragbias import ChatRagBias
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 TEXT = (".txt", ".md", ".rst")
@@ -62,7 +63,7 @@ def main() -> None:
     """Ask the agent each question in a conversation of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--retrieve-first", action="store_true", help="always look up the question; so with tiny")
     parser.add_argument("--top-k", type=int, default=5, help="documents per look-up")
     parser.add_argument("--documents", type=Path, help="a text file of your own, or a folder of them")

@@ -26,11 +26,12 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 from pydantic import PrivateAttr
 
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 
 class Reports(BaseEventHandler):
-    """Keeps the report of every call: the engine reads streams in a thread with a `llm.last_report` of its own."""
+    """Collects the report of every call, because the engine reads streams in another thread."""
 
     _reports: list[dict[str, Any]] = PrivateAttr(default_factory=list)
 
@@ -61,7 +62,7 @@ def main() -> None:
     """Ask the questions one after the other in one conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--mode", choices=("context", "condense_plus_context"), default="context")
     parser.add_argument("--top-k", type=int, default=5, help="documents per turn")
     parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")

@@ -16,6 +16,7 @@ from llama_index.core.evaluation import PairwiseComparisonEvaluator
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.llms.ragbias.judge import VERDICTS, PairwiseJudge, one_of
 
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
 NAMES = {1.0: "first", 0.0: "second", 0.5: "tie", None: "none"}
@@ -42,7 +43,7 @@ async def main() -> None:
     """Judge all pairs both ways and count the verdicts that changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--pairs", type=int, default=8, help="number of pairs of answers")
     parser.add_argument("--explain", action="store_true", help="let the judge explain itself (for larger models)")
     arguments = parser.parse_args()

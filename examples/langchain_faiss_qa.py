@@ -4,7 +4,7 @@
     python examples/langchain_faiss_qa.py --llm stock                  # the same with LangChain's own class
     python examples/langchain_faiss_qa.py --model Qwen/Qwen2.5-0.5B-Instruct --documents notes/ --question "Who ...?"
 
-The two runs differ in one line, the one that makes the LLM. Each question is asked twice: with the documents in the
+The two runs differ only in the line that creates the LLM. Each question runs twice: with the documents in the
 retriever's order, and in reverse.
 """
 
@@ -22,6 +22,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_huggingface import ChatHuggingFace, HuggingFaceEmbeddings, HuggingFacePipeline
 
 from langchain_ragbias import ChatRagBias
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
@@ -57,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=["ragbias", "stock"], default="ragbias", help="which class answers")
     parser.add_argument("--model", default="tiny", help="hub name, path, or 'tiny' for the embedded model")
-    parser.add_argument("--method", default="pine", help="with --llm ragbias: see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="with --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text file or folder; default: the embedded corpus")
     parser.add_argument("--question", action="append", help="default: questions about the embedded corpus")
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")

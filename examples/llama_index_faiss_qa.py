@@ -23,6 +23,7 @@ from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 from transformers import AutoConfig
 
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
@@ -76,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=("stock", "ragbias"), default="ragbias", help="which LLM class answers")
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="for --llm ragbias: see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="for --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text files: a file or a folder")
     parser.add_argument("--question", help="a question about your own documents")
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")

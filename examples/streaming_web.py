@@ -22,6 +22,7 @@ from llama_index.embeddings.huggingface import HuggingFaceEmbedding
 from llama_index.llms.ragbias import RagBiasLLM
 from llama_index.vector_stores.faiss import FaissVectorStore
 
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models.tiny.world import held_out_corpus
 
 ENGINE = web.AppKey("engine", BaseQueryEngine)
@@ -61,7 +62,7 @@ def main() -> None:
     """Index the documents, load the model, serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")
     parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")
     parser.add_argument("--host", default="127.0.0.1")

@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 import ragbias
+from ragbias.methods import DEFAULT_METHOD
 from ragbias.models import local_path
 from ragbias.models.tiny.world import held_out_corpus, held_out_questions
 
@@ -34,7 +35,7 @@ def main() -> None:
     """Compare the model as it is with the model under a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
-    parser.add_argument("--method", default="pine", help="see `ragbias methods`")
+    parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     arguments = parser.parse_args()
 
     path = local_path(arguments.model)

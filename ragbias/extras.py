@@ -26,6 +26,7 @@ EXTRAS = {
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
+    "remote": ("openai",),
     "serve": ("fastapi", "openai", "prometheus_client", "uvicorn"),
     "serve-ray": ("ray",),
     "triton": ("triton",),

@@ -120,7 +120,7 @@ async def test_web_example_streams_answers_to_several_clients(run: Run, monkeypa
 
 async def test_web_example_stays_responsive_and_stops_when_the_client_goes_away() -> None:
     make_app = runpy.run_path(str(EXAMPLES / "streaming_web.py"))["make_app"]
-    llm = RagBiasLLM(max_new_tokens=1500, generate_kwargs={"min_new_tokens": 1500})
+    llm = RagBiasLLM(model_name="tiny", max_new_tokens=1500, generate_kwargs={"min_new_tokens": 1500})
     index = VectorStoreIndex.from_documents([Document(text="The gate is red.")], embed_model=MockEmbedding(4))
     steps: list[int] = []
     handle = llm.lm.model.register_forward_pre_hook(lambda *_: steps.append(1))

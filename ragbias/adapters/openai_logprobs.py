@@ -1,4 +1,4 @@
-"""Log-probabilities in the shape that OpenAI's chat completions have."""
+"""Log-probabilities in the shape of OpenAI's chat completions."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from transformers import PreTrainedTokenizerBase
 from ragbias.generation.decoding import decoded
 from ragbias.generation.report import Generation
 
-CONTEXT = 4  # tokens before one that can change how it is written: a half character, a leading blank
+CONTEXT = 4  # tokens before one that can change its text: half a character, a leading blank
 
 
 def openai_logprobs(
     generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` of the tokens in an answer's text.
+    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer's text.
 
-    The tokens add up to the text; only the last one may reach into the stop string that ended it. A character that is
-    spread over several tokens counts as the text of the last of them.
+    The tokens add up to the text; the last one may extend into the stop string. A character of several tokens belongs
+    to the last of them.
     """
     assert generation.logprobs is not None
     content: list[dict[str, Any]] = []
     ids, shown = generation.token_ids, 0
-    begin = 0  # where the text of a character begins that is not complete yet
+    begin = 0  # first token of an incomplete character
     for index, logprob in enumerate(generation.logprobs):
         if generation.finish_reason == "stop" and shown >= len(generation.text):
             break
@@ -40,5 +40,5 @@ def openai_logprobs(
 
 
 def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """One token as OpenAI has it, without alternatives."""
+    """One token in OpenAI's shape, without alternatives."""
     return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

@@ -1,8 +1,7 @@
-"""Direct searches on vector stores, which frameworks announce to nobody: seen where the search method is looked up.
+"""Direct searches on vector stores, which frameworks do not announce: watched where the search method is looked up.
 
-No store's class is touched. One attribute on their common base class, ``__getattribute__``, gives a watched method for
-the names of searches; so stores of every class are seen, also of those that are defined later, and ``uninstall`` takes
-the attribute off again. What a search returns or raises is passed on as it is.
+One attribute on the stores' base class, ``__getattribute__``, returns a watched method for the names of searches. So
+stores of every class are seen, also of classes defined later, and ``uninstall`` removes the attribute.
 """
 
 from __future__ import annotations
@@ -10,36 +9,42 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FunctionType, MethodType
 from typing import Any
-
-Seen = Callable[[Any], None]
 
 _searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  # one search often calls another
 
 
 class SearchWatch:
-    """Tells of the results of direct searches.
+    """Reports the results of direct searches.
 
     Args:
-        base: the base class of all vector stores.
-        names: what the names of its search methods begin with.
-        retriever: the base class of all retrievers, whose own searches are part of what they retrieve.
-        steps: the names of the retrievers' methods that search.
-        seen: called with what a search returned; must not raise.
+        base: base class of all vector stores.
+        names: prefixes of the names of its search methods.
+        retriever: base class of all retrievers, whose own searches are not reported.
+        steps: names of the retrievers' methods that search.
+        seen: called with the result of a search; must not raise.
     """
 
-    def __init__(self, base: type, names: tuple[str, ...], retriever: type, steps: tuple[str, ...], seen: Seen) -> None:
+    def __init__(
+        self,
+        base: type,
+        names: tuple[str, ...],
+        retriever: type,
+        steps: tuple[str, ...],
+        seen: Callable[[Any], None],
+    ) -> None:
         self._base, self._names, self._retriever, self._steps = base, names, retriever, steps
         self._installed: Callable[[Any, str], Any] | None = None
-        self._before: Callable[[Any, str], Any] | None = None  # the base class's own, if it has one
+        self._before: Callable[[Any, str], Any] | None = None  # defined by the base class itself
         self._seen = seen
-        self._watched = functools.lru_cache(maxsize=256)(functools.partial(_watched, self._tell))
+        self._watched = functools.lru_cache(maxsize=256)(self._watch)
 
     def install(self) -> None:
-        """Watch from now on; a second call does nothing."""
+        """Start watching; a second call does nothing."""
         if self._installed is not None:
             return
         self._before = self._base.__dict__.get("__getattribute__")
@@ -57,7 +62,7 @@ class SearchWatch:
         self._base.__getattribute__ = look_up  # type: ignore[method-assign, assignment]
 
     def uninstall(self) -> None:
-        """Watch no longer, and leave the base class as it was."""
+        """Stop watching and restore the base class."""
         if self._installed is not None and self._base.__dict__.get("__getattribute__") is self._installed:
             if self._before is None:
                 del self._base.__getattribute__
@@ -66,47 +71,42 @@ class SearchWatch:
         self._installed = None
         self._watched.cache_clear()
 
-    def _tell(self, result: Any) -> None:
-        if self._installed is not None:  # a method that was looked up before may be called after
-            self._seen(result)
-
     def _is_retrieving(self) -> bool:
-        """Whether a retriever is what searches."""
         frame = sys._getframe(1)
         while frame := frame.f_back:  # type: ignore[assignment]
             if frame.f_code.co_name in self._steps and isinstance(frame.f_locals.get("self"), self._retriever):
                 return True
         return False
 
-
-def _watched(tell: Seen, search: Callable[..., Any]) -> Callable[..., Any]:
-    """The search, whose result is told if it is not part of another search."""
-    if inspect.iscoroutinefunction(search):
-
+    def _watch(self, search: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(search)
-        async def watched(*args: Any, **kwargs: Any) -> Any:
-            if _searching.get():
-                return await search(*args, **kwargs)
-            _searching.set(True)
-            try:
+        async def awatched(*args: Any, **kwargs: Any) -> Any:
+            with _outermost() as is_outermost:
                 result = await search(*args, **kwargs)
-            finally:
-                _searching.set(False)
-            tell(result)
-            return result
-
-    else:
+            return self._reported(result, is_outermost)
 
         @functools.wraps(search)
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if _searching.get():
-                return search(*args, **kwargs)
-            _searching.set(True)
-            try:
+            with _outermost() as is_outermost:
                 result = search(*args, **kwargs)
-            finally:
-                _searching.set(False)
-            tell(result)
-            return result
+            return self._reported(result, is_outermost)
 
-    return watched
+        return awatched if inspect.iscoroutinefunction(search) else watched
+
+    def _reported(self, result: Any, is_outermost: bool) -> Any:
+        if is_outermost and self._installed is not None:  # a method looked up before may be called later
+            self._seen(result)
+        return result
+
+
+@contextmanager
+def _outermost() -> Iterator[bool]:
+    """Whether a search is not part of another one."""
+    if _searching.get():
+        yield False
+        return
+    _searching.set(True)
+    try:
+        yield True
+    finally:
+        _searching.set(False)

@@ -1,4 +1,4 @@
-"""Tool calls in a model's answer, in the formats that chat templates teach; knows no framework.
+"""Parse tool calls in the formats of common chat templates; knows no framework.
 
 - Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, once or several times
 - Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
@@ -16,7 +16,7 @@ from typing import Any
 
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
-"""What begins a call. Where one is a special token, pass it to ``generate(..., keep_special=MARKERS)``."""
+"""Beginnings of calls; some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
 
 _END = "</tool_call>"
 _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
@@ -27,13 +27,13 @@ _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside str
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call that a model made.
+    """One call of a tool.
 
     Attributes:
-        name: of the tool; empty if it could not be read.
-        arguments: ``None`` if they could not be read.
+        name: name of the tool; empty if it cannot be parsed.
+        arguments: ``None`` if they cannot be parsed.
         raw: the call as the model wrote it, without markers.
-        error: what is wrong with it, in plain words; empty for a call that can be made.
+        error: why the call is malformed; empty for a valid one.
     """
 
     name: str
@@ -50,8 +50,8 @@ def call_id() -> str:
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
     """Split an answer into its content and its tool calls.
 
-    A call that cannot be read is among the calls with an ``error``. Of an answer with calls, the content is the text
-    around them without trailing blanks; an answer without calls is all content, unchanged.
+    Malformed calls have an ``error``. The content of an answer with calls is the text around them without trailing
+    blanks; an answer without calls is returned unchanged.
     """
     calls: list[ToolCall] = []
     found = _MARKER.search(text)
@@ -68,7 +68,7 @@ def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
 
 
 def visible_length(text: str) -> int:
-    """How much of a growing answer is content for certain: nothing from the first beginning of a call on."""
+    """Length of the content of a streamed answer that cannot be part of a call."""
     if not text.strip() or text.lstrip().startswith("{"):
         return 0
     found = _MARKER.search(text)
@@ -82,7 +82,7 @@ def visible_length(text: str) -> int:
 
 
 def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]:
-    """The calls after a marker, and the index where the text goes on."""
+    """The calls after a marker, and the index of the text after them."""
     if found[0] == HERMES:
         end = text.find(_END, found.end())
         body = text[found.end() :] if end < 0 else text[found.end() : end]
@@ -100,7 +100,7 @@ def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]
 
 
 def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
-    """The calls that an answer begins with, and what follows them; none if it is some other JSON, or no JSON."""
+    """The calls without a marker at the beginning of an answer, and the text after them."""
     calls: list[ToolCall] = []
     rest = text
     while _BARE.match(rest):
@@ -131,7 +131,7 @@ def _call(body: str) -> ToolCall:
 
 
 def _as_call(value: Any, raw: str) -> ToolCall:
-    """A call from its JSON value; its arguments may be written as a string of JSON."""
+    """A call from its JSON value; its arguments may be a string of JSON."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -155,32 +155,22 @@ def _broken(raw: str, error: ValueError) -> ToolCall:
     return ToolCall(name[1] if name else "", None, raw, f"the call is no valid JSON: {error}")
 
 
-# making a model call a tool
-
-
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """What an answer begins with when it is a tool call; put after the prompt it makes the model write one.
+    """The text after the prompt that forces a tool call, in the format of the model's template.
 
     Args:
-        chat_template: the model's template, which shows its format.
-        name: of the tool; ``None`` leaves the choice to the model.
+        chat_template: the model's template.
+        name: name of the tool; ``None`` leaves the choice to the model.
 
     Returns:
-        ``None`` if the template shows none of the formats.
+        ``None`` if the template's format is unknown.
     """
-    opening = _opening(chat_template)
-    if opening is None:
-        return None
-    before, key = opening
-    return before + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
-
-
-def _opening(chat_template: str) -> tuple[str, str] | None:
-    """What comes before a call in the template's format, and its word for arguments."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
-        return HERMES + "\n", "arguments"
-    if MISTRAL in chat_template:
-        return MISTRAL + " [", "arguments"
-    if LLAMA in chat_template or re.search(r'\\?"name\\?": .*\\?"parameters\\?": ', chat_template):
-        return "", "parameters"
-    return None
+        opening, key = HERMES + "\n", "arguments"
+    elif MISTRAL in chat_template:
+        opening, key = MISTRAL + " [", "arguments"
+    elif LLAMA in chat_template or re.search(r'\\?"name\\?": .*\\?"parameters\\?": ', chat_template):
+        opening, key = "", "parameters"
+    else:
+        return None
+    return opening + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')

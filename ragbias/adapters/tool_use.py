@@ -1,11 +1,13 @@
-"""Tools in a prompt, and answers that may call them, whole or as they grow; knows no framework."""
+"""Tools and JSON formats in a prompt, and answers that may call tools, whole or streamed; knows no framework."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
@@ -13,6 +15,7 @@ from ragbias.lm import DebiasedLM
 Tool = dict[str, Any]
 """As chat templates read it: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
+JSON_BEGINNING = "{"  # of an answer in JSON; appended to the prompt
 _PROBE: Tool = {
     "type": "function",
     "function": {
@@ -23,25 +26,32 @@ _PROBE: Tool = {
 }
 
 
-class ChatModel(Protocol):
-    """A model with a chat template: a ``DebiasedLM``, or one behind a server."""
+def json_request(response_format: Any) -> str:
+    """The instruction that OpenAI's ``response_format`` adds after the last message of the user.
 
-    @property
-    def tokenizer(self) -> Any:
-        """Has ``chat_template``."""
-
-    def chat_text(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None) -> str:
-        """The flat prompt."""
+    Raises:
+        ArgumentError: the format is unknown.
+    """
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if kind == "json_object":
+        return "Answer with one JSON object and nothing else."
+    if kind == "json_schema" and isinstance(response_format.get("json_schema"), dict):
+        inner = response_format["json_schema"]
+        schema = json.dumps(inner.get("schema", inner), ensure_ascii=False)
+        return f"Answer with one JSON object that fits this JSON schema, and nothing else:\n{schema}"
+    raise ArgumentError(
+        f"response_format={response_format!r}; expected type 'json_object', or 'json_schema' with a schema"
+    )
 
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """What a ``tool_choice`` means.
+    """A parsed ``tool_choice``.
 
     Attributes:
-        offered: whether the model is shown tools at all.
-        required: whether it has to call one.
-        name: of the one that it has to call; ``None`` for any.
+        offered: whether the prompt shows tools.
+        required: whether the model must call one.
+        name: the tool that it must call; ``None`` for any.
     """
 
     offered: bool = True
@@ -50,11 +60,11 @@ class ToolChoice:
 
 
 def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
-    """Read a choice: ``None`` or ``"auto"``; ``"none"``; ``"any"``, ``"required"`` or ``True``; a tool's name, or
-    OpenAI's ``{"type": "function", "function": {"name": ...}}``.
+    """Parse ``None`` or ``"auto"``; ``"none"``; ``"any"``, ``"required"`` or ``True``; a tool's name, or OpenAI's
+    ``{"type": "function", "function": {"name": ...}}``.
 
     Raises:
-        ArgumentError: it names none of the tools, or there are none to call.
+        ArgumentError: it names none of the tools, or requires a call without tools.
     """
     if choice in (None, "auto", False):
         return ToolChoice()
@@ -75,27 +85,40 @@ def tool_choice(choice: Any, tools: Sequence[Tool]) -> ToolChoice:
     return ToolChoice(required=True, name=str(name))
 
 
-def knows_tools(lm: ChatModel) -> bool:
-    """Whether the tokenizer's chat template shows tools to the model."""
+def check_tools(tools: Sequence[Tool]) -> None:
+    """Raise ``ArgumentError`` for a tool that is not a function, such as a built-in tool of a provider's server."""
+    for tool in tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not function.get("name"):
+            raise ArgumentError(
+                f"tool {tool!r} is no function; a local model calls only functions: "
+                '{"type": "function", "function": {"name": ..., "parameters": ...}}'
+            )
+
+
+def knows_tools(lm: DebiasedLM | RemoteLM) -> bool:
+    """Whether the chat template can show tools to the model."""
     return not why_not_shown(lm, [_PROBE])
 
 
-def why_not_shown(lm: ChatModel, tools: Sequence[Tool]) -> str:
-    """Why the tokenizer's chat template cannot show these tools to the model; empty if it can."""
+def why_not_shown(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool]) -> str:
+    """Why the chat template cannot show these tools to the model; empty if it can."""
+    if isinstance(lm, RemoteLM):
+        return "" if lm.has_tools else "it does not read them"
     if not lm.tokenizer.chat_template:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
     try:
         plain, text = lm.chat_text(conversation), lm.chat_text(conversation, tools)
-    except Exception as error:  # a template is a program of its author's and may fail in any way
+    except Exception as error:  # a template is a program by its author and may fail in any way
         return f"it fails with {type(error).__name__}: {error}"
     return "" if text != plain and all(_name(tool) in text for tool in tools) else "it does not read them"
 
 
 def begun_call(lm: DebiasedLM, tools: Sequence[Tool], name: str | None = None) -> str | None:
-    """What makes an answer a call of this tool, or of any, when it is put after the prompt.
+    """The text after the prompt that makes the answer a call of this tool, or of any.
 
-    ``None`` if the chat template writes calls in a format that is not known here.
+    ``None`` if the chat template's format of calls is unknown.
     """
     if name is None and len(tools) == 1:
         name = _name(tools[0])
@@ -107,65 +130,48 @@ def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> di
     return {"type": "function", "id": id, "function": {"name": name, "arguments": arguments}}
 
 
-def check_tools(tools: Sequence[Tool]) -> None:
-    """Refuse what no chat template shows.
-
-    Raises:
-        ArgumentError: a tool is no function, as the built-in ones of a provider's server.
-    """
-    for tool in tools:
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not function.get("name"):
-            raise ArgumentError(
-                f"tool {tool!r} is no function; a local model calls only functions: "
-                '{"type": "function", "function": {"name": ..., "parameters": ...}}'
-            )
-
-
 def _name(tool: Tool) -> str:
     return str(tool["function"]["name"])
 
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """How an answer is to be read.
+    """How to read an answer.
 
     Attributes:
-        tools: that the prompt offers; without any, what looks like a call is text.
-        beginning: what the prompt ends with already and belongs to the answer.
+        tools: tools in the prompt; without any, a call in the answer is plain text.
+        beginning: the end of the prompt that belongs to the answer.
+        request_fields: fields for a server that begins the answer itself.
     """
 
     tools: Sequence[Tool] = ()
     beginning: str = ""
+    request_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """For ``DebiasedLM``: the special tokens that begin a call stay in the text."""
-        return {"keep_special": MARKERS} if self.tools else {}
-
-    def visible(self, text: str) -> str:
-        """What can be shown of a growing answer: no part of a call."""
-        return text[: visible_length(text)] if self.tools else text
+        """Keyword arguments for the model's ``batch`` and ``stream``."""
+        return {**({"keep_special": MARKERS} if self.tools else {}), **self.request_fields}
 
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
-        """Content and calls of what the model wrote after the beginning."""
+        """Content and calls of a whole answer."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
 
 class GrowingAnswer:
-    """A streamed answer; ``shown`` is the part of it that has been given out."""
+    """A streamed answer; ``shown`` is the content emitted so far."""
 
     def __init__(self, form: AnswerFormat) -> None:
         self.shown = ""
         self._form, self._text = form, form.beginning
 
     def add(self, piece: str) -> str:
-        """What can be shown now that ``piece`` has come."""
+        """The content that ``piece`` completes; nothing while it may be part of a call."""
         self._text += piece
-        return self.rest(self._form.visible(self._text))
+        return self.rest(self._text[: visible_length(self._text)] if self._form.tools else self._text)
 
     def rest(self, content: str) -> str:
-        """What has not been shown yet of the content, which begins with what has."""
+        """The part of the content that was not emitted yet."""
         new, self.shown = content[len(self.shown) :], content
         return new

@@ -1,4 +1,4 @@
-"""Requests for models whose tokenizer is elsewhere: their documents are found, and arranged, as text."""
+"""Requests for models behind a server: documents are found, and ordered, as text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,23 @@ from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_
 from ragbias.methods import Method, NoMethod, ReorderingMethod
 from ragbias.prompt import TokenisedPrompt
 
+NEEDS_A_MODEL = (
+    "works inside the model, and this one is elsewhere; use a method that only orders text, such as canonical-order or "
+    "long-context-reorder, or none"
+)
+
 
 class _NoModel:
-    """Refuses a method that asks what a model attends to."""
+    """Refuses a method that needs the model's attention to rank documents."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
 
     def __call__(self, order: Sequence[int]) -> list[float]:
-        raise self._refusal()
+        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
 
     def contrast(self) -> list[list[float]]:
-        raise self._refusal()
-
-    def _refusal(self) -> MethodError:
-        return MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
-
-
-NEEDS_A_MODEL = (
-    "works inside the model, and this one is elsewhere; methods that only arrange text work there, as canonical-order "
-    "and long-context-reorder, or `none`"
-)
+        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
 
 
 def check_arranges_text(method: Method) -> None:
@@ -44,10 +40,7 @@ def check_arranges_text(method: Method) -> None:
 
 
 def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbering: bool = False) -> Request:
-    """A request whose tokens are the bytes of its text, with what is to be reported of its documents.
-
-    ``origin.text`` is the prompt, its documents in the order in which they came.
-    """
+    """A request and its report; its tokens are the bytes of the text, its documents in the given order."""
     parts, found, reason = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
@@ -58,19 +51,19 @@ def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbe
 
 
 def of_origin(origin: Origin) -> Request:
-    """The request for the method that an origin asks for."""
+    """The request for an origin's method."""
     wanted, found = origin.wanted, origin.boundaries
     plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
-    why_plain = plain_because if wanted.needs_documents else ""
-    told = found.reason if wanted.needs_documents or found.n_expected else ""
+    plain_because = plain_because if wanted.needs_documents else ""
+    missed = found.reason if wanted.needs_documents or found.n_expected else ""
     report = Report(
         method_requested=wanted.name,
-        method_ran="none" if why_plain else wanted.name,
+        method_ran="none" if plain_because else wanted.name,
         source=found.source,
         spans=(),
         n_expected=found.n_expected,
         n_found=found.n_found,
-        reason="; ".join(filter(None, (why_plain, told))),
+        reason="; ".join(filter(None, (plain_because, missed))),
         numbering=found.numbering,
         n_left_plain=found.n_left_plain,
     )
@@ -78,10 +71,10 @@ def of_origin(origin: Origin) -> Request:
 
 
 def arranged(request: Request) -> Request:
-    """The request with its documents in the order of its method, which only arranges text.
+    """The request with its documents in the order of its method, which only orders text.
 
     Raises:
-        MethodError: the method asks a model.
+        MethodError: the method needs a model.
     """
     method = request.method
     if not isinstance(method, ReorderingMethod) or request.report.method_ran != method.name:

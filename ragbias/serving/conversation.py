@@ -6,8 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ragbias.adapters.json_answers import BEGINNING, json_request
-from ragbias.adapters.tool_use import AnswerFormat, begun_call, check_tools, template_call, tool_choice, why_not_shown
+from ragbias.adapters.tool_use import (
+    JSON_BEGINNING,
+    AnswerFormat,
+    begun_call,
+    check_tools,
+    json_request,
+    template_call,
+    tool_choice,
+    why_not_shown,
+)
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.serving.errors import refused, refusing
@@ -80,7 +88,7 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
     if _wants_json(body):
         if offered:
             raise refused("response_format", "response_format and tools exclude each other; leave one of them out")
-        return AnswerFormat(beginning=BEGINNING)
+        return AnswerFormat(beginning=JSON_BEGINNING)
     if not offered:
         return AnswerFormat()
     if reason := why_not_shown(lm, tools):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -11,10 +12,11 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from ragbias.adapters.remote.connection import AT_ONCE, Connection
+from ragbias.adapters.remote.connection import MAX_PARALLEL, Connection
 from ragbias.adapters.remote.remote_lm import RemoteLM
 from ragbias.boundaries import locate
-from ragbias.errors import ServerError
+from ragbias.errors import MissingExtraError, ServerError
+from ragbias.methods import NoMethod
 from support.live_server import listening_app
 
 CARD = {"id": "m", "max_model_len": 100, "ragbias": {"tools": False, "chat": False}}
@@ -55,27 +57,33 @@ def stub() -> Iterator[tuple[Stub, str]]:
 
 def test_a_line_ends_at_a_line_feed_alone_and_an_answer_that_breaks_off_is_none(stub):
     lm = RemoteLM(stub[1])
-    stream = lm.stream(lm.prepare("p", boundaries=locate("p"), method="none"))
+    stream = lm.stream(lm.prepare("p", boundaries=locate("p"), method=NoMethod()))
     assert next(stream) == "one\u2028two\u0085three"
     with pytest.raises(ServerError, match="broke off before its end"):
         list(stream)
 
 
 def test_many_requests_of_one_call_do_not_all_wait_at_the_server_at_once(stub):
-    count = 2 * AT_ONCE + 3
+    count = 2 * MAX_PARALLEL + 3
     bodies = [{"number": number} for number in range(count)]
     told = Connection(stub[1], "", 20, 0).post_all(["/counted"] * count, bodies, threading.Event())
-    assert [each["number"] for each in told] == list(range(count)) and 1 < stub[0].most <= AT_ONCE
+    assert [each["number"] for each in told] == list(range(count)) and 1 < stub[0].most <= MAX_PARALLEL
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_process_has_connections_of_its_own(stub):
     connection = Connection(stub[1], "", 20, 0)
-    assert connection.get("/v1/models")["data"] == [CARD]
+    assert connection.model(None) == CARD
     child = os.fork()
     if child == 0:
         threading.Timer(10, os._exit, [2]).start()  # not to wait for ever
-        os._exit(0 if connection.get("/v1/models")["data"] == [CARD] else 1)
+        os._exit(0 if connection.model(None) == CARD else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert connection.get("/v1/models")["data"] == [CARD]
+    assert connection.model(None) == CARD
+
+
+def test_without_the_openai_package_the_error_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(MissingExtraError, match=r"install it with: pip install 'ragbias\[remote\]'"):
+        Connection("http://127.0.0.1:9", "", 1, 0)

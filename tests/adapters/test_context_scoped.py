@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from ragbias.adapters.context_scoped import ContextScoped
+from ragbias.adapters.run_state import ContextScoped
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_run_changes_nothing_for_those_who_were_there_before(values):
 
 def test_a_run_may_be_ended_anywhere_and_begin_anew(values):
     values.own().append(1)
-    end = values.begin(anew=True)
+    end = values.begin(empty=True)
     assert values.get() is None
     values.own().append(2)
     thread = threading.Thread(target=end)
@@ -82,9 +82,9 @@ def test_the_threads_of_a_run_lose_nothing(values):
     assert values.get() == [1] * 32
 
 
-def test_a_value_may_be_outdated_where_it_came_from(values):
+def test_a_value_may_be_invalidated_where_it_came_from(values):
     values.own().append(1)
-    copy_context().run(values.outdate)
+    copy_context().run(values.invalidate)
     assert values.get() is None
     values.own().append(2)
     assert values.get() == [2]

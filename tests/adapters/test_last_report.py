@@ -7,7 +7,7 @@ from contextvars import copy_context
 
 import pytest
 
-from ragbias.adapters.last_report import LastReports, Owner
+from ragbias.adapters.run_state import LastReports, Owner
 
 FIRST, SECOND = {"n_found": 1}, {"n_found": 2}
 OWNER = Owner()
@@ -26,7 +26,7 @@ def test_each_owner_has_its_own(reports):
 
 
 def test_the_steps_of_a_run_leave_their_reports_to_the_caller(reports):
-    end = reports.begin()
+    end = reports.begin(empty=True)
     copy_context().run(reports.note, OWNER, FIRST)
     assert reports.last(OWNER) == FIRST
     end()
@@ -34,7 +34,7 @@ def test_the_steps_of_a_run_leave_their_reports_to_the_caller(reports):
     assert reports.last(OWNER) == FIRST
 
 
-@pytest.mark.parametrize("start", [LastReports.clear, LastReports.begin, lambda reports: reports.begin(anew=False)])
+@pytest.mark.parametrize("start", [LastReports.forget, LastReports.begin, lambda reports: reports.begin(empty=True)])
 def test_a_context_that_starts_anew_leaves_the_caller_alone(reports, start):
     def answer() -> None:
         start(reports)
@@ -48,12 +48,12 @@ def test_a_context_that_starts_anew_leaves_the_caller_alone(reports, start):
 
 def test_a_run_begins_without_reports_unless_it_is_a_part(reports):
     reports.note(OWNER, FIRST)
-    reports.begin(anew=False)
-    assert reports.last(OWNER) == FIRST
     reports.begin()
+    assert reports.last(OWNER) == FIRST
+    reports.begin(empty=True)
     assert reports.last(OWNER) is None
     reports.note(OWNER, FIRST)
-    reports.clear()
+    reports.forget()
     assert reports.last(OWNER) is None
 
 
@@ -62,6 +62,6 @@ def test_reports_are_forgotten_with_their_owners(reports):
     for _ in range(100):
         reports.note(Owner(), FIRST)
     gc.collect()
-    reports.begin(anew=False)
+    reports.begin()
     reports.note(OWNER, SECOND)
-    assert len(reports._reports.get()) == 1
+    assert len(reports.get()) == 1

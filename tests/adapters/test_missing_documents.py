@@ -20,7 +20,7 @@ SEGMENTER = {"segmenter": "."}
 
 @pytest.fixture
 def policy() -> MissingDocuments:
-    return MissingDocuments(frozenset(), "Retrieve inside the chain")
+    return MissingDocuments("Retrieve inside the chain")
 
 
 def found(source, expected, count):
@@ -62,8 +62,8 @@ def test_only_what_misses_documents_is_an_error(lm, policy, boundaries, explicit
         (found("none", 3, 0), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
         (found("documents", 3, 2), GIVEN, "Pass documents= as they occur in the prompt, or a segmenter="),
         (found("documents", 3, 1), GIVEN | SEGMENTER, "Pass documents= .*, or leave them to the segmenter"),
-        (found("run", 3, 0), {}, "Change the template"),
-        (found("documents", 3, 0), GIVEN, "Change the template"),
+        (found("run", 3, 0), {}, "Change the template, or pass a segmenter="),
+        (found("documents", 3, 0), GIVEN, "Change the template, or pass a segmenter="),
         (found("none", 3, 0), SEGMENTER, "Let the segmenter find all documents"),
         (found("segmenter", 3, 2), SEGMENTER, "Let the segmenter find all documents"),
     ],
@@ -122,7 +122,7 @@ def test_in_a_run_the_model_is_judged_at_the_end(lm, policy):
         policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 3)), "warn", at_end=judges.append)
         for judge in judges:
             judge()
-    other = MissingDocuments(frozenset(), "Retrieve inside the chain")
+    other = MissingDocuments("Retrieve inside the chain")
     other.check(plain, "warn", at_end=judges.append)
     with pytest.warns(MissingDocumentsWarning, match="never found any documents"):
         judges[-1]()
@@ -134,7 +134,7 @@ def test_a_suspicion_warns(lm, policy):
 
 
 def test_a_source_whose_documents_all_belong_to_the_prompt_may_miss_none(lm):
-    policy = MissingDocuments(frozenset({"run"}), "Retrieve inside the chain")
+    policy = MissingDocuments("Retrieve inside the chain", frozenset({"run"}))
     with pytest.raises(DocumentNotFoundError, match="located 2 of 3 expected ones in the prompt, so it treats"):
         policy.check(lm.prepare(TEXT, boundaries=found("run", 3, 2)), "raise")
 

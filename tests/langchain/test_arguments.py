@@ -5,9 +5,7 @@ from __future__ import annotations
 from langchain_ragbias.arguments import KNOWN, CallArguments
 from support.type_checking import type_errors
 
-MODULES = [
-    f"integrations/langchain/langchain_ragbias/{name}.py" for name in ("arguments", "typed_calls", "chat_models")
-]
+MODULES = [f"integrations/langchain/langchain_ragbias/{name}.py" for name in ("arguments", "chat_models")]
 CALLS = """
 from langchain_ragbias.chat_models import ChatRagBias
 async def ask(llm: ChatRagBias) -> None:
@@ -16,7 +14,7 @@ async def ask(llm: ChatRagBias) -> None:
     llm.invoke("x", temprature=0.5)
     llm.stream("x", document=["a"])
     await llm.ainvoke("x", max_tokens="8")
-    llm.astream("x", method="none")
+    llm.astream("x", debias="none")
 """
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from langchain_ragbias import ChatRagBias
 from ragbias import DebiasedLM
+from ragbias.errors import ArgumentError
 from support.scripted import RecordingLM, saying
 
 
@@ -151,9 +152,9 @@ def test_what_a_choice_began_belongs_to_the_call(llm):
 
 
 def test_a_choice_that_names_no_tool_is_refused(llm):
-    with pytest.raises(ValueError, match=r"tool_choice='serch'.*'search'"):
+    with pytest.raises(ArgumentError, match=r"tool_choice='serch'.*'search'"):
         llm.bind_tools([search], tool_choice="serch")
-    with pytest.raises(ValueError, match="needs tools"):
+    with pytest.raises(ArgumentError, match="needs tools"):
         llm.invoke("hi", tool_choice="any")
 
 
@@ -280,7 +281,7 @@ def test_methods_that_cannot_work_are_refused(chat, llm):
         chat.with_structured_output(Bridge)
     with pytest.raises(ValueError, match="yaml"):
         llm.with_structured_output(Bridge, method="yaml")
-    with pytest.raises(ValueError, match="response_format"):
+    with pytest.raises(ArgumentError, match="response_format"):
         llm.invoke("hi", response_format="json")
     with pytest.raises(ValueError, match="cannot go together"):
         llm.bind_tools([search]).invoke("hi", response_format={"type": "json_object"})

@@ -16,7 +16,13 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import ChatRagBias, MissingDocumentsWarning, RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from ragbias.errors import DocumentNotFoundError, NoDocumentsError, PromptTooLongError, UnknownMethodError
+from ragbias.errors import (
+    ArgumentError,
+    DocumentNotFoundError,
+    NoDocumentsError,
+    PromptTooLongError,
+    UnknownMethodError,
+)
 from ragbias.methods import Pine
 from support.three_documents import DOCUMENTS, TEXT
 
@@ -126,7 +132,7 @@ def test_wrong_arguments_of_the_constructor_are_errors(lm):
         ChatRagBias(lm=lm, on_missing="shout")
     with pytest.raises(ValueError, match="DebiasedLM"):
         ChatRagBias(lm=lm.model)
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ArgumentError, match="give tokenizer or tokenizer_name"):
         RagBiasPipeline(model=lm.model)
 
 
@@ -318,5 +324,5 @@ def test_json_of_no_conversation_is_refused(chat):
 
 
 def test_tools_that_are_no_functions_are_refused_by_name(tool_lm):
-    with pytest.raises(ValueError, match=r"web_search_preview.* is no function"):
+    with pytest.raises(ArgumentError, match=r"web_search_preview.* is no function"):
         ChatRagBias(lm=tool_lm).bind_tools([{"type": "web_search_preview"}])

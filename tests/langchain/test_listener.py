@@ -15,10 +15,9 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import install_listener, uninstall_listener
-from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener
-from langchain_ragbias.reports import parent_run
-from ragbias.adapters.retrievals import MAX_AGE
+from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener, parent_run
+from langchain_ragbias.run_tree import document_lists
+from ragbias.adapters.run_state import MAX_AGE
 
 
 @pytest.fixture
@@ -153,7 +152,7 @@ def test_a_corpus_that_a_chain_passes_on_is_left_out_and_the_report_says_so(comp
     corpus = [Document(f"Room {number} has key k{number}.") for number in range(MAX_DOCUMENTS + 1)]
     chain = RunnableLambda(lambda _: corpus) | RunnableLambda(lambda _: "Question: which?\nAnswer:") | completion
     chain.invoke("x")
-    assert f"{MAX_DOCUMENTS + 1} documents in one list were taken for a corpus" in completion.last_report["reason"]
+    assert f"{MAX_DOCUMENTS + 1} documents in one list count as a corpus" in completion.last_report["reason"]
 
 
 NUMBERS = [float(number) for number in range(1_000_000)]

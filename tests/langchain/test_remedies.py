@@ -108,7 +108,7 @@ def test_documents_that_were_found_and_cannot_be_told_apart_are_not_given_as_the
 def test_the_warning_of_footers_names_a_segmenter_and_a_template_and_both_work(llama, byte_tokenizer):
     lm = DebiasedLM(llama, byte_tokenizer)
     with pytest.warns(
-        MissingDocumentsWarning, match="Change the template, or give a segmenter= that tells the documents"
+        MissingDocumentsWarning, match="Change the template, or pass a segmenter= that separates the documents"
     ):
         assert reports(ChatRagBias(lm=lm, max_tokens=2), chain, "footers")[0][0]["method_ran"] == "none"
     segmented = ChatRagBias(lm=lm, max_tokens=2, segmenter=SEGMENTERS["footers"])

@@ -13,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_core.tools import tool
 
-from langchain_ragbias import ChatRagBias, warm
+from langchain_ragbias import ChatRagBias, RagBiasPipeline, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import ArgumentError, MethodError, NoDocumentsError, PromptTooLongError, ServerError
 from ragbias.methods import Pine
@@ -155,22 +155,22 @@ def test_what_cannot_be_reached_is_told(address):
 
 
 def test_what_the_server_settles_is_refused(address):
-    with pytest.raises(ValueError, match="strip_numbering is settled by the server.* with --strip-numbering"):
+    with pytest.raises(ArgumentError, match="strip_numbering=True contradicts the server.* with --strip-numbering"):
         ChatRagBias(base_url=address, model_id="small", api_key="key", strip_numbering=True)
-    with pytest.raises(ValueError, match="backend is settled by the server; leave it out"):
+    with pytest.raises(ArgumentError, match="backend='torch' contradicts the server; leave it out"):
         ChatRagBias(base_url=address, model_id="small", api_key="key", backend="torch")
 
 
 def test_documents_are_not_warmed_through_a_server(remote):
     template = ChatPromptTemplate.from_messages([("system", "{context}"), ("human", "{input}")])
-    with pytest.raises(ArgumentError, match="keeps documents itself; warm a folder with a local model.* --cache"):
+    with pytest.raises(ArgumentError, match="caches documents itself; warm a folder with a local model.* --cache"):
         warm(remote, TEXTS, template, progress=False)
 
 
 def test_base_url_and_a_loaded_model_are_too_much(address, lm):
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ArgumentError, match="give one of them"):
         ChatRagBias(base_url=address, lm=lm, model_id="small", api_key="key")
-    with pytest.raises(ValueError, match="base_url and document_cache"):
+    with pytest.raises(ArgumentError, match="base_url and document_cache"):
         ChatRagBias(base_url=address, document_cache=DocumentCache(), model_id="small", api_key="key")
 
 
@@ -214,3 +214,11 @@ async def test_cancelling_stops_the_server(lm, address):
         assert len(passes) == count < 100
     finally:
         handle.remove()
+
+
+def test_a_completion_model_answers_the_same_from_a_server(address, completion):
+    llm = RagBiasPipeline(base_url=address, model_id="small", api_key="key", max_tokens=8)
+    answer, report = llm.invoke(PROMPT, documents=TEXTS), llm.last_report
+    assert completion.invoke(PROMPT, documents=TEXTS) == answer
+    assert completion.last_report == report
+    assert "".join(llm.stream(PROMPT, documents=TEXTS)) == llm.invoke(PROMPT, documents=TEXTS)

@@ -6,7 +6,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from langchain_ragbias import ChatRagBias
-from ragbias.errors import SegmenterError
+from ragbias.errors import ArgumentError, SegmenterError
 from support.numbering_warnings import assert_warned_at_their_lines, assert_warned_once_in_threads
 from support.three_documents import SENTENCES, TAGGED, numbered
 
@@ -63,5 +63,5 @@ def test_a_backend_reaches_the_report_and_the_key_of_caches(llama, byte_tokenize
     llm = ChatRagBias(model=llama, tokenizer=byte_tokenizer, backend="torch")
     assert ask(llm, numbered([0, 1, 2]))["backend"] == "torch"
     assert llm._get_llm_string() != ChatRagBias(model=llama, tokenizer=byte_tokenizer)._get_llm_string()
-    with pytest.raises(ValueError, match="backend is settled by the lm"):
+    with pytest.raises(ArgumentError, match="backend=.* contradicts the lm given"):
         ChatRagBias(lm=llm.lm, backend="auto")

@@ -13,8 +13,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 
 from langchain_ragbias import ChatRagBias, install_listener
-from langchain_ragbias.listener import MAX_DOCUMENTS, listener
-from langchain_ragbias.reports import parent_run
+from langchain_ragbias.listener import MAX_DOCUMENTS, listener, parent_run
 
 QUESTION = "What is the passphrase?"
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_ragbias.MissingDocumentsWarning")

@@ -79,7 +79,7 @@ def test_usage_tells_of_kept_tokens(byte_tokenizer):
 @pytest.mark.parametrize(
     ("documents", "prompt", "error", "said"),
     [
-        (TEXTS[:1], PROMPT, ArgumentError, "1 documents to warm; give two or more"),
+        (TEXTS[:1], PROMPT, ArgumentError, "1 documents to warm; pass at least two"),
         (TEXTS, PromptTemplate.from_template("{docs}"), ArgumentError, "has the variables docs; expected context"),
         (TEXTS, 5, WrongTypeError, "expected a template, a runnable, or a function"),
         (TEXTS, lambda some: "nothing of it", DocumentNotFoundError, "0 of 16 documents found"),

@@ -230,3 +230,18 @@ def test_model_is_loaded_by_path(
     tokenizer.save_pretrained(tmp_path)
     loaded = RagBiasLLM(model_name=str(tmp_path), tokenizer_name=str(tmp_path), max_new_tokens=8)
     assert loaded.complete(PROMPT, documents=DOCUMENTS).text == llm.complete(PROMPT, documents=DOCUMENTS).text
+
+
+def test_log_probabilities_come_in_both_shapes(llm: RagBiasLLM, make_llm: Callable[..., RagBiasLLM]) -> None:
+    response = llm.complete(PROMPT, documents=DOCUMENTS, logprobs=True)
+    content = response.raw["logprobs"]["content"]
+    assert response.logprobs is not None
+    assert [[each["token"], each["logprob"]] for each in content] == [
+        [each.token, each.logprob] for (each,) in response.logprobs
+    ]
+    assert "".join(each["token"] for each in content) == response.text and max(e["logprob"] for e in content) <= 0
+    plain = llm.complete(PROMPT, documents=DOCUMENTS)
+    assert plain.logprobs is None and "logprobs" not in plain.raw and plain.text == response.text
+    chat = make_llm(logprobs=True)
+    answer, *_, last = chat.chat([ChatMessage(PROMPT)]), *chat.stream_chat([ChatMessage(PROMPT)])
+    assert answer.logprobs == last.logprobs and answer.logprobs

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.output_parsers import PydanticOutputParser
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.types import PydanticProgramMode
 from llama_index.llms.huggingface import HuggingFaceLLM
-from llama_index.llms.ragbias import RagBiasLLM
+from llama_index.llms.ragbias import RagBiasLLM, RagBiasLLMOptions
 from pydantic import BaseModel
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.lm import DebiasedLM
 from support.gguf_files import write_gguf
 
 SIGNATURE = inspect.signature(HuggingFaceLLM.__init__).parameters
@@ -57,14 +59,14 @@ OBJECTS = {"model", "tokenizer"}  # see test_model_and_tokenizer_objects_are_tak
 
 def test_no_argument_or_field_of_the_stock_class_is_missing() -> None:
     stock = {*SIGNATURE, *HuggingFaceLLM.model_fields} - {"self"}
-    assert stock <= {*RagBiasLLM.model_fields}
+    assert stock <= {*RagBiasLLM.model_fields, *RagBiasLLMOptions.model_fields}
     assert set(SIGNATURE) - {"self"} == {*VALUES, *OBJECTS}
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_each_argument_is_taken(name: str) -> None:
-    llm = RagBiasLLM(**{"max_new_tokens": 4, name: VALUES[name]})
-    assert getattr(llm, name) == VALUES[name]
+    llm = RagBiasLLM(**{"model_name": "tiny", "max_new_tokens": 4, name: VALUES[name]})
+    assert getattr(llm if name in RagBiasLLM.model_fields else llm.options, name) == VALUES[name]
     assert llm.complete(PROMPT).additional_kwargs["completion_tokens"] <= 4
 
 
@@ -116,6 +118,18 @@ def test_outputs_that_the_model_needs_are_not_removed(make_llm: Callable[..., Ra
         make_llm(tokenizer_outputs_to_remove=[name])
 
 
+def test_the_class_has_at_most_15_fields_of_ours_and_repr_names_model_and_method(lm: DebiasedLM) -> None:
+    assert len(RagBiasLLM.model_fields.keys() - FunctionCallingLLM.model_fields.keys()) <= 15
+    llm = RagBiasLLM(model="tiny", method="none", top_p=0.5, api_key="secret")
+    assert repr(llm) == "RagBiasLLM(model_name='tiny', method='none')"
+    assert llm.options.top_p == 0.5 and llm.options.api_key is not None and "secret" not in repr(llm.options)
+
+
+def test_without_a_model_the_error_shows_how_to_name_one() -> None:
+    with pytest.raises(ArgumentError, match=r'no model is given; pass .* model="Qwen/'):
+        RagBiasLLM(max_new_tokens=8)
+
+
 def test_allowed_tokens_are_the_only_ones_generated(llm: RagBiasLLM) -> None:
     (token,) = llm.lm.tokenizer("red", add_special_tokens=False)["input_ids"][:1]
     response = llm.complete(PROMPT, prefix_allowed_tokens_fn=lambda _index, _ids: [token], max_tokens=3)
@@ -159,7 +173,7 @@ def test_documents_that_are_no_list_are_named_by_their_type(lm):
 def test_names_of_other_classes_are_understood() -> None:
     llm = RagBiasLLM(model="tiny", max_tokens=None, dtype="bfloat16", device="cpu")
     assert (llm.model_name, llm.max_new_tokens) == ("tiny", 256)
-    assert (str(llm.lm.model.dtype), llm.device_map) == ("torch.bfloat16", None)
+    assert (str(llm.lm.model.dtype), llm.options.device_map) == ("torch.bfloat16", None)
     assert RagBiasLLM(model="tiny", max_tokens=3).max_new_tokens == 3
 
 
@@ -169,7 +183,7 @@ def test_names_of_other_classes_are_understood() -> None:
         ({"model": "tiny", "model_name": "other"}, "the same"),
         ({"max_tokens": 3, "max_new_tokens": 4}, "the same"),
         ({"dtype": "auto", "model_kwargs": {"dtype": "auto"}}, "twice"),
-        ({"device": "cpu", "device_map": "auto"}, "give one of them"),
+        ({"model": "tiny", "device": "cpu", "device_map": "auto"}, "give one of them"),
         ({"model": "tiny", "method": "pin"}, "did you mean 'pine'"),
         ({"model": "tiny", "method": "pin", "tokenizer_name": "/none"}, "did you mean 'pine'"),
     ],

@@ -8,10 +8,8 @@ from llama_index.llms.ragbias import RagBiasLLM
 from ragbias.models.tiny.world import Passage, held_out_questions
 
 
-def test_embedded_model_is_the_default_and_answers_from_the_index(
-    index: VectorStoreIndex, corpus: list[Passage]
-) -> None:
-    llm = RagBiasLLM(max_new_tokens=16)
+def test_the_embedded_model_answers_from_the_index(index: VectorStoreIndex, corpus: list[Passage]) -> None:
+    llm = RagBiasLLM(model_name="tiny", max_new_tokens=16)
     engine = index.as_query_engine(llm=llm, similarity_top_k=5)
     questions = held_out_questions(corpus, 8, seed=0)
     right = sum(asked.answer.lower() in str(engine.query(asked.question)).lower() for asked in questions)

@@ -147,7 +147,7 @@ async def test_template_that_rewrites_the_answers_is_an_error(make_llm: Callable
 def test_a_judge_that_reuses_documents_is_warned(lm: DebiasedLM) -> None:
     cache = DocumentCache()
     reusing = DebiasedLM(lm.model, lm.tokenizer, "ape", cache=cache)
-    with pytest.warns(DocumentCacheWarning, match="ape computes the two answers apart from each other"):
+    with pytest.warns(DocumentCacheWarning, match="ape computes the two answers separately"):
         PairwiseJudge(RagBiasLLM(lm=reusing))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

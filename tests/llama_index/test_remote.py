@@ -104,7 +104,7 @@ def test_tools_are_called(address, tool_lm):
 def test_errors_name_what_is_wrong(address, remote, small_lm):
     with pytest.raises(PromptTooLongError):
         remote.complete("owl " * 20_000)
-    with pytest.raises(ArgumentError, match="no_repeat_ngram_size: cannot be had from a server"):
+    with pytest.raises(ArgumentError, match="no_repeat_ngram_size: servers do not take this"):
         remote.complete(PROMPT, no_repeat_ngram_size=3)
     with pytest.raises(ServerError, match="no model"):
         RagBiasLLM(base_url=address, model_name="other")
@@ -112,5 +112,5 @@ def test_errors_name_what_is_wrong(address, remote, small_lm):
         RagBiasLLM(base_url=address, model_name="small", lm=small_lm)
     with pytest.raises(ArgumentError, match="base_url and document_cache"):
         RagBiasLLM(base_url=address, model_name="small", document_cache=DocumentCache())
-    with pytest.raises(ArgumentError, match="keeps documents itself"):
+    with pytest.raises(ArgumentError, match="caches documents itself"):
         warm(remote, [TextNode(text="One gate."), TextNode(text="One wall.")])

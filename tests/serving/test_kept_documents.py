@@ -36,7 +36,7 @@ def test_a_remote_model_tells_what_was_kept() -> None:
     with serving(ModelSettings(model="tiny", cache_memory="1MB").load()) as address:
         remote = RemoteLM(address, method="pcw")
         text = "\n\n".join([*DOCUMENTS, QUESTION])
-        request = remote.prepare(text, None, locate(text, documents=DOCUMENTS))
+        request = remote.prepare(text, boundaries=locate(text, documents=DOCUMENTS))
         answers = [remote.batch([request], max_new_tokens=2)[0] for _ in range(2)]
     kept = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
     assert kept[0] == 0 < kept[1] == answers[1].report.cached_tokens

@@ -134,7 +134,7 @@ def chat_loop(llm: ChatRagBias, store: FAISS, question: str) -> str:
 
 def flat_history(llm: ChatRagBias, store: FAISS, question: str) -> str:
     """The same with a completion model and the history as one text."""
-    model = RagBiasPipeline(lm=llm.lm, max_tokens=llm.max_tokens, strip_numbering=llm.strip_numbering)
+    model = RagBiasPipeline(lm=llm.lm, max_tokens=llm.max_tokens, strip_numbering=llm.options.strip_numbering)
     retriever = store.as_retriever(search_kwargs={"k": 3})
     history = answer = ""
     for asked in (*EARLIER, question):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,7 +15,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from ragbias import DebiasedLM
-from ragbias.adapters.remote.events import event_of
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
 from ragbias.serving.server import listening
@@ -43,7 +43,8 @@ def listening_app(app: FastAPI, port: int = 0) -> Iterator[str]:
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     """The events of a streamed answer."""
-    return [event for line in response.content.split(b"\n\n") if (event := event_of(line)) is not None]
+    lines = response.content.split(b"\n\n")
+    return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 
 
 @contextmanager

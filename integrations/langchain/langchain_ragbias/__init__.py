@@ -1,6 +1,6 @@
 """LangChain models that answer without position bias over the retrieved documents.
 
-Importing this package installs the passive listener that notes what retrievers return.
+Importing this package installs a passive listener to the documents of retrievers.
 """
 
 from langchain_ragbias.chat_models import ChatRagBias
@@ -8,12 +8,14 @@ from langchain_ragbias.listener import install_listener, uninstall_listener
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.warming import warm
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
+from ragbias.adapters.options import RagBiasOptions
 
 install_listener()
 
 __all__ = [
     "ChatRagBias",
     "MissingDocumentsWarning",
+    "RagBiasOptions",
     "RagBiasPipeline",
     "install_listener",
     "uninstall_listener",

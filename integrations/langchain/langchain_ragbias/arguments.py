@@ -1,12 +1,15 @@
-"""The arguments of a call: their types, and how they go with the model's fields."""
+"""The arguments of a call: their types for editors and type checkers, and how they override the model's fields."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from langchain_core.documents import Document
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.runnables import RunnableConfig
+from typing_extensions import Unpack
 
 from langchain_ragbias import loading
 from ragbias import methods
@@ -16,27 +19,74 @@ from ragbias.methods import Method
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 KNOWN = ("documents", "method", "stop", "logprobs", *SAMPLING, "max_new_tokens")
+Output = TypeVar("Output")
+Chunk = TypeVar("Chunk")
 
 
 class CallArguments(SamplingArguments, total=False):
     """The keyword arguments of ``invoke``, ``stream`` and their async forms; each overrides the field of its name."""
 
     documents: Sequence[Document | str] | None
-    """The retrieved documents, as the prompt holds them; without them, those that the chain retrieved."""
+    """The retrieved documents, as they occur in the prompt; by default those that the chain retrieved."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int
     """The same as ``max_new_tokens``."""
     logprobs: bool | None
-    """Give each token's log-probability in OpenAI's shape."""
+    """Return each token's log-probability in OpenAI's shape."""
     pipeline_kwargs: Mapping[str, Any] | None
     """Arguments of generation as ``HuggingFacePipeline`` takes them."""
     tools: Sequence[Any] | None
     """Tools to offer, see ``bind_tools``; chat model only, as the next two."""
     tool_choice: str | bool | dict[str, Any] | None
-    """Whether and which tool has to be called, see ``bind_tools``."""
+    """Which tool must be called, see ``bind_tools``."""
     response_format: dict[str, Any] | None
     """OpenAI's ``{"type": "json_object"}``, or ``"json_schema"`` with a schema."""
+
+
+class TypedCalls(Generic[Output, Chunk]):
+    """Declares the arguments of LangChain's calls for type checkers; at run time it is empty.
+
+    LangChain's calls take arguments of any name, so mypy calls a subclass incompatible (``misc``).
+    """
+
+    if TYPE_CHECKING:
+
+        def invoke(
+            self,
+            input: LanguageModelInput,
+            config: RunnableConfig | None = None,
+            *,
+            stop: list[str] | None = None,
+            **kwargs: Unpack[CallArguments],
+        ) -> Output: ...
+
+        async def ainvoke(
+            self,
+            input: LanguageModelInput,
+            config: RunnableConfig | None = None,
+            *,
+            stop: list[str] | None = None,
+            **kwargs: Unpack[CallArguments],
+        ) -> Output: ...
+
+        def stream(
+            self,
+            input: LanguageModelInput,
+            config: RunnableConfig | None = None,
+            *,
+            stop: list[str] | None = None,
+            **kwargs: Unpack[CallArguments],
+        ) -> Iterator[Chunk]: ...
+
+        def astream(
+            self,
+            input: LanguageModelInput,
+            config: RunnableConfig | None = None,
+            *,
+            stop: list[str] | None = None,
+            **kwargs: Unpack[CallArguments],
+        ) -> AsyncIterator[Chunk]: ...
 
 
 @dataclass(frozen=True)
@@ -44,8 +94,8 @@ class Call:
     """One request's arguments: the model's fields, overridden by the arguments of the call.
 
     Attributes:
-        documents: given explicitly.
-        method: the method asked for.
+        documents: documents given with the call.
+        method: the requested method.
         settings: keyword arguments of ``DebiasedLM.batch``.
     """
 
@@ -55,16 +105,16 @@ class Call:
 
 
 def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Mapping[str, Any], model_id: str) -> Call:
-    """The arguments of a call over the fields of the model.
+    """Override the model's fields by the arguments of a call.
 
     Args:
         fields: ``method``, ``stop``, ``logprobs`` and those named in ``SAMPLING``.
-        stop, given: of the call; ``None`` counts as not given.
-        model_id: the model's name, where the method looks up a profile for it.
+        stop, given: arguments of the call; ``None`` counts as not given.
+        model_id: the model's name, for methods with a profile per model.
 
     Raises:
         TypeError: an argument is unknown or of the wrong type.
-        UnknownMethodError: ``method`` names no method.
+        UnknownMethodError: there is no such method.
     """
     given = {name: value for name, value in given.items() if value is not None and name != "stream"}
     documents = given.pop("documents", None)

@@ -1,36 +1,37 @@
-"""What the chat model and the completion model share: fields, per-call arguments, and finding the documents."""
+"""What the chat model and the completion model share: fields, loading, and preparing a request."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
 from uuid import UUID
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 from typing_extensions import Self
 
-from langchain_ragbias import documents, loading
+from langchain_ragbias import loading
 from langchain_ragbias.arguments import SAMPLING, Call, merge
-from langchain_ragbias.listener import listener
-from langchain_ragbias.reports import reports
-from ragbias import methods
-from ragbias.adapters.constructor_arguments import renamed
-from ragbias.adapters.last_report import Owner
+from langchain_ragbias.listener import listener, reports
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
-from ragbias.adapters.openai_logprobs import openai_logprobs
-from ragbias.adapters.remote import RemoteGeneration, RemoteLM
-from ragbias.adapters.settled_fields import settle
-from ragbias.boundaries import current_documents
+from ragbias.adapters.options import RagBiasOptions, open_model, renamed, with_options
+from ragbias.adapters.remote import RemoteLM, chat_logprobs
+from ragbias.adapters.run_state import Owner
+from ragbias.boundaries import Segmenter, current_documents, locate
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
+from ragbias.cache import DocumentCache
+from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
+from ragbias.methods import DEFAULT_METHOD, Method
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
+IDENTIFYING_OPTIONS = ("top_p", "top_k", "seed", "repetition_penalty", "strip_numbering", "backend")
 
 
 class RagBiasModel(BaseModel):
@@ -38,51 +39,43 @@ class RagBiasModel(BaseModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid", protected_namespaces=())
 
-    model_id: str = "tiny"
-    """A hub name, a path, or ``"tiny"`` for the embedded model."""
-    method: Any = methods.DEFAULT_METHOD
+    model_id: str = ""
+    """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
+    method: str | Method = DEFAULT_METHOD
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
     max_tokens: int = Field(default=256, ge=1)
-    """The most tokens an answer may have. ``max_new_tokens`` is the same."""
+    """The most tokens of an answer. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature; greedy without one."""
-    top_p: float | None = None
-    top_k: int | None = None
     stop: list[str] | None = None
     """Strings that end the answer and are not part of it."""
-    seed: int | None = None
-    """Makes sampling repeatable."""
-    repetition_penalty: float | None = None
-    """Divides the logits of tokens that occur in the prompt or answer already; above 1 against repetitions."""
     logprobs: bool = False
-    """Give each token's log-probability, before temperature, in OpenAI's shape; in ``response_metadata["logprobs"]``
+    """Return each token's log-probability, before temperature, in OpenAI's shape: in ``response_metadata["logprobs"]``
     of messages and ``generation_info["logprobs"]`` of completions."""
     batch_size: int = Field(default=8, ge=1)
     """The most prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
     """For ``DebiasedLM.from_pretrained``, e.g. ``{"dtype": "auto", "device_map": "auto"}``."""
     on_missing: OnMissing = "warn"
-    """What to do where documents that the method needs are missing from the prompt."""
-    segmenter: Any = None
-    """Finds the documents where nothing was retrieved: a separator, an ``re.Pattern``, or a function of the prompt that
-    gives spans or texts."""
-    include_headers: bool = False
-    """Whether the spans found in the text begin with the documents' headers. The prompt that runs, and its report, are
-    the same: headers always belong to their documents."""
-    strip_numbering: bool = False
-    """Take numbers out of the documents' headers, as ``Document [3]`` tells the model the order."""
-    backend: str = "auto"
-    """What computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
-    document_cache: Any = Field(default=None, exclude=True, repr=False)
-    """A ``ragbias.DocumentCache`` that keeps what the model makes of documents, for methods with reusable ones."""
-    lm: Any = Field(default=None, exclude=True, repr=False)
-    """A ``ragbias.DebiasedLM`` that is loaded already."""
-    model: Any = Field(default=None, exclude=True, repr=False)
-    """A transformers model that is loaded already; goes with ``tokenizer``."""
-    tokenizer: Any = Field(default=None, exclude=True, repr=False)
+    """What to do if documents that the method needs are missing from the prompt."""
+    segmenter: SkipValidation[Segmenter | None] = None
+    """Finds documents without retrieval: a separator, an ``re.Pattern``, or a function from the prompt to spans or
+    texts."""
+    document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
+    """Caches computed documents, for methods that can reuse them."""
+    lm: DebiasedLM | RemoteLM = Field(default=cast(Any, None), exclude=True, repr=False)
+    """The loaded model."""
+    base_url: str | None = None
+    """Address of a server of ``ragbias serve``; needs ``pip install 'langchain-ragbias[remote]'``."""
+    options: RagBiasOptions = Field(default_factory=RagBiasOptions)
+    """Rarely needed settings; each is also a keyword argument of the constructor, e.g. ``top_p=0.9``."""
 
     _owner: Owner = PrivateAttr(default_factory=Owner)
-    _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
+    _missing: MissingDocuments = PrivateAttr(
+        default_factory=lambda: MissingDocuments(
+            "Pass documents= as they occur in the prompt, or retrieve inside the chain"
+        )
+    )
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -92,66 +85,46 @@ class RagBiasModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _accept_stock_arguments(cls, values: Any) -> Any:
-        """Take apart the ``pipeline`` and ``pipeline_kwargs`` that ``HuggingFacePipeline`` takes, and other names."""
+        """Take the arguments of ``HuggingFacePipeline``, other names of fields, and the options by their names."""
         if not isinstance(values, dict):
             return values
-        values = renamed(values, OTHER_NAMES, cls.model_fields, ValueError)
+        values = renamed(values, OTHER_NAMES, {**cls.model_fields, **RagBiasOptions.model_fields})
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
             values = {**loading.fields_of(pipeline), **values}
-        return {**loading.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
+        values = {**loading.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
+        return with_options(values, RagBiasOptions)
 
     @model_validator(mode="after")
     def _load(self) -> Self:
-        if (self.model is None) != (self.tokenizer is None):
-            raise ValueError("model and tokenizer go together; give both, or only model_id")
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
-        if (remote := self._remote()) is not None:
-            self.lm = remote
-            settle(self, remote, ValueError)
-        elif self.lm is not None:
-            if not isinstance(self.lm, DebiasedLM):
-                raise ValueError(f"lm must be a ragbias.DebiasedLM, got {type(self.lm).__name__}")
-            if self._names_another_model():
-                return self._load_anew()
-            settle(self, self.lm, ValueError)
-        elif self.model is not None:
-            self.lm = DebiasedLM(self.model, self.tokenizer, method=self.method, **self._settled())
-        else:
-            return self._load_anew()
-        if "model_id" not in self.model_fields_set:
-            self.model_id = self.lm.name or type(self.lm.model).__name__
-        methods.get(self.method, self.model_id)
+        given: DebiasedLM | RemoteLM | None = self.lm
+        if isinstance(given, DebiasedLM) and self._names_another_model(given):
+            given = None
+        if given is None:
+            loading.check_device(self.model_kwargs.get("device"))
+        name = self.model_id if "model_id" in self.model_fields_set else ""
+        self.lm, self.options = open_model(self, self.options, given, name, self.model_kwargs)
+        if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
+            loading.sources[self.lm] = (self.model_id, self.model_kwargs)
+        if not name:
+            self.model_id = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         return self
 
-    def _remote(self) -> RemoteLM | None:
-        """The model where it is behind a server."""
-        return None
-
-    def _settled(self) -> dict[str, Any]:
-        """What a ``DebiasedLM`` is made with."""
-        return {"strip_numbering": self.strip_numbering, "backend": self.backend, "cache": self.document_cache}
-
-    def _load_anew(self) -> Self:
-        loading.check_device(self.model_kwargs.get("device"))
-        self.lm = DebiasedLM.from_pretrained(self.model_id, method=self.method, **self._settled(), **self.model_kwargs)
-        loading.sources[self.lm] = (self.model_id, self.model_kwargs)
-        return self
-
-    def _names_another_model(self) -> bool:
-        """Whether the lm was loaded here by other fields, as where a chain's configuration sets ``model_id``.
+    def _names_another_model(self, lm: DebiasedLM) -> bool:
+        """Whether the fields now name another model than ``lm``, as when a chain's configuration sets ``model_id``.
 
         Raises:
-            ValueError: the lm was loaded by the caller, so that it cannot be replaced.
+            ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
         """
-        if self.lm in loading.sources:
-            loaded = dict(zip(("model_id", "model_kwargs"), loading.sources[self.lm], strict=True))
+        if lm in loading.sources:
+            loaded = dict(zip(("model_id", "model_kwargs"), loading.sources[lm], strict=True))
             return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
-        if "model_id" in self.model_fields_set and self.lm.name and self.model_id != self.lm.name:
-            raise ValueError(f"model_id={self.model_id!r}, but the lm given is {self.lm.name!r}; give one of them")
+        if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
+            raise ArgumentError(f"model_id={self.model_id!r}, but the lm given is {lm.name!r}; give one of them")
         if self.model_kwargs:
-            raise ValueError("model_kwargs are for loading a model, but lm is given; leave them out")
+            raise ArgumentError("model_kwargs are for loading a model, but lm is given; leave them out")
         return False
 
     @classmethod
@@ -159,9 +132,9 @@ class RagBiasModel(BaseModel):
         cls,
         model_id: str,
         task: str | None = "text-generation",
-        backend: str = "default",
+        backend: str = "auto",
         device: int | str | torch.device | None = None,
-        device_map: Any = None,
+        device_map: str | Mapping[str, Any] | None = None,
         model_kwargs: dict[str, Any] | None = None,
         pipeline_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -171,25 +144,23 @@ class RagBiasModel(BaseModel):
         Args:
             model_id: a hub name, a path, or ``"tiny"``.
             task: only ``"text-generation"``.
-            backend: ``"default"`` or ``"pipeline"``, as there: the model runs here; or what computes the method's
-                attention, see the field ``backend``.
+            backend: what computes the method's attention, see ``RagBiasOptions``. The stock values ``"default"`` and
+                ``"pipeline"`` mean ``"auto"``.
             device: -1 for the CPU, a number for an accelerator, or any name that torch knows.
             device_map: where the layers go, instead of ``device``.
             model_kwargs: for loading, e.g. ``{"dtype": "auto"}``.
             pipeline_kwargs: ``max_new_tokens``, ``temperature``, ``do_sample``, ``top_k``, ``top_p``,
                 ``repetition_penalty``, ``stop_sequence``; ``return_full_text`` only as False.
-            kwargs: any field, e.g. ``method="rotor"``.
+            kwargs: any field or option, e.g. ``method="rotor"``.
 
         Raises:
             ValueError: an argument has no counterpart here.
         """
-        loaded = loading.loading_kwargs(task, backend, device, device_map, model_kwargs)
-        given = {"model_id": model_id, "model_kwargs": loaded, "pipeline_kwargs": pipeline_kwargs, **kwargs}
-        if device is not None:
-            given["device"] = device
-        if backend not in loading.BACKENDS:
-            given["backend"] = backend
-        return cls(**given)
+        given = loading.stock_arguments(task, backend, device, device_map, model_kwargs)
+        return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [("model_id", self.model_id), ("method", self.method)]
 
     @property
     def max_new_tokens(self) -> int:
@@ -198,52 +169,52 @@ class RagBiasModel(BaseModel):
 
     @property
     def last_report(self) -> dict[str, Any] | None:
-        """What the last request in this context asked for, what ran, and where the documents were found."""
+        """The report of the last request in this context: which documents were found, and which method ran."""
         return reports.last(self._owner)
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        """What an answer depends on; a cache mixes neither methods nor documents given by ``ragbias.documents``."""
-        given = current_documents()
+        """What an answer depends on, for LangChain's cache; includes the documents of ``ragbias.documents``."""
+        documents = current_documents()
+        model = {} if self.lm.name or isinstance(self.lm, RemoteLM) else {"model": loading.identity(self.lm.model)}
         return {
             "model_id": self.model_id,
-            **({} if self.lm.name else {"model": loading.identity(self.lm.model)}),
+            **model,
             **({"base_url": self.lm.base_url} if isinstance(self.lm, RemoteLM) else {}),
             "method": self.method if isinstance(self.method, str) else repr(self.method),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
             "stop": self.stop,
-            "seed": self.seed,
-            "repetition_penalty": self.repetition_penalty,
             "logprobs": self.logprobs,
+            **{name: getattr(self.options, name) for name in IDENTIFYING_OPTIONS},
             "segmenter": repr(self.segmenter),
-            "strip_numbering": self.strip_numbering,
-            "backend": self.backend,
             "model_kwargs": {name: str(value) for name, value in self.model_kwargs.items()},
             "on_missing": self.on_missing,  # so that no answer without documents is served where they are required
-            **({} if given is None else {"documents": hashlib.sha256("\0".join(given).encode()).hexdigest()}),
+            **({} if documents is None else {"documents": hashlib.sha256("\0".join(documents).encode()).hexdigest()}),
         }
 
     def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # LangChain's class, the next base
+        params: LangSmithParams = super()._get_ls_params(stop=stop, **kwargs)  # type: ignore[misc]  # of LangChain's class
         return LangSmithParams(
             **{**params, "ls_provider": "ragbias", "ls_model_name": kwargs.get("model", self.model_id)}
         )
 
     def get_token_ids(self, text: str) -> list[int]:
         """The ids of a text's tokens by the model's own tokenizer, without special ones."""
-        custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class, the next base
-        ids: list[int] = custom(text) if custom else self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class
+        if custom is not None:
+            return list(custom(text))
+        if isinstance(self.lm, RemoteLM):
+            return self.lm.token_ids(text)
+        return list(self.lm.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     # one request
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
-        """The arguments of a call; its errors are those of ``arguments.merge``."""
-        fields = {name: getattr(self, name) for name in ("method", "stop", "logprobs", *SAMPLING)}
-        return merge(fields, stop, given, self.model_id)
+        """The arguments of a call; for errors see ``arguments.merge``."""
+        fields = {name: getattr(self, name) for name in ("method", "stop", "logprobs", "max_tokens", "temperature")}
+        options = {name: getattr(self.options, name) for name in SAMPLING if name not in fields}
+        return merge({**fields, **options}, stop, given, self.model_id)
 
     def _request(
         self,
@@ -253,15 +224,28 @@ class RagBiasModel(BaseModel):
         artifacts: Sequence[Sequence[str]] = (),
         system: Sequence[str] = (),
     ) -> Request:
-        """Find the documents of a templated prompt and make it ready to run.
+        """Find the documents of a templated prompt and prepare it: those of the call, of its run tree, or recent ones.
+
+        Args:
+            artifacts: the documents of the conversation's tool messages, a list for each, the latest first.
+            system: texts of system messages, where process-wide retrievals are not searched for.
 
         Raises:
             NoDocumentsError, DocumentNotFoundError: with ``on_missing="raise"``, see
                 ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
-        found = documents.find(text, call.documents, artifacts, system, tree, self.segmenter, self.include_headers)
-        request: Request = self.lm.prepare(text, boundaries=found, method=call.method)
+        found = locate(
+            text,
+            documents=call.documents,
+            artifacts=artifacts,
+            run=tree.latest_first(),
+            registry=listener.retrievals.registry(),
+            segmenter=self.segmenter,
+            not_documents=system,
+        )
+        found = replace(found, reason="; ".join(filter(None, (found.reason, tree.failure))))
+        request = self.lm.prepare(text, boundaries=found, method=call.method)
         if call.method.needs_documents:
             self._missing.check(
                 request,
@@ -274,19 +258,14 @@ class RagBiasModel(BaseModel):
         return request
 
     def _answers(
-        self, requests: Sequence[Request], settings: dict[str, Any], cancelled: threading.Event | None = None
-    ) -> list[Generation]:
-        answers: list[Generation] = self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
-        return answers
+        self, requests: Sequence[Request], settings: Mapping[str, Any], cancelled: threading.Event | None = None
+    ) -> Sequence[Generation]:
+        return self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
 
-    def _about(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
-        """What is known of an answer beside its text; keeps the report as the last one."""
+    def _details(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Finish reason, report and log-probabilities of an answer; stores the report as the last one."""
         report = generation.report.as_dict()
         reports.note(self._owner, report)
-        about = {"finish_reason": generation.finish_reason, "ragbias": report}
-        if isinstance(generation, RemoteGeneration):
-            if generation.chat_logprobs is not None:
-                about["logprobs"] = generation.chat_logprobs
-        elif generation.logprobs is not None:
-            about["logprobs"] = openai_logprobs(generation, self.lm.tokenizer, keep_special)
-        return about
+        details = {"finish_reason": generation.finish_reason, "ragbias": report}
+        logprobs = chat_logprobs(self.lm, generation, keep_special)
+        return details if logprobs is None else {**details, "logprobs": logprobs}

@@ -1,8 +1,8 @@
-"""Requests that several runs make at the same time, answered as one padded batch.
+"""Answer the requests of several runs as one padded batch.
 
-LangChain gives every conversation of a batch a run of its own: callbacks, cache, errors. Those stay as they are. Each
-run submits its request to the batch instead of answering it; when all runs have done so, or ended without a request (a
-cache knew the answer, or there was an error), the requests are answered together.
+LangChain starts a run for every conversation of a batch, with callbacks, cache and errors. Each run submits its request
+to the batch instead of answering it. When all runs have submitted a request or ended without one (a cached answer, or
+an error), the requests are answered together.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, TypeVar
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
-SECONDS_TO_END = 2.0  # for runs that are left; then they go on unheard
+SECONDS_TO_END = 2.0  # to wait for cancelled runs
 T = TypeVar("T")
-Answerer = Callable[..., list[Generation]]
-"""Called with the requests, their settings and the event that cancels them."""
+Answerer = Callable[..., Sequence[Generation]]
+"""Takes the requests, their settings and an event that cancels them."""
 Ended = SimpleQueue[BaseException | None]
-"""Gets what ended the runs of a batch: nothing, if each has its result or error."""
+"""Receives the error that ended a batch, or ``None`` if each run has its result or error."""
 
 
 class PaddedBatch:
@@ -44,7 +44,7 @@ class PaddedBatch:
         self._lock = threading.Lock()
 
     def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
-        """Add a run's request; the last one starts the computation, in a thread of its own.
+        """Add a run's request; the last one starts the computation in a new thread.
 
         Raises:
             CancelledError: the batch was cancelled.
@@ -58,7 +58,7 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Wait no longer for one of the runs."""
+        """Do not wait for one of the runs."""
         with self._lock:
             self._awaited -= 1
             complete = self._awaited == 0 and bool(self._waiting)
@@ -66,10 +66,10 @@ class PaddedBatch:
             threading.Thread(target=self._run, daemon=True, name="ragbias-batch").start()
 
     def cancel(self) -> None:
-        """Stop computing at the next token, and let no run wait for an answer."""
+        """Stop computing at the next token, and cancel all waiting runs."""
         self.cancelled.set()
         for *_, future in self._take():
-            _settle(future, CancelledError())
+            _resolve(future, CancelledError())
 
     def _run(self) -> None:
         waiting = list(self._waiting)
@@ -81,19 +81,19 @@ class PaddedBatch:
                 raise CancelledError
         except BaseException as error:
             outcomes = [error] * len(waiting)
-        taken = self._take()  # nothing, if the batch was cancelled meanwhile
+        taken = self._take()  # empty if the batch was cancelled
         for (*_, future), outcome in zip(taken, outcomes, strict=bool(taken)):
-            _settle(future, outcome)
+            _resolve(future, outcome)
 
     def _take(self) -> list[tuple[Request, dict[str, Any], Future[Generation]]]:
-        """Those who wait; whoever takes them settles them."""
+        """Remove the waiting requests; the caller sets their results."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
         return waiting
 
 
-def _settle(future: Future[Any], outcome: object) -> None:
-    if future.set_running_or_notify_cancel():  # an async run may have given up
+def _resolve(future: Future[Any], outcome: object) -> None:
+    if future.set_running_or_notify_cancel():  # an async run may be cancelled
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
         else:
@@ -101,7 +101,7 @@ def _settle(future: Future[Any], outcome: object) -> None:
 
 
 class _Slot:
-    """Lets one run submit to a batch: the first request that the run makes to the batch's model."""
+    """Lets a run submit one request to a batch: its first one to the batch's model."""
 
     def __init__(self, batch: PaddedBatch, model: object) -> None:
         self._batch, self._model, self._free = batch, model, True
@@ -117,7 +117,7 @@ _slot: ContextVar[_Slot | None] = ContextVar("langchain_ragbias_slot", default=N
 
 
 def batch_of(model: object) -> PaddedBatch | None:
-    """Where this run's request goes; ``None`` for a run outside of batches, which is answered at once."""
+    """The batch for this run's request; ``None`` outside batches."""
     slot = _slot.get()
     return None if slot is None else slot.take(model)
 
@@ -125,7 +125,7 @@ def batch_of(model: object) -> PaddedBatch | None:
 @contextmanager
 def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
     slot = _Slot(batch, model)
-    _slot.set(slot)  # in the context of this run's own thread or task
+    _slot.set(slot)  # in the context of this run's thread or task
     try:
         yield
     finally:
@@ -134,26 +134,26 @@ def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
 
 
 def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answer: Answerer) -> list[T | BaseException]:
-    """The results or errors of runs that ask ``model``, in padded batches of at most ``size``."""
+    """The results or errors of runs of ``model``, in padded batches of at most ``size``."""
 
     def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
         try:
             with _slot_in(batch, model):
                 result = run()
-        except BaseException as error:  # given to whoever waits for the run
-            _settle(future, error)
+        except BaseException as error:  # raised where the run is awaited
+            _resolve(future, error)
         else:
-            _settle(future, result)
+            _resolve(future, result)
 
     def conduct(
         calls: Sequence[Callable[[], None]], batch: PaddedBatch, futures: Sequence[Future[T]], ended: Ended
     ) -> None:
         try:
             for call in calls:
-                # no pool: the end of a program waits for a pool's threads
+                # no pool, because the interpreter waits for a pool's threads at exit
                 threading.Thread(target=call, daemon=True, name="ragbias-run").start()
             wait(futures)
-        except BaseException as error:  # no thread can be started, say
+        except BaseException as error:  # such as: no thread can be started
             batch.cancel()
             ended.put(error)
         else:
@@ -167,7 +167,7 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
         ]
         ended: Ended = SimpleQueue()
         with _cancelled_if_left(batch, ended):
-            # Ctrl-C inside of Thread or wait, which are Python, can end as a RuntimeError, or be lost
+            # Ctrl-C inside Thread or wait, which are Python, can become a RuntimeError or be lost
             _thread.start_new_thread(conduct, (calls, batch, futures, ended))
             error = ended.get()
         if error:
@@ -194,7 +194,7 @@ async def arun_batched(
 
 @contextmanager
 def _cancelled_if_left(batch: PaddedBatch, ended: Ended | None = None) -> Iterator[None]:
-    """Cancel the batch if it is left by an error, by Ctrl-C say, and wait a little for its runs to end."""
+    """Cancel the batch on an error such as Ctrl-C, and wait briefly for its runs to end."""
     try:
         yield
     except BaseException:

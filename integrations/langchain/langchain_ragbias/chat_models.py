@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -19,28 +19,42 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import Field, SecretStr, model_validator
+from pydantic import model_validator
 
-from langchain_ragbias import structured
+from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
-from langchain_ragbias.calling import PreparedChat, answer_format, last_chunk, message
-from langchain_ragbias.collecting import artifact_texts
+from langchain_ragbias.listener import begin_request, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
-from langchain_ragbias.messages import template_messages
-from langchain_ragbias.reports import begun, parent_run, reports
-from langchain_ragbias.typed_calls import TypedCalls
+from langchain_ragbias.messages import (
+    answer_format,
+    answer_message,
+    last_chunk,
+    parsed,
+    response_format,
+    template_messages,
+    with_json_request,
+)
+from langchain_ragbias.run_tree import artifact_texts
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.json_answers import BEGINNING
-from ragbias.adapters.remote import RemoteFormat, RemoteLM
-from ragbias.adapters.settled_fields import check_model_only_at_server
+from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.remote.remote_lm import RemoteRequest
 from ragbias.adapters.tool_formats import ToolCall
-from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
+from ragbias.adapters.tool_use import JSON_BEGINNING, AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
+from ragbias.generation.request import Request
 
 T = TypeVar("T")
-API_KEY = "RAGBIAS_API_KEY"
+
+
+@dataclass(frozen=True)
+class PreparedChat:
+    """A prepared conversation: the request, keyword arguments of ``DebiasedLM.batch``, and how to read the answer."""
+
+    request: Request
+    settings: dict[str, Any]
+    form: AnswerFormat
 
 
 class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatModel):  # type: ignore[misc]  # see TypedCalls
@@ -54,39 +68,28 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         chain = create_retrieval_chain(retriever, create_stuff_documents_chain(llm, prompt))
         chain.invoke({"input": question})
 
-    The documents are found in the templated prompt: those given on the call or by ``llm.bind(documents=docs)``, else
-    those that the chain retrieved. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` say what was found
-    and what ran.
+    The retrieved documents are found in the templated prompt, unless the call or ``llm.bind(documents=docs)`` gives
+    them. ``message.response_metadata["ragbias"]`` and ``llm.last_report`` report the documents and the method.
 
-    Args of each call, besides LangChain's own: ``documents`` (``Document`` objects or strings), ``method``,
+    Calls take, besides LangChain's arguments: ``documents`` (``Document`` objects or strings), ``method``,
     ``max_tokens``, ``temperature``, ``top_p``, ``top_k``, ``repetition_penalty``, ``seed``, ``stop``, ``logprobs``,
     ``tools``, ``tool_choice``, ``response_format``.
 
-    ``batch``, ``abatch`` and ``generate`` with several conversations run them as padded batches of ``batch_size``.
+    ``batch``, ``abatch`` and ``generate`` run several conversations as padded batches of ``batch_size``.
 
-    The same class asks a server of ``ragbias serve``, with the documents found here and the method run there:
-    ``ChatRagBias(base_url="http://127.0.0.1:8000")``. LangChain's standard parameters that concern a server
-    (``timeout``, ``max_retries``, ``api_key``) mean nothing without one.
+    ``ChatRagBias(base_url="http://127.0.0.1:8000")`` uses a model behind a server of ``ragbias serve``: documents are
+    found here, and the method runs there. The options ``timeout``, ``max_retries`` and ``api_key`` are for servers.
     """
 
     model_config = RagBiasModel.model_config
 
     streaming: bool = False
     """Stream in ``invoke`` as well, so that callbacks see the tokens."""
-    base_url: str | None = None
-    """Address of a server of ``ragbias serve``, with or without ``/v1``; ``model_id`` is the model's name there, by
-    default that of its only one."""
-    api_key: SecretStr | None = None
-    """Of the server; by default what ``RAGBIAS_API_KEY`` holds."""
-    timeout: float | None = 600.0
-    """Seconds without an answer, after which a request to the server has failed."""
-    max_retries: int = Field(default=2, ge=0)
-    """How often a request is sent again that did not get through to the server, or came at a bad time."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_llm(cls, values: Any) -> Any:
-        """``ChatHuggingFace(llm=pipeline)`` wraps a completion model; the same here shares its model and settings."""
+        """Share the model and settings of a completion model, as ``ChatHuggingFace(llm=pipeline)`` does."""
         if not isinstance(values, dict) or "llm" not in values:
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
@@ -98,14 +101,6 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     @property
     def _llm_type(self) -> str:
         return "ragbias-chat"
-
-    def _remote(self) -> RemoteLM | None:
-        if self.base_url is None:
-            return None
-        check_model_only_at_server(self, ValueError)
-        name = self.model_id if "model_id" in self.model_fields_set else None
-        key = self.api_key.get_secret_value() if self.api_key else os.environ.get(API_KEY, "")
-        return RemoteLM(self.base_url, name, self.method, key, self.timeout, self.max_retries)
 
     # several conversations
 
@@ -160,7 +155,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         **kwargs: Any,
     ) -> LLMResult:
         if getattr(callbacks, "parent_run_id", None) is None:
-            reports.clear()  # here, as LangChain answers each conversation in a task, whose context is lost
+            reports.forget()  # here, because LangChain answers each conversation in a task, whose context is lost
         if len(messages) < 2:
             return self._noted(await super().agenerate(messages, stop, callbacks, run_id=run_id, **kwargs))
         one = partial(super().agenerate, stop=stop, callbacks=callbacks, **kwargs)
@@ -168,12 +163,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Tokens of the prompt that the chat template makes of these messages and tools.
+        """Tokens of the templated prompt of these messages and tools.
 
-        Where it makes none, of a part of a conversation that does not begin with the user say, those of each message
-        with its role.
+        If the chat template refuses them, as for part of a conversation, each message is counted with its role.
         """
-        if isinstance(self.lm, RemoteLM):  # which does not know the server's chat template
+        if isinstance(self.lm, RemoteLM):  # the chat template is on the server
             return super().get_num_tokens_from_messages(messages)
         try:
             schemas = [convert_to_openai_tool(tool) for tool in tools or []]
@@ -187,7 +181,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         inputs: Sequence[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None,
     ) -> tuple[list[Callable[[], T]], int]:
-        """A run for each input, and how many may be answered at once."""
+        """A run for each input, and the size of batches."""
         configs = get_config_list(config, len(inputs))
         runs: list[Callable[[], T]] = [partial(invoke, each, own) for each, own in zip(inputs, configs, strict=True)]
         return runs, max(1, min(self.batch_size, configs[0].get("max_concurrency") or self.batch_size))
@@ -206,16 +200,16 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
 
     def _noted(self, result: LLMResult) -> LLMResult:
-        """Leave the report in the caller's context also where the cache knew the answer."""
+        """Store the report in the caller's context, also for a cached answer."""
         if result.generations:
             self._note_last([_message_of(result)])
         return result
 
     def _note_last(self, results: Sequence[Any]) -> None:
-        """Leave the report of a batch's last answer in the caller's context; each run noted it in its own."""
-        about = getattr(results[-1], "response_metadata", {}).get("ragbias")
-        if about:
-            reports.note(self._owner, about)
+        """Store a batch's last report in the caller's context; each run stored it in its own."""
+        report = getattr(results[-1], "response_metadata", {}).get("ragbias")
+        if report:
+            reports.note(self._owner, report)
 
     # LangChain's hooks
 
@@ -226,7 +220,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
+        prepared = self._prepared(messages, stop, begin_request(run_manager), kwargs)
         batch = batch_of(self)
         if batch is None:
             return self._result(self._answers([prepared.request], prepared.settings)[0], prepared)
@@ -255,7 +249,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        prepared = self._prepared(messages, stop, begun(run_manager), kwargs)
+        prepared = self._prepared(messages, stop, begin_request(run_manager), kwargs)
         growing = GrowingAnswer(prepared.form)
         with self.lm.stream(prepared.request, **prepared.settings) as stream:
             for piece in stream:
@@ -270,7 +264,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        parent = begun(run_manager)
+        parent = begin_request(run_manager)
         prepared = await bridge.run(lambda _: self._prepared(messages, stop, parent, kwargs))
         growing = GrowingAnswer(prepared.form)
         stream = self.lm.stream(prepared.request, **prepared.settings)
@@ -289,13 +283,13 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Args:
             tools: functions, LangChain tools, pydantic classes, TypedDicts or JSON schemas.
-            tool_choice: ``"auto"``; ``"none"``; ``"any"`` (``"required"``, ``True``) or a tool's name, which make the
-                answer begin as a call does. What follows is the model's, so a call may still turn out broken.
+            tool_choice: ``"auto"``; ``"none"``; ``"any"`` (``"required"``, ``True``) or a tool's name, which force the
+                beginning of a call. The model writes the rest, so the call may still be malformed.
             kwargs: arguments of each call.
 
         Raises:
             NotImplementedError: the model's chat template shows no tools, or the choice cannot be forced.
-            ValueError: ``tool_choice`` names no tool.
+            ArgumentError: ``tool_choice`` names no tool.
         """
         schemas = [convert_to_openai_tool(tool) for tool in tools]
         answer_format(self.lm, schemas, tool_choice)
@@ -306,14 +300,14 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, method: str = "function_calling", **kwargs: Any
     ) -> Runnable[LanguageModelInput, Any]:
-        """Answers as objects of a schema.
+        """Return answers as objects of a schema.
 
         Args:
             schema: a pydantic class, a TypedDict or a JSON schema.
             include_raw: give a dict of ``raw``, ``parsed`` and ``parsing_error`` instead of raising.
             method: ``"function_calling"``, through the chat template's tools; ``"json_schema"``, with the schema in the
-                prompt; ``"json_mode"``, where the prompt has to say which fields are wanted.
-            kwargs: LangChain's ``strict``, which changes nothing: no method can promise a valid answer.
+                prompt; ``"json_mode"``, if the prompt already names the fields.
+            kwargs: LangChain's ``strict``, which has no effect.
 
         Raises:
             NotImplementedError: ``function_calling`` with a model whose chat template shows no tools.
@@ -324,10 +318,10 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if method not in ("json_schema", "json_mode"):
             raise ValueError(f"method={method!r}; expected 'function_calling', 'json_schema' or 'json_mode'")
         llm = self.bind(
-            response_format=structured.response_format(schema, method),
+            response_format=response_format(schema, method),
             ls_structured_output_format={"kwargs": {"method": method}, "schema": schema},
         )
-        return structured.reading(llm, structured.parser_for(schema), include_raw)
+        return parsed(llm, schema, include_raw)
 
     # one request
 
@@ -338,30 +332,30 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         parent: UUID | None,
         given: dict[str, Any],
     ) -> PreparedChat:
-        """A conversation as a request, made ready to run."""
+        """Prepare a conversation."""
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
         call = self._call(stop, {name: value for name, value in given.items() if name not in own})
         form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
         if own.get("response_format") and form.tools:
             raise ValueError("response_format and tools cannot go together; leave one of them out")
         if own.get("response_format") and isinstance(self.lm, RemoteLM):
-            form = RemoteFormat(response_format=own["response_format"])
+            form = AnswerFormat(request_fields={"response_format": own["response_format"]})
         elif own.get("response_format"):
-            messages = structured.asking_for_json(messages, own["response_format"])
-            form = AnswerFormat(beginning=BEGINNING)
+            messages = with_json_request(messages, own["response_format"])
+            form = AnswerFormat(beginning=JSON_BEGINNING)
         shown = template_messages(messages)
-        text = self.lm.chat_text(shown, tools=form.tools)
-        if form.beginning:
-            text += form.beginning
+        text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
         request = self._request(text, call, parent, artifact_texts(messages), system)
+        if isinstance(request, RemoteRequest):
+            request = replace(request, messages=shown, tools=form.tools)
         return PreparedChat(request, {**call.settings, **form.settings}, form)
 
     # one answer
 
     def _result(self, generation: Generation, prepared: PreparedChat) -> ChatResult:
         content, calls = prepared.form.read(generation.text)
-        answer = message(content, calls, **self._fields(generation, prepared, calls))
+        answer = answer_message(content, calls, **self._fields(generation, prepared, calls))
         return ChatResult(generations=[ChatGeneration(message=answer)])
 
     def _last_chunk(
@@ -373,10 +367,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
 
     def _fields(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        about = {"model_name": self.model_id, **self._about(generation, prepared.settings.get("keep_special", ()))}
+        details = self._details(generation, prepared.settings.get("keep_special", ()))
         if calls:
-            about["finish_reason"] = "tool_calls"
-        return {"usage_metadata": _usage(generation), "response_metadata": about}
+            details["finish_reason"] = "tool_calls"
+        metadata = {"model_name": self.model_id, **details}
+        return {"usage_metadata": _usage(generation), "response_metadata": metadata}
 
 
 def _message_of(result: LLMResult) -> object:
@@ -394,5 +389,5 @@ def _usage(generation: Generation) -> UsageMetadata:
 
 
 def _with_ids(messages: Sequence[T], run_id: UUID | None) -> Iterator[tuple[T, UUID | None]]:
-    """Each conversation and the id of its run; of several runs, the first has the id given."""
+    """Each conversation and the id of its run; the first has the id given."""
     return zip(messages, [run_id, *[None] * (len(messages) - 1)], strict=True)

@@ -1,4 +1,4 @@
-"""LangChain's stock retrieval chain over FAISS, asked in both orders of the documents, for ``ragbias demo``."""
+"""LangChain's stock retrieval chain over FAISS, in both orders of the documents, for ``ragbias demo``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A passive listener that notes which documents LangChain's retrievers, chains and direct searches pass around.
+"""A passive listener to the documents of LangChain's retrievers, chains and direct searches.
 
-It is attached to every run of the process by a configure hook, and keeps per run tree what the tree retrieved until the
-root run ends, and in a bounded registry what each context retrieved lately.
+A configure hook attaches it to every run of the process. It stores the documents of each run tree until the root run
+ends, and the recent retrievals of each context in a bounded registry.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, BaseRunManager
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
-from langchain_ragbias.collecting import document_lists
-from langchain_ragbias.reports import parent_run, reports
-from langchain_ragbias.run_tree import RunTree
+from langchain_ragbias.run_tree import RunTree, document_lists
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
-from ragbias.adapters.retrievals import MAX_AGE, Retrievals
+from ragbias.adapters.run_state import MAX_AGE, LastReports, Retrievals
 from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries.sources.named import document_texts
 
-MAX_DOCUMENTS = 2000  # that a chain passes on; a longer list is no retrieval, unless a retriever returned it
-MAX_TREES = 1024  # of runs that never end, because a stream was neither finished nor closed
+MAX_DOCUMENTS = 2000  # in a list that a chain passes on; a longer one is a corpus, not a retrieval
+MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed
 CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
 SEARCHES = (
     "similarity_search",
@@ -39,10 +38,26 @@ SEARCHES = (
     "amax_marginal_relevance_search",
 )
 Begin = Callable[[], Callable[[], None]]
+reports = LastReports("langchain_ragbias_reports")
+
+
+def parent_run(run_manager: BaseRunManager | None) -> UUID | None:
+    """The run that a request belongs to. LangChain gives streams no run manager, but a config in their context."""
+    if run_manager is not None:
+        return run_manager.parent_run_id
+    return getattr(ensure_config().get("callbacks"), "parent_run_id", None)
+
+
+def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
+    """``parent_run`` of a new request; one without a parent starts without reports."""
+    parent = parent_run(run_manager)
+    if parent is None:
+        reports.forget()
+    return parent
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
-    """Ignore events while uninstalled, and keep failures for the report: LangChain only logs them."""
+    """Ignore events while uninstalled, and add failures to the report, because LangChain only logs them."""
 
     @functools.wraps(event)
     def guarded(
@@ -52,7 +67,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
             return
         try:
             event(self, *args, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
-        except MissingDocumentsWarning:  # which the user turned into an error
+        except MissingDocumentsWarning:  # turned into an error by the user
             raise
         except Exception as error:
             self.fail(run_id, parent_run_id, f"the listener failed in {event.__name__}: {type(error).__name__}")
@@ -61,7 +76,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
 
 
 class RetrievalCallbackHandler(BaseCallbackHandler):
-    """The handler. Runs inline, so that a retrieval is noted before the next step begins."""
+    """The handler. It runs inline, so that a retrieval is known before the next step begins."""
 
     run_inline = True
 
@@ -74,7 +89,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         self._prompts: OrderedDict[UUID, tuple[str, UUID | None]] = OrderedDict()  # of completions that are running
 
     def tree(self, run_id: UUID | None) -> RunTree:
-        """What is known about the tree that a run belongs to."""
+        """A copy of the tree that a run belongs to."""
         with self._lock:
             known = self._tree_of(run_id)
             if known is not None:
@@ -82,10 +97,10 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Takes what is to be called when the root of a run ends; ``None`` for runs that are not known."""
+        """Adds a check for the end of the root run, called if nothing was retrieved in it; ``None`` without a run."""
         with self._lock:
             tree = self._tree_of(run_id)
-        return None if tree is None else tree.judges.append
+        return None if tree is None else tree.checks.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """The run that sent this prompt to a completion model, if such a request is running."""
@@ -102,7 +117,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             self._prompts.clear()
 
     def searched(self, result: object) -> None:
-        """Note what a direct search on a vector store returned; never raises."""
+        """Add the result of a direct search on a vector store; never raises."""
         run_id = parent_run(None)
         try:
             for documents in document_lists(result):
@@ -111,7 +126,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             self.fail(run_id, None, f"the listener failed in a direct search: {type(error).__name__}")
 
     def fail(self, run_id: UUID | None, parent_run_id: UUID | None, failure: str) -> None:
-        """Keep a failure for the reports of the tree's requests, and of this context's."""
+        """Add a failure to the reports of the tree's and this context's requests."""
         self.retrievals.fail(failure)
         with self._lock:
             for run in (run_id, parent_run_id):
@@ -133,18 +148,18 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
 
     @_guarded
     def on_chain_start(self, _: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, self.retrievals.begin, reports.begin)
+        self._open(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, empty=True))
         self._collect(run_id, inputs)
 
     @_guarded
     def on_chain_end(self, outputs: Any, *, run_id: UUID, inputs: Any = None, **_: Any) -> None:
         self._collect(run_id, outputs)
-        self._collect(run_id, inputs)  # of a streamed chain the input is known at its end only
+        self._collect(run_id, inputs)  # known only at the end of a streamed chain
         self._close(run_id)
 
     @_guarded
     def on_tool_start(self, *_: Any, run_id: UUID, parent_run_id: UUID | None, **__: Any) -> None:
-        self._open(run_id, parent_run_id, self.retrievals.begin, partial(reports.begin, anew=False))
+        self._open(run_id, parent_run_id, self.retrievals.begin, reports.begin)
 
     @_guarded
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
@@ -177,7 +192,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return self._trees.get(self._roots.get(run_id, run_id)) if run_id else None
 
     def _open(self, run_id: UUID, parent_run_id: UUID | None, *begins: Begin) -> None:
-        """Note a run; a root run begins what its steps share."""
+        """Register a run; a root run begins the state that its steps share."""
         with self._lock:
             now = time.monotonic()
             parent = run_id if parent_run_id is None else parent_run_id
@@ -193,7 +208,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 self._drop(next(iter(self._trees)))
 
     def _close(self, run_id: UUID) -> None:
-        judges: list[Callable[[], None]] = []
+        checks: list[Callable[[], None]] = []
         with self._lock:
             root = self._roots.pop(run_id, None)
             self._prompts.pop(run_id, None)
@@ -202,9 +217,9 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop(root)
-                    judges = [] if tree.retrievals else tree.judges
-        for judge in judges:
-            judge()
+                    checks = [] if tree.retrievals else tree.checks
+        for check in checks:
+            check()
 
     def _drop(self, root: UUID) -> None:
         tree = self._trees.pop(root)
@@ -218,9 +233,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             if len(documents) <= MAX_DOCUMENTS:
                 self._note(run_id, documents, retrieved=False)
             else:
-                self.fail(
-                    run_id, None, f"{len(documents)} documents in one list were taken for a corpus, not retrieved"
-                )
+                self.fail(run_id, None, f"{len(documents)} documents in one list count as a corpus, not as a retrieval")
 
     def _note(self, run_id: UUID | None, documents: Sequence[object], retrieved: bool) -> None:
         texts = document_texts(documents)
@@ -240,13 +253,13 @@ _searches = SearchWatch(
 
 
 def install_listener(*, searches: bool = True, process_wide: bool = False) -> None:
-    """Note from now on what retrievers return. Called when the package is imported; call it again to change a setting.
+    """Start listening to retrievers. Importing the package calls it; call it again to change a setting.
 
     Args:
-        searches: note what direct searches return too: ``similarity_search``, ``max_marginal_relevance_search``, their
-            variants and async forms, on vector stores of any class.
-        process_wide: let a request find what anyone in this process retrieved. Else it finds what its own run
-            retrieved, or its own context (thread or task). Only for processes with one user.
+        searches: listen to direct searches on vector stores too: ``similarity_search``,
+            ``max_marginal_relevance_search``, their variants and async forms.
+        process_wide: share retrievals between all threads and tasks of the process; only for a single user. By default
+            a request finds the documents of its own run or context.
     """
     if process_wide != listener.retrievals.process_wide:
         listener.clear()
@@ -261,7 +274,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Stop listening and forget what was noted. Documents are then found only where they are given explicitly."""
+    """Stop listening and forget all documents. Only documents that are given explicitly are then found."""
     from langchain_core.tracers import context
 
     listener.installed = False

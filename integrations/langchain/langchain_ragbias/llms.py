@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -15,15 +15,14 @@ from langchain_core.language_models import BaseLLM
 from langchain_core.outputs import Generation as TextGeneration
 from langchain_core.outputs import GenerationChunk, LLMResult
 
+from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
-from langchain_ragbias.listener import listener
-from langchain_ragbias.reports import begun, reports
-from langchain_ragbias.typed_calls import TypedCalls
+from langchain_ragbias.listener import begin_request, listener, reports
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.streaming import Stream
 
-# Completion models look in the cache for the model's parameters and ``stop`` only; the call's others have to be added.
+# LangChain's cache ignores the call's arguments except ``stop``, so they are added to the identifying parameters.
 _arguments: ContextVar[dict[str, Any] | None] = ContextVar("langchain_ragbias_call", default=None)
 RUN_ARGUMENTS = ("tags", "metadata", "run_name", "run_id")
 
@@ -40,9 +39,9 @@ def _cached_by(arguments: dict[str, Any]) -> Iterator[None]:
 class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ignore[misc]  # see TypedCalls
     """A local Hugging Face model that completes text without position bias over the retrieved documents.
 
-    The counterpart of ``HuggingFacePipeline``: the prompt goes to the model as it is, without a chat template, and only
-    the new text comes back. Several prompts run as padded batches of ``batch_size``. Arguments of each call as for
-    ``ChatRagBias``, without tools; the report is in ``generation_info["ragbias"]``.
+    The counterpart of ``HuggingFacePipeline``: the prompt goes to the model without a chat template, and only new text
+    is returned. Several prompts run as padded batches of ``batch_size``. Calls take the arguments of ``ChatRagBias``
+    except tools; the report is in ``generation_info["ragbias"]``.
     """
 
     model_config = RagBiasModel.model_config
@@ -69,7 +68,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
             return self._noted(await super().agenerate(prompts, stop, callbacks, **kwargs))
 
     def _noted(self, result: LLMResult) -> LLMResult:
-        """Leave the report of the last answer in the caller's context, also of one that the cache knew."""
+        """Store the last answer's report in the caller's context, also for a cached answer."""
         about = (result.generations[-1][0].generation_info or {}) if result.generations else {}
         if "ragbias" in about:
             reports.note(self._owner, about["ragbias"])
@@ -82,7 +81,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        begun(run_manager)
+        begin_request(run_manager)
         return self._result(self._completed(prompts, stop, run_manager, kwargs))
 
     async def _agenerate(
@@ -92,7 +91,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        begun(run_manager)
+        begin_request(run_manager)
         return self._result(await bridge.run(partial(self._completed, prompts, stop, run_manager, kwargs)))
 
     def _stream(
@@ -102,7 +101,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[GenerationChunk]:
-        begun(run_manager)
+        begin_request(run_manager)
         with self._open_stream(prompt, stop, run_manager, kwargs) as stream:
             for piece in stream:
                 chunk = GenerationChunk(text=piece)
@@ -118,7 +117,7 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[GenerationChunk]:
-        begun(run_manager)
+        begin_request(run_manager)
         stream = await bridge.run(lambda _: self._open_stream(prompt, stop, run_manager, kwargs))
         async with aclosing(bridge.pieces(stream)) as pieces:
             async for piece in pieces:
@@ -137,9 +136,9 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         run_manager: BaseRunManager | None,
         given: dict[str, Any],
         cancelled: threading.Event | None = None,
-    ) -> list[Generation]:
+    ) -> Sequence[Generation]:
         call = self._call(stop, given)
-        # of a batch, LangChain hands over the first prompt's run manager only
+        # LangChain passes only the first prompt's run manager for a batch
         manager = run_manager if len(prompts) == 1 else None
         requests = [self._request(prompt, call, self._parent(prompt, manager)) for prompt in prompts]
         return self._answers(requests, call.settings, cancelled)
@@ -149,16 +148,15 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
     ) -> Stream:
         call = self._call(stop, given)
         request = self._request(prompt, call, self._parent(prompt, run_manager))
-        stream: Stream = self.lm.stream(request, **call.settings)
-        return stream
+        return self.lm.stream(request, **call.settings)
 
     def _parent(self, prompt: str, run_manager: BaseRunManager | None) -> UUID | None:
         return listener.parent_of_prompt(prompt) if run_manager is None else run_manager.parent_run_id
 
-    def _result(self, generations: list[Generation]) -> LLMResult:
+    def _result(self, generations: Sequence[Generation]) -> LLMResult:
         texts = [[TextGeneration(text=answer.text, generation_info=self._info(answer))] for answer in generations]
         usage = sum((answer.usage for answer in generations), Usage(0, 0)).as_dict()
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
     def _info(self, generation: Generation) -> dict[str, Any]:
-        return {**self._about(generation), "usage": generation.usage.as_dict()}
+        return {**self._details(generation), "usage": generation.usage.as_dict()}

@@ -1,4 +1,4 @@
-"""The arguments people know from ``HuggingFacePipeline``, as fields of the models here."""
+"""The arguments of ``HuggingFacePipeline`` as fields and options of the models here."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ragbias.models.loading import torch_device
 SAME = ("temperature", "top_k", "top_p", "repetition_penalty")
 STOPS = ("stop_sequence", "stop_strings")
 FOR_TOKENIZERS = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
-BACKENDS = ("default", "pipeline")
+STOCK_BACKENDS = ("default", "pipeline")  # of HuggingFacePipeline
 
 sources: WeakKeyDictionary[DebiasedLM, tuple[str, dict[str, Any]]] = WeakKeyDictionary()
-"""What the models loaded here were loaded by: name and arguments."""
+"""Name and arguments of the models loaded here."""
 _identities: WeakKeyDictionary[torch.nn.Module, str] = WeakKeyDictionary()
 
 
 def identity(model: torch.nn.Module) -> str:
-    """What tells a loaded model that has no name from all others, so that caches do not mix their answers."""
+    """A unique name for a model without one, so that caches do not mix answers."""
     return _identities.setdefault(model, uuid4().hex)
 
 
@@ -33,7 +33,7 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
     """Fields from ``pipeline_kwargs``.
 
     Raises:
-        ValueError: an argument has no counterpart here, or they are no dict.
+        ValueError: an argument has no counterpart here, or ``pipeline_kwargs`` is not a dict.
     """
     if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
         raise ValueError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
@@ -66,19 +66,19 @@ def fields_of(pipeline: Any) -> dict[str, Any]:
     return {"model": pipeline.model, "tokenizer": pipeline.tokenizer, **fields_of_kwargs(given)}
 
 
-def loading_kwargs(
+def stock_arguments(
     task: str | None, backend: str, device: Any, device_map: Any, model_kwargs: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Arguments of ``DebiasedLM.from_pretrained``.
+    """Fields and options from the arguments of ``HuggingFacePipeline.from_model_id``.
 
     Raises:
-        ValueError: the task or backend is another one, or a device is named twice.
+        ValueError: the task or backend is not supported, or a device is named twice.
     """
     if task not in (None, "text-generation"):
         raise ValueError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
-    if backend not in (*BACKENDS, *backends.BACKENDS):
-        known = ", ".join(map(repr, (*BACKENDS, *backends.BACKENDS)))
-        raise ValueError(f"backend={backend!r}; expected one of {known}: the model runs here")
+    if backend not in (*STOCK_BACKENDS, *backends.BACKENDS):
+        known = ", ".join(map(repr, backends.BACKENDS))
+        raise ValueError(f"backend={backend!r}; the model runs here, expected one of {known}")
     kwargs = dict(model_kwargs or {})
     if device_map is not None:
         if device is not None:
@@ -86,12 +86,16 @@ def loading_kwargs(
         if "device_map" in kwargs:
             raise ValueError("device_map is given twice, as an argument and in model_kwargs; give it once")
         kwargs["device_map"] = device_map
-    shared = {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}
-    return {**kwargs, "tokenizer_kwargs": {**shared, **kwargs.get("tokenizer_kwargs", {})}} if shared else kwargs
+    given: dict[str, Any] = {"model_kwargs": kwargs, "backend": "auto" if backend in STOCK_BACKENDS else backend}
+    if device is not None:
+        given["device"] = device
+    if shared := {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}:
+        given["tokenizer_kwargs"] = {**shared, **kwargs.pop("tokenizer_kwargs", {})}
+    return given
 
 
 def check_device(device: Any) -> None:
-    """Raise ``ValueError`` for a device that is not there."""
+    """Raise ``ValueError`` for an unknown or unavailable device."""
     try:
         torch_device(device)
     except ArgumentError as error:

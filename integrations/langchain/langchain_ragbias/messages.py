@@ -1,13 +1,40 @@
-"""LangChain messages as the dicts that chat templates read."""
+"""LangChain messages as chat templates read them, tool calls in answers, and structured output."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    BaseMessage,
+    ChatMessage,
+    HumanMessage,
+    InvalidToolCall,
+    SystemMessage,
+    ToolMessage,
+)
+from langchain_core.messages.tool import ToolCall, ToolCallChunk
+from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from ragbias.adapters.tool_use import template_call
+from ragbias import DebiasedLM
+from ragbias.adapters import tool_formats
+from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.tool_use import (
+    AnswerFormat,
+    begun_call,
+    check_tools,
+    json_request,
+    template_call,
+    tool_choice,
+    why_not_shown,
+)
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
@@ -22,7 +49,7 @@ def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """One dict with ``role`` and ``content`` per message, tool calls included.
 
     Raises:
-        ValueError: a message holds something that is no text, or has no role in a chat template.
+        ValueError: a message holds something other than text, or has no role in a chat template.
     """
     return [_template_message(message) for message in messages]
 
@@ -66,3 +93,115 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
         return str(block["text"])
     kind = block.get("type")
     raise ValueError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
+
+
+# tool calls
+
+
+def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
+    """How ``tools`` and ``tool_choice`` shape the answer of a model.
+
+    Raises:
+        NotImplementedError: the chat template shows no tools, or ``choice`` cannot be forced in its format.
+        ArgumentError: ``choice`` names no tool, or a tool is not a function.
+    """
+    schemas = [convert_to_openai_tool(tool) for tool in tools or []]
+    check_tools(schemas)
+    chosen = tool_choice(choice, schemas)
+    if not schemas or not chosen.offered:
+        return AnswerFormat()
+    if reason := why_not_shown(lm, schemas):
+        raise NotImplementedError(
+            f"the chat template of {lm.name!r} cannot show tools to the model: {reason}; use a model whose template "
+            "has tools, or leave them out"
+        )
+    if isinstance(lm, RemoteLM):
+        return AnswerFormat(schemas, request_fields={"tool_choice": choice})
+    beginning = begun_call(lm, schemas, chosen.name) if chosen.required else ""
+    if beginning is None:
+        raise NotImplementedError(
+            f"tool_choice={choice!r}: the chat template of {lm.name!r} writes tool calls in an unknown format, so a "
+            "call cannot be forced; use tool_choice='auto', or method='json_schema' for structured output"
+        )
+    return AnswerFormat(schemas, beginning)
+
+
+def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessage:
+    """An answer with its tool calls."""
+    valid = [
+        ToolCall(name=call.name, args=call.arguments, id=tool_formats.call_id(), type="tool_call")
+        for call in calls
+        if call.arguments is not None
+    ]
+    invalid = [
+        InvalidToolCall(
+            name=call.name or None,
+            args=call.raw,
+            id=tool_formats.call_id(),
+            error=call.error,
+            type="invalid_tool_call",
+        )
+        for call in calls
+        if call.error
+    ]
+    return AIMessage(content, tool_calls=valid, invalid_tool_calls=invalid, **fields)
+
+
+def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessageChunk:
+    """The end of a streamed answer, with its tool calls.
+
+    LangChain's chunks repair broken JSON, and a malformed call must not become a valid one. So its text is given as a
+    JSON string, which never parses as arguments.
+    """
+    chunks = [
+        ToolCallChunk(
+            name=call.name or None,
+            args=json.dumps(call.raw if call.error else call.arguments, ensure_ascii=False),
+            id=tool_formats.call_id(),
+            index=index,
+            type="tool_call_chunk",
+        )
+        for index, call in enumerate(calls)
+    ]
+    return AIMessageChunk(content=content, tool_call_chunks=chunks, chunk_position="last", **fields)
+
+
+# structured output
+
+
+def response_format(schema: Any, method: str) -> dict[str, Any]:
+    """OpenAI's ``response_format`` for a schema."""
+    if method == "json_mode":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
+
+
+def with_json_request(messages: Sequence[BaseMessage], response_format: Any) -> list[BaseMessage]:
+    """The conversation with the request for JSON at its end.
+
+    Raises:
+        ArgumentError: the ``response_format`` is unknown.
+        ValueError: there is no message.
+    """
+    request = json_request(response_format)
+    if not messages:
+        raise ValueError("response_format needs a conversation, and there is no message")
+    last = messages[-1]
+    if isinstance(last, HumanMessage) and isinstance(last.content, str):
+        return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{request}"})]
+    return [*messages, HumanMessage(request)]
+
+
+def parsed(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:
+    """The model and a parser: objects of a pydantic class, dicts for anything else.
+
+    With ``include_raw`` a dict of ``raw``, ``parsed`` and ``parsing_error``.
+    """
+    parser: BaseOutputParser[Any] = JsonOutputParser()
+    if isinstance(schema, type) and is_basemodel_subclass(schema):
+        parser = PydanticOutputParser(pydantic_object=schema)
+    if not include_raw:
+        return llm | parser
+    read = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    failed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=llm) | read.with_fallbacks([failed], exception_key="parsing_error")

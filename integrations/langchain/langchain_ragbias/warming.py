@@ -1,4 +1,4 @@
-"""Documents computed at indexing time, for a model with a ``document_cache``."""
+"""Compute documents at indexing time, for a model with a ``document_cache``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from langchain_core.vectorstores import VectorStore
 from langchain_ragbias.chat_models import ChatRagBias
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import template_messages
-from ragbias.adapters.warming import warm_with_bar
+from ragbias.adapters.warming import warm as warm_lm
 from ragbias.errors import ArgumentError, WrongTypeError
 
-CONTEXT = "context"  # the variable that LangChain's chains put documents into
+CONTEXT = "context"  # the variable for documents in LangChain's chains
 
 
 def warm(
@@ -26,26 +26,26 @@ def warm(
     prompt: BasePromptTemplate[Any] | Runnable[Any, Any] | Callable[[list[Document]], Any],
     progress: bool = True,
 ) -> int:
-    """Compute documents for the model's ``document_cache``; those that it has are left.
+    """Compute documents for the model's ``document_cache``; cached ones are skipped.
 
     Args:
-        documents: as a retriever gives them; or a vector store that can list them (FAISS, InMemoryVectorStore).
-        prompt: the chain's template, whose variable ``context`` takes the documents a blank line apart; or a function
-            or runnable of a list of documents that gives the model's input, with whatever question after them.
+        documents: as a retriever returns them; or a vector store that can list them (FAISS, InMemoryVectorStore).
+        prompt: the chain's template, whose variable ``context`` takes the documents separated by blank lines; or a
+            function or runnable from a list of documents to the model's input, with any question after them.
         progress: show a bar.
 
     Returns:
-        how many had to be computed.
+        number of documents computed.
 
     Raises:
         ArgumentError: the model has no cache, the store cannot list its documents, or the template has no ``context``.
-        DocumentNotFoundError: the prompt does not hold a document's text.
+        DocumentNotFoundError: the prompt does not contain a document's text.
     """
     if not isinstance(llm, (ChatRagBias, RagBiasPipeline)):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected ChatRagBias or RagBiasPipeline")
     listed = [each if isinstance(each, Document) else Document(each) for each in _listed(documents)]
     make = _input_of(prompt)
-    return warm_with_bar(
+    return warm_lm(
         llm.lm, listed, lambda document: document.page_content, lambda some: _flat(llm, make(list(some))), progress
     )
 
@@ -59,7 +59,7 @@ def _listed(documents: VectorStore | Iterable[Document | str]) -> Sequence[Docum
     of_memory = getattr(documents, "store", None)
     if isinstance(of_memory, dict):
         return [each["text"] for each in of_memory.values()]
-    raise ArgumentError(f"{type(documents).__name__} cannot list its documents; give them as a list")
+    raise ArgumentError(f"{type(documents).__name__} cannot list its documents; pass them as a list")
 
 
 def _input_of(prompt: Any) -> Callable[[list[Document]], Any]:

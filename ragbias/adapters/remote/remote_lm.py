@@ -1,56 +1,72 @@
-"""``RemoteLM``: a model behind a server, for the integrations in the place of ``DebiasedLM``."""
+"""``RemoteLM``: a model behind a server of ``ragbias serve``, in place of a ``DebiasedLM``."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ragbias import methods
-from ragbias.adapters.remote.answer import RemoteGeneration, StreamedAnswer, generation
-from ragbias.adapters.remote.connection import Connection
-from ragbias.adapters.remote.request import Conversation, Json, RemoteRequest, body_of
+from ragbias.adapters.openai_logprobs import openai_logprobs, openai_token
+from ragbias.adapters.remote.connection import Connection, Json
 from ragbias.adapters.untokenised import untokenised
 from ragbias.boundaries import Boundaries
-from ragbias.errors import ServerError
-from ragbias.generation.report import Generation
+from ragbias.errors import ArgumentError, ServerError
+from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
+from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
+from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods.parse import written
 
-BESIDE_MODEL = ("lm", "model", "document_cache")  # fields of an integration that a server leaves no room for
-SHOWN_MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # what parts messages where documents are looked for
+SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
+LOCAL_ONLY = ("batch_size", "keep_special")  # settings that a server decides itself
+MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates messages where documents are searched
 
 
-class RemoteTokenizer:
-    """The tokenizer of a model behind a server."""
+@dataclass(frozen=True)
+class RemoteRequest(Request):
+    """A request for a server: the messages of a chat, or else a prompt; ``text`` is searched for documents."""
 
-    def __init__(self, connection: Connection, model: str, chat_template: str | None) -> None:
-        self.chat_template = chat_template
-        self._connection, self._model = connection, model
+    text: str = ""
+    messages: Sequence[Json] | None = None
+    tools: Sequence[Any] = ()
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """``{"input_ids": [...]}``."""
-        body = {"model": self._model, "prompt": text, "add_special_tokens": add_special_tokens}
-        return {"input_ids": list(self._connection.post("/tokenize", body)["tokens"])}
+    @property
+    def path(self) -> str:
+        return "/v1/completions" if self.messages is None else "/v1/chat/completions"
+
+
+@dataclass(frozen=True)
+class RemoteGeneration(Generation):
+    """A server's answer, without token ids; ``chat_logprobs`` are in OpenAI's shape."""
+
+    chat_logprobs: Json | None = None
 
 
 class RemoteLM:
     """A model behind a server of ``ragbias serve``.
 
-    Documents are found here, and sent as ``documents``; the method runs there. What is asked for together is sent at
-    the same time, so that the server answers it in padded batches.
+    Documents are found here and sent as ``documents``; the method runs there. Requests of one call are sent in
+    parallel, so that the server batches them.
 
     Args:
-        base_url: of the server, with or without ``/v1``.
-        name: of the model, as the server knows it; ``None`` for the only one there.
+        base_url: address of the server, with or without ``/v1``.
+        name: name of the model on the server; ``None`` for the only one.
         method: default method.
-        api_key: of the server; empty if it asks for none.
-        timeout: seconds without a byte, after which a request has failed; ``None``: no end.
-        max_retries: how often a request is tried again that did not get through, or came at a bad time.
+        api_key: key for the server; empty for none.
+        timeout: seconds without a byte until a request fails; ``None``: no limit.
+        max_retries: retries of a request after connection errors and overload.
+
+    Attributes:
+        window: number of tokens that prompt and answer may have together.
+        has_chat_template, has_tools: what the model's chat template offers.
 
     Raises:
-        ServerError: nothing answers there, or it refuses, or has no such model.
+        ServerError: nothing answers at ``base_url``, it refuses, or it has no such model.
+        MissingExtraError: ``openai`` is not installed.
     """
 
     backend = "auto"
@@ -67,75 +83,168 @@ class RemoteLM:
         max_retries: int = 2,
     ) -> None:
         self._connection = Connection(base_url, api_key, timeout, max_retries)
+        self.base_url = self._connection.base_url
         card = self._connection.model(name)
         if not isinstance(card.get("ragbias"), dict):
             raise ServerError(f"{self.base_url} is no server of `ragbias serve`; use your framework's own client")
         self.name = str(card["id"])
         self.window = int(card["max_model_len"])
-        self._shows_tools = bool(card["ragbias"]["tools"])
-        template = "(the server's)" if card["ragbias"]["chat"] else None
-        self.tokenizer = RemoteTokenizer(self._connection, self.name, template)
+        self.has_tools = bool(card["ragbias"]["tools"])
+        self.has_chat_template = bool(card["ragbias"]["chat"])
         self.method = methods.get(method, self.name)
-        self.model = self
 
-    @property
-    def base_url(self) -> str:
-        """The address, without a path."""
-        return self._connection.base_url
+    def token_ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens, without special ones."""
+        body = {"model": self.name, "prompt": text, "add_special_tokens": False}
+        return list(self._connection.post("/tokenize", body)["tokens"])
 
-    def chat_text(self, messages: Sequence[Json], tools: Sequence[Any] | None = None) -> Conversation:
-        """The conversation as a text in which documents are found; the server's chat template makes the prompt."""
-        shown = "".join(SHOWN_MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
-        if tools and self._shows_tools:
-            shown = SHOWN_MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
-        found = Conversation(shown)
-        found.messages, found.tools = messages, tools or ()
-        return found
+    def chat_text(self, messages: Sequence[Json], tools: Sequence[Any] | None = None) -> str:
+        """The conversation as text, to find documents in; the server's chat template makes the prompt."""
+        shown = "".join(MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
+        if tools and self.has_tools:
+            shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
+        return shown
 
-    def prepare(
-        self,
-        prompt: str,
-        documents: None = None,
-        boundaries: Boundaries | None = None,
-        method: str | Method | None = None,
-        cancelled: threading.Event | None = None,
-    ) -> RemoteRequest:
-        """What is asked for; its report says what was found here, and what the server will be asked to run.
-
-        The tokens are bytes of the text, as the server's are not known here.
-        """
-        wanted = self.method if method is None else methods.get(method, self.name)
-        assert boundaries is not None
-        own = untokenised(prompt, boundaries, wanted)
-        return RemoteRequest(own.tokens, own.method, own.report, own.origin, prompt=prompt)
+    def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
+        """The request, and a report of the documents found here."""
+        own = untokenised(prompt, boundaries, method or self.method)
+        return RemoteRequest(own.tokens, own.method, own.report, own.origin, text=prompt)
 
     def batch(
-        self,
-        prompts: Sequence[RemoteRequest],
-        *,
-        cancelled: threading.Event | None = None,
-        **settings: Any,
+        self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
     ) -> list[RemoteGeneration]:
-        """An answer for each request; the settings are those of ``DebiasedLM.batch``.
+        """Answer each request; the settings are those of ``DebiasedLM.batch``.
 
         Raises:
-            CancelledError: ``cancelled`` was set meanwhile.
+            CancelledError: ``cancelled`` was set.
             ServerError: the server did not answer.
-            ArgumentError: an argument cannot be had from a server.
-            RagBiasError: what the server refused, as a local model refuses it.
+            ArgumentError: servers do not take an argument.
+            RagBiasError: the server refused, with the error of a local model.
         """
-        bodies = [body_of(request, self.name, settings) for request in prompts]
-        paths = [request.path for request in prompts]
-        answers = self._connection.post_all(paths, bodies, cancelled)
-        return [generation(request, answer) for request, answer in zip(prompts, answers, strict=True)]
+        requests = [each for each in prompts if isinstance(each, RemoteRequest)]
+        bodies = [self._body(request, settings) for request in requests]
+        answers = self._connection.post_all([request.path for request in requests], bodies, cancelled)
+        return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
-    def stream(self, prompt: RemoteRequest, **settings: Any) -> Stream:
-        """As ``batch``, piece by piece; the errors of the server come with the first piece."""
-        body = {**body_of(prompt, self.name, settings), "stream": True, "stream_options": {"include_usage": True}}
+    def stream(self, prompt: Request, **settings: Any) -> Stream:
+        """As ``batch``, piece by piece; errors of the server are raised with the first piece."""
+        assert isinstance(prompt, RemoteRequest)
+        request = prompt
+        body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
-            answer = StreamedAnswer(emit)
-            self._connection.events(prompt.path, body, answer.add, cancelled)
-            return answer.generation(prompt, cancelled.is_set())
+            text = ""
+            ended: Json = {"choices": [{}]}
+
+            def see(event: Json) -> None:
+                nonlocal text
+                ended.update({name: event[name] for name in ("ragbias", "usage") if event.get(name)})
+                for choice in event["choices"]:
+                    piece = choice["text"] if "text" in choice else choice["delta"].get("content")
+                    if piece:
+                        text += piece
+                        emit(text)
+                    if choice["finish_reason"]:
+                        ended["choices"] = [choice]
+
+            self._connection.events(request.path, body, see, cancelled)
+            if ended["choices"][0] and ended.keys() >= {"ragbias", "usage"}:
+                return _generation(request, {**ended, "choices": [{**ended["choices"][0], "text": text}]})
+            if cancelled.is_set():
+                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # read by nobody
+            raise ServerError("the server's answer broke off before its end; try again")
 
         return Stream(job)
+
+    def _body(self, request: RemoteRequest, settings: Mapping[str, Any]) -> Json:
+        given = {name: value for name, value in settings.items() if value is not None and name not in LOCAL_ONLY}
+        if not given.get("stop_token_ids", True):
+            del given["stop_token_ids"]
+        if (sampling := given.pop("do_sample", None)) is not None:
+            given["temperature"] = given.get("temperature", 1.0) if sampling else None
+        body = {name: given.pop(name) for name in SAME_NAME if name in given}
+        body["max_tokens"] = given.pop("max_new_tokens", None)
+        logprobs = given.pop("logprobs", False)
+        if given:
+            raise ArgumentError(f"{', '.join(sorted(given))}: servers do not take this; leave it out")
+        if request.messages is None:
+            body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
+        else:
+            body |= {"messages": [_message(each) for each in request.messages], "logprobs": logprobs}
+            body["tools"] = list(request.tools) or None
+        body |= {"model": self.name, "documents": _documents(request)}
+        options = {"method": written(request.method), "on_missing": "ignore", "raw": True}
+        return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
+
+
+def chat_logprobs(lm: DebiasedLM | RemoteLM, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
+    """An answer's log-probabilities in the shape of OpenAI's chat completions; ``None`` unless requested."""
+    if isinstance(generation, RemoteGeneration):
+        return generation.chat_logprobs
+    if generation.logprobs is None or isinstance(lm, RemoteLM):
+        return None
+    return openai_logprobs(generation, lm.tokenizer, keep_special)
+
+
+def _documents(request: RemoteRequest) -> list[Json] | None:
+    """The documents found here, verbatim; ``None`` lets the server search."""
+    found = request.origin.boundaries
+    if request.origin.reason or (found.source == "documents" and not found.spans):
+        return []
+    if not found.spans:
+        return None
+    texts = [request.text[begin:end] for begin, end in found.texts or found.spans]
+    metadata = found.metadata or [()] * len(texts)
+    return [{"text": text, "printed": list(each)} for text, each in zip(texts, metadata, strict=True)]
+
+
+def _message(turn: Mapping[str, Any]) -> Json:
+    """A message for the server, which takes the arguments of calls as text."""
+    if not turn.get("tool_calls"):
+        return dict(turn)
+    calls = [
+        {
+            "id": str(call.get("id") or ""),
+            "type": "function",
+            "function": {
+                "name": call["function"]["name"],
+                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            },
+        }
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
+def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
+    """The answer in the body of a response."""
+    try:
+        choice, counts = body["choices"][0], body["usage"]
+        text = choice["message"]["content"] if "message" in choice else choice["text"]
+        cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+        content = logprobs = choice["logprobs"]
+        if logprobs is not None:  # a completion's have another shape
+            listed = map(openai_token, logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()))
+            content = logprobs.get("content", list(listed))
+        return RemoteGeneration(
+            text=text or "",
+            token_ids=[],
+            usage=Usage(counts["prompt_tokens"], counts["completion_tokens"], PromptTokensDetails(cached)),
+            report=_report(request, body["ragbias"]),
+            finish_reason=choice["finish_reason"],
+            chat_logprobs=None if content is None else {"content": content},
+        )
+    except (KeyError, IndexError, TypeError) as error:
+        raise ServerError(f"not an answer of `ragbias serve` ({type(error).__name__}: {error})") from error
+
+
+def _report(request: RemoteRequest, given: Json) -> Report:
+    """The server's report, with how the documents were found here."""
+    there = Report(**{each.name: given[each.name] for each in fields(Report) if each.name in given})
+    there = replace(there, spans=tuple(map(tuple, there.spans)), order=tuple(there.order))  # type: ignore[arg-type]
+    own = request.report
+    if there.source != "none" and not request.origin.boundaries.spans:
+        return there  # the server found documents that are unknown here
+    known = there.reason in own.reason or there.source == "none"
+    reason = own.reason if known else "; ".join(filter(None, (there.reason, own.reason)))
+    return replace(there, source=own.source, n_expected=own.n_expected, n_left_plain=own.n_left_plain, reason=reason)

@@ -12,7 +12,7 @@ from ragbias.boundaries.patterns import MESSAGE_BORDER
 from ragbias.boundaries.spans import Span, largest_group, split_at
 from ragbias.errors import SegmenterError
 
-Segmenter: TypeAlias = "str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]"
+Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]
 
 
 def check(segmenter: object) -> None:

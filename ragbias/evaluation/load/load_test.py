@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,9 +12,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from ragbias.adapters.remote.events import event_lines, event_of
 from ragbias.errors import RunError, ServerError
 from ragbias.evaluation.prompts.stock_prompt import SYSTEM
+from ragbias.extras import required
 
 PERCENTILES = (50, 95, 99)
 
@@ -143,47 +142,52 @@ async def _round(
     target: Target, cases: Sequence[LoadCase], clients: int, requests: int, most: int, latencies: Latencies
 ) -> None:
     numbers = iter(range(requests))
-    headers = {"authorization": f"Bearer {target.key}"} if target.key else {}
-    limits = httpx.Limits(max_connections=clients)
-    async with httpx.AsyncClient(base_url=target.url, headers=headers, limits=limits, timeout=600) as http:
+    openai: Any = required("openai", "remote")
+    limited = httpx.AsyncClient(limits=httpx.Limits(max_connections=clients))
+    settings = {"api_key": target.key or "none", "max_retries": 0, "timeout": 600, "http_client": limited}
+    async with openai.AsyncOpenAI(base_url=f"{target.url}/v1", **settings) as server:
 
         async def client() -> None:
             for number in numbers:
-                await _counted(http, target.body(cases[number % len(cases)], most), latencies)
+                await _counted(openai, server, target.body(cases[number % len(cases)], most), latencies)
 
         begin = time.perf_counter()
         await asyncio.gather(*(client() for _ in range(clients)))
         latencies.seconds.append(time.perf_counter() - begin)
 
 
-async def _counted(http: httpx.AsyncClient, body: dict[str, Any], latencies: Latencies) -> None:
+async def _counted(openai: Any, server: Any, body: dict[str, Any], latencies: Latencies) -> None:
     """One answer, or what went wrong: the load goes on."""
     try:
-        await _ask(http, body, latencies)
-    except (httpx.HTTPError, ServerError, ValueError) as error:
-        name = str(error) if isinstance(error, ServerError) else type(error).__name__
+        await _ask(openai, server, body, latencies)
+    except (httpx.HTTPError, openai.OpenAIError, ServerError, ValueError) as error:
+        status = getattr(error, "status_code", None)
+        if isinstance(error, ServerError):
+            name = str(error)
+        else:
+            name = f"status {status}" if status else type(error.__cause__ or error).__name__
         latencies.errors[name] = latencies.errors.get(name, 0) + 1
 
 
-async def _ask(http: httpx.AsyncClient, body: dict[str, Any], latencies: Latencies) -> None:
+async def _ask(openai: Any, server: Any, body: dict[str, Any], latencies: Latencies) -> None:
     begin = time.perf_counter()
     first: float | None = None
-    async with http.stream("POST", "/v1/chat/completions", json=body) as response:
-        if response.status_code != 200:
-            raise ServerError(f"status {response.status_code}")
-        if not body["stream"]:
-            counts = json.loads(await response.aread()).get("usage") or {}
-            latencies.pieces += int(counts.get("completion_tokens") or 0)
-            latencies.whole.append(time.perf_counter() - begin)
-            return
-        async for line in event_lines(response):
-            if (event := event_of(line)) is None:
-                continue
-            if "error" in event:
-                raise ServerError("an error after the stream had begun")
-            if any((choice.get("delta") or {}).get("content") for choice in event.get("choices", ())):
-                first = first or time.perf_counter() - begin
-                latencies.pieces += 1
+    path, shape = "/chat/completions", {"cast_to": object, "body": body}
+    if not body["stream"]:
+        counts = (await server.post(path, **shape)).get("usage") or {}
+        latencies.pieces += int(counts.get("completion_tokens") or 0)
+        latencies.whole.append(time.perf_counter() - begin)
+        return
+    try:
+        async with await server.post(path, **shape, stream=True, stream_cls=openai.AsyncStream[object]) as events:
+            async for event in events:
+                if any((choice.get("delta") or {}).get("content") for choice in event.get("choices", ())):
+                    first = first or time.perf_counter() - begin
+                    latencies.pieces += 1
+    except openai.APIError as error:
+        if type(error) is openai.APIError:
+            raise ServerError("an error after the stream had begun") from error
+        raise
     total = time.perf_counter() - begin
     latencies.whole.append(total)
     latencies.first.append(total if first is None else first)  # an answer without text

@@ -1,10 +1,11 @@
-"""A local model for LlamaIndex whose answers do not depend on where in the prompt the right document is.
+"""A local model for LlamaIndex whose answers do not depend on the order of the retrieved documents.
 
-Importing this package attaches the listener that sees which nodes LlamaIndex retrieves.
+Importing this package attaches a passive listener to the nodes that LlamaIndex retrieves.
 """
 
 from llama_index.llms.ragbias.base import RagBiasLLM
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
+from llama_index.llms.ragbias.loading import RagBiasLLMOptions
 from llama_index.llms.ragbias.warming import WarmDocuments, warm
 
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
@@ -14,6 +15,7 @@ install_listener()
 __all__ = [
     "MissingDocumentsWarning",
     "RagBiasLLM",
+    "RagBiasLLMOptions",
     "WarmDocuments",
     "install_listener",
     "uninstall_listener",

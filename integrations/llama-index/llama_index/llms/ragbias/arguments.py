@@ -1,4 +1,4 @@
-"""The arguments of a call: their types, and what `DebiasedLM` is given."""
+"""The arguments of a call: their types, and the settings for `DebiasedLM`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,31 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
 from ragbias.methods import Method
 
-OWN = ("documents", "method", "max_new_tokens", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed")
+OWN = (
+    "documents",
+    "method",
+    "max_new_tokens",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "seed",
+    "logprobs",
+)
 
 
 class CompletionArguments(DecodingArguments, total=False):
     """The keyword arguments of `complete`, `stream_complete` and their async forms; they override fields of the LLM."""
 
     documents: Sequence[str | BaseNode | NodeWithScore] | None
-    """The documents in the prompt; without them, those of the synthesis that makes the call; empty: there are none."""
+    """The documents in the prompt; by default those of the synthesis that makes the call; empty: there are none."""
     method: str | Method | None
     """The method: a name or an instance."""
     max_tokens: int | None
     """The same as `max_new_tokens`."""
+    logprobs: bool | None
+    """Return each token's log-probability, in `logprobs` and `raw["logprobs"]` of the response."""
 
 
 class ChatArguments(CompletionArguments, total=False):
@@ -38,7 +51,7 @@ class ChatArguments(CompletionArguments, total=False):
     """Whether the answer may have more than one call; True by default."""
 
 
-# Settings of `generate` with one possible value here; saying that value changes nothing.
+# settings of `generate` with one possible value here, which has no effect
 _FIXED = {
     "num_beams": 1,
     "num_return_sequences": 1,
@@ -60,13 +73,13 @@ _REFUSED = (RESERVED | {"bos_token_id"}) - _FIXED.keys() - {"pad_token_id"}
 
 
 def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of one call: what the call says, else the defaults; None counts as not said.
+    """Override the defaults by the arguments of one call; None counts as not given.
 
-    `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect on an answer and is left out. Any
-    other setting of transformers' `GenerationConfig` is passed on.
+    `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect and is left out. Any other setting of
+    transformers' `GenerationConfig` is passed on.
 
     Raises:
-        ArgumentError: an argument is unknown, out of range or cannot be had, or both names of the same one are given.
+        ArgumentError: an argument is unknown, out of range or not supported, or given under both of its names.
     """
     return {**_checked(defaults), **_checked(call)}
 
@@ -77,10 +90,10 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in list(given.items()):
         if name in _FIXED:
             if given.pop(name) != _FIXED[name]:
-                raise ArgumentError(f"{name}={value!r} cannot be had here; only {name}={_FIXED[name]!r}; leave it out")
+                raise ArgumentError(f"{name}={value!r} is not supported; only {name}={_FIXED[name]!r}; leave it out")
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
-            raise ArgumentError(f"{name} is not an argument here, RagBiasLLM settles it itself; {instead}")
+            raise ArgumentError(f"{name} is not an argument here, RagBiasLLM sets it itself; {instead}")
         elif name not in known:
             raise ArgumentError(
                 f"unknown argument {name!r}; a call takes {', '.join(OWN)}, and the settings of transformers' "

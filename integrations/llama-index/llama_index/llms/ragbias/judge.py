@@ -1,4 +1,4 @@
-"""A judge of two answers whose verdict does not change when the answers are swapped."""
+"""A pairwise judge whose verdict does not change when the answers are swapped."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
+from ragbias.adapters.remote import RemoteLM
 from ragbias.cache import DocumentCacheWarning
 from ragbias.call_site import warn
 from ragbias.errors import RagBiasError
@@ -46,26 +47,24 @@ Parser = Callable[[str], tuple[bool | None, float | None, str | None]]
 
 
 class PairwiseJudge(PairwiseComparisonEvaluator):
-    """`PairwiseComparisonEvaluator` with the two answers as documents of a method that does not see their order.
+    """`PairwiseComparisonEvaluator` with the two answers as documents of an order-invariant method.
 
-    The stock evaluator calls the first answer A, so that position and letter cannot be told apart. Here the letter
-    belongs to the answer: the one whose text has the smaller SHA-256 is A, wherever it is, and its label is part of its
-    document. So both orders are the same set of documents, and a method that is invariant to their order (pine,
-    canonical-order, ...) gives the same verdict, token for token. What is left is a preference for a letter, which
-    `enforce_consensus` removes: it asks again with the letters exchanged, and takes a disagreement for a tie. Equal
-    answers are a tie without asking.
+    The stock evaluator calls the first answer A, so a preference may be for a position or for a letter. Here the answer
+    with the smaller SHA-256 is A, and its label is part of its document. Both orders are then the same set of
+    documents, and an order-invariant method (pine, canonical-order, ...) gives the same verdict, token for token.
+    `enforce_consensus` removes a preference for a letter: it evaluates again with the letters exchanged, and a
+    disagreement is a tie. Equal answers are a tie without evaluation.
 
     Args:
         llm: the judge.
-        eval_template: with `{query}`, `{reference}`, `{answer_1}` and `{answer_2}`; nothing but white space between
-            the last two, since the answers come with their labels.
+        eval_template: with `{query}`, `{reference}`, `{answer_1}` and `{answer_2}`; only white space between the last
+            two, because the answers carry their labels.
         answer_template: an answer in the prompt, with `{label}` (A or B) and `{answer}`.
         parser_function: as in the stock evaluator, from the judge's text to passing, score and feedback; A passes.
-        enforce_consensus: ask again with the letters exchanged.
-        explain: False allows the judge nothing but a verdict (`[[A]]`, `[[B]]` or `[[C]]`), which is quick, and within
-            the reach of a small model.
+        enforce_consensus: evaluate again with the letters exchanged.
+        explain: False restricts the judge to a verdict (`[[A]]`, `[[B]]` or `[[C]]`), for speed and small models.
 
-    An LLM that reuses documents (a `document_cache`, and a method such as ape) is warned of, as it compares nothing.
+    An LLM that reuses documents (a `document_cache`, and a method such as ape) warns, because it cannot compare them.
 
     Raises:
         RagBiasError: the LLM is no `RagBiasLLM`, or the template has text between the answers.
@@ -85,7 +84,11 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         super().__init__(llm, eval_template or DEFAULT_EVAL_TEMPLATE, parser_function, enforce_consensus)
         self._judge = llm
         self._answer_template = answer_template
-        self._settings = {} if explain else {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
+        self._settings: dict[str, Any] = {}
+        if not explain:
+            if isinstance(llm.lm, RemoteLM):
+                raise RagBiasError("explain=False needs a local model, because servers do not restrict the next tokens")
+            self._settings = {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
         _check_template(self._eval_template)
         _warn_of_reuse(llm)
 
@@ -160,8 +163,8 @@ def _warn_of_reuse(llm: RagBiasLLM) -> None:
     method = methods.get(llm.method, llm.lm.name)
     if llm.document_cache is not None and method.reusable_documents:
         warn(
-            f"{method.name} computes the two answers apart from each other, where a judge has to compare them; take a "
-            "method whose documents see each other, such as pine, without a document cache",
+            f"{method.name} computes the two answers separately, but a judge has to compare them; use a method whose "
+            "documents attend to each other, such as pine, without a document cache",
             DocumentCacheWarning,
         )
 
@@ -171,7 +174,7 @@ def _digest(answer: str) -> bytes:
 
 
 def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
-    """The verdict of two, where a tie gives way; two that disagree are a tie."""
+    """The verdict of two: a tie yields to the other; a disagreement is a tie."""
     assert one.score is not None
     assert other.score is not None
     if one.score == other.score or other.score == 0.5:
@@ -195,13 +198,13 @@ def _check_template(template: BasePromptTemplate) -> None:
         _, found, after = text.partition("{answer_1}")
         if found and after.partition("{answer_2}")[0].strip():
             raise RagBiasError(
-                "the eval_template has text between {answer_1} and {answer_2}, which would tell their order; "
+                "the eval_template has text between {answer_1} and {answer_2}, which would reveal their order; "
                 "give labels in answer_template, e.g. " + repr(ANSWER_TEMPLATE)
             )
 
 
 def one_of(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> Callable[[int, Tensor], list[int]]:
-    """A `prefix_allowed_tokens_fn` that lets a model write one of the texts and nothing else."""
+    """A `prefix_allowed_tokens_fn` that restricts a model to one of the texts."""
     options = [[*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id] for text in texts]
     longest = max(len(option) for option in options)
 

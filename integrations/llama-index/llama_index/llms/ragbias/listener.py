@@ -1,9 +1,9 @@
-"""Which nodes LlamaIndex retrieves: a passive span handler on the root dispatcher, and a watch on direct queries.
+"""A passive listener to the nodes that LlamaIndex retrieves: a span handler on the root dispatcher and a search watch.
 
-It keeps the nodes of the synthesis that is open in the current context, or whose stream is being read, and a bounded
-registry of what the context, or the run that it belongs to, retrieved lately. LlamaIndex asks the LLM for a stream only
-when that is read, which may be in another thread; the stream is then recognised among the frames that are running. The
-registry is for agents, and for prompts of the user's own.
+It stores the nodes of the synthesis that is open in the current context, or whose stream is being read, and a bounded
+registry of the recent retrievals of the context or its run, for agents and prompts of the user's own. LlamaIndex calls
+the LLM for a stream only when the stream is read, perhaps in another thread; it is then recognised among the running
+frames.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from llama_index.core.workflow import Workflow
 from llama_index.llms.ragbias.requests import reports
 from pydantic import PrivateAttr
 
-from ragbias.adapters.retrievals import Retrievals
+from ragbias.adapters.run_state import Retrievals
 from ragbias.adapters.searches import SearchWatch
-from ragbias.boundaries import Registry
+from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
+from ragbias.boundaries.sources.named import check_lasting, document_texts
 
-MAX_RUNS = 1024  # that never end
+MAX_RUNS = 1024  # bounds the runs that never end
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
-PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # what runs are made of; embeddings are one
+PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # steps of runs; embeddings are one
 
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A `synthesize` span: its nodes' texts, which nodes could not be read, and the synthesis around it."""
+    """A `synthesize` span: its nodes' texts, unreadable nodes, and the synthesis around it."""
 
     id: str
     texts: tuple[str, ...]
@@ -58,12 +59,14 @@ _run: ContextVar[str | None] = ContextVar("ragbias_llama_index_run", default=Non
 class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """Collects the texts of retrieved nodes; never changes what LlamaIndex does.
 
-    The dispatcher swallows the exceptions of its handlers, so they are kept and shown in reports.
+    The dispatcher swallows exceptions of its handlers, so failures are added to reports.
     """
 
     _retrievals: Retrievals = PrivateAttr()
-    _runs: OrderedDict[str, list[Callable[[], None]]] = PrivateAttr(default_factory=OrderedDict)  # what ends each
-    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # those of them in which something was retrieved
+    _runs: OrderedDict[str, list[Callable[[], None]]] = PrivateAttr(
+        default_factory=OrderedDict
+    )  # called at the end of each
+    _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs with a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -73,7 +76,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
 
     @property
     def retrievals(self) -> Retrievals:
-        """What was seen lately, and what went wrong."""
+        """Recent retrievals and failures."""
         return self._retrievals
 
     def span_enter(
@@ -85,20 +88,20 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         *_args: Any,
         **_kwargs: Any,
     ) -> None:
-        """Begin a run, or open a synthesis: its prompt is made of its nodes, which have passed all postprocessors."""
+        """Begin a run, or open a synthesis, whose nodes have passed all postprocessors."""
         if parent_id is None:
-            if isinstance(instance, Workflow):  # runs in tasks of its own, whose caller is not known
-                reports.outdate()
-            self._begin(id_, anew=not isinstance(instance, PARTS))
+            if isinstance(instance, Workflow):  # runs in tasks whose caller is unknown
+                reports.invalidate()
+            self._begin(id_, empty=not isinstance(instance, PARTS))
             _run.set(None if isinstance(instance, BaseLLM) else id_)
         if _is_synthesis(id_):
             texts, failures = self._read(id_, bound_args.arguments.get("nodes", ()))
             _synthesis.set(Synthesis(id_, texts, failures, _synthesis.get()))
-        elif isinstance(instance, BaseLLM) and (read := self._synthesis_that_is_read()):
+        elif isinstance(instance, BaseLLM) and (read := self._streaming_synthesis()):
             _synthesis.set(replace(read, id=id_, outer=_synthesis.get()))
 
     def span_exit(self, id_: str, *_args: Any, result: Any = None, **_kwargs: Any) -> None:
-        """Close a synthesis, note what a retriever or postprocessor returned, and end a run."""
+        """Close a synthesis, add the nodes of a retriever or postprocessor, and end a run."""
         closed, stream = _close(id_), getattr(result, "response_gen", None)
         if closed is not None and isinstance(stream, (GeneratorType, AsyncGeneratorType)):
             with self._changing:
@@ -113,23 +116,19 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         self._end(id_)
 
     def searched(self, result: object) -> None:
-        """Note the nodes that a direct query on a vector store returned."""
+        """Add the nodes of a direct query on a vector store."""
         if isinstance(result, VectorStoreQueryResult) and result.nodes:
             self._read("a direct query-", result.nodes)
 
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
-        """Takes what is to be called when a run ends in which nothing was retrieved; None if none is going on."""
+        """Adds a check for the end of a run, called if nothing was retrieved in it; None outside a run."""
         with self._changing:
             ends = self._runs.get(id_) if id_ else None
-        return None if ends is None else lambda judge: ends.append(lambda: None if id_ in self._retrieving else judge())
+        return None if ends is None else lambda check: ends.append(lambda: None if id_ in self._retrieving else check())
 
-    def _begin(self, id_: str, anew: bool) -> None:
-        """A run's steps share what they retrieve and report, and leave it to the caller.
-
-        Args:
-            anew: it is more than a part of a run of the user's own, so it begins without reports.
-        """
-        ends = [self._retrievals.begin(), reports.begin(anew)]
+    def _begin(self, id_: str, empty: bool) -> None:
+        """Begin a run, whose steps share retrievals and reports with the caller; `empty`: without earlier reports."""
+        ends = [self._retrievals.begin(), reports.begin(empty)]
         with self._changing:
             self._runs[id_] = ends
             oldest = next(iter(self._runs)) if len(self._runs) > MAX_RUNS else None
@@ -143,8 +142,8 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
             end()
         self._retrieving.discard(id_)
 
-    def _synthesis_that_is_read(self) -> Synthesis | None:
-        """The synthesis whose stream is what runs here; it asks the LLM."""
+    def _streaming_synthesis(self) -> Synthesis | None:
+        """The synthesis whose stream is read in the running frames."""
         with self._changing:
             read = [(_frame(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
@@ -156,10 +155,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return None
 
     def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The nodes' texts as LlamaIndex prints them into prompts, and the failures.
-
-        The registry gets the bare texts too, as a retrieval of their own.
-        """
+        """The nodes' texts as LlamaIndex prints them, and the failures; bare texts are added as another retrieval."""
         texts: list[str] = []
         bare: list[str] = []
         failures: list[str] = []
@@ -171,7 +167,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
                 node = node.node if isinstance(node, NodeWithScore) else node
                 texts.append(node.get_content(MetadataMode.LLM))
                 bare.append(node.get_content(MetadataMode.NONE))
-            except Exception as error:  # noqa: PERF203 - its message may hold a document's text, so only its type is kept
+            except Exception as error:  # noqa: PERF203 - only its type is safe, as its message may contain a document
                 where = id_.partition("-")[0]
                 failures.append(f"the listener could not read node {index} of {where}: {type(error).__name__}")
         if texts and (run := _run.get()) in self._runs:
@@ -184,13 +180,13 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         return tuple(text for text in texts if text.strip()), tuple(failures)
 
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """No span objects are made."""
+        """Creates no span."""
 
     def prepare_to_exit_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """No span objects are made."""
+        """Creates no span."""
 
     def prepare_to_drop_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """No span objects are made."""
+        """Creates no span."""
 
 
 def _is_synthesis(id_: str) -> bool:
@@ -202,7 +198,7 @@ def _frame(stream: Streamed) -> object:
 
 
 def _close(id_: str) -> Synthesis | None:
-    """Close the synthesis, if it is the one that is open here."""
+    """Close the synthesis if it is open here."""
     current = _synthesis.get()
     if current is None or current.id != id_:
         return None
@@ -228,9 +224,9 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
     """Attach the listener to LlamaIndex's root dispatcher, once; call it again to change a setting.
 
     Args:
-        searches: note what `query` and `aquery` of vector stores return too, where code of the user's own calls them.
-        process_wide: let a request find what anyone in this process retrieved. Else it finds what its own run
-            retrieved, or its own context (thread or task). Only for processes with one user.
+        searches: listen to direct calls of `query` and `aquery` on vector stores too.
+        process_wide: share retrievals between all threads and tasks of the process; only for a single user. By default
+            a request finds the documents of its own run or context.
     """
     global _listener
     root = get_dispatcher()
@@ -247,7 +243,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Detach the listener and forget what it saw; `documents=` and `ragbias.documents` go on working."""
+    """Detach the listener and forget all documents; `documents=` and `ragbias.documents` still work."""
     with _installing:
         _detach()
         _searches.uninstall()
@@ -262,21 +258,52 @@ def _detach() -> None:
     _listener = None
 
 
+def at_end() -> Callable[[Callable[[], None]], None] | None:
+    """Adds a check for the end of the run that goes on here; None outside a run."""
+    return None if _listener is None else _listener.at_end(_run.get())
+
+
 def open_synthesis() -> Synthesis | None:
     """The synthesis that is open in this context, or whose stream is read here."""
     return None if _listener is None else _synthesis.get()
 
 
 def registry() -> Registry | None:
-    """What this context, or the run that it belongs to, retrieved lately; None while the listener is uninstalled."""
+    """The recent retrievals of this context or its run; None while the listener is uninstalled."""
     return None if _listener is None else _listener.retrievals.registry()
 
 
-def failure() -> str:
-    """What went wrong in the listener lately, in this context."""
-    return "" if _listener is None else _listener.retrievals.failure()
+def locate_documents(
+    text: str, documents: Sequence[Any] | None, segmenter: Segmenter | None, system: Sequence[str]
+) -> Boundaries:
+    """The documents in the final prompt: those of the call, of its synthesis, or recent ones.
+
+    Args:
+        documents: texts, or nodes with or without score; an empty list means that there are none.
+        system: texts of system messages, where process-wide retrievals are not searched for.
+    """
+    if documents is None:
+        given = current_documents()
+    else:
+        check_lasting(documents)
+        given = document_texts(documents, _printed)
+    synthesis = open_synthesis()
+    texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
+    found = locate(
+        text,
+        documents=given,
+        run=[texts],
+        registry=registry(),
+        segmenter=segmenter,
+        not_documents=system,
+    )
+    expected = found.n_expected + (len(unread) if given is None and found.source in ("run", "none") else 0)
+    if found.source == "none" and _listener is not None:
+        unread = unread or (_listener.retrievals.failure(),)
+    return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
 
 
-def at_end() -> Callable[[Callable[[], None]], None] | None:
-    """Takes what is to be called when the run that is going on here ends; None outside of any."""
-    return None if _listener is None else _listener.at_end(_run.get())
+def _printed(document: Any) -> Any:
+    """The text of a node as LlamaIndex prints it; other documents unchanged."""
+    node = getattr(document, "node", document)
+    return node.get_content(metadata_mode=MetadataMode.LLM) if isinstance(node, BaseNode) else document

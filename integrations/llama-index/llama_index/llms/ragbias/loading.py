@@ -1,40 +1,48 @@
-"""From what users of `HuggingFaceLLM` pass to a `DebiasedLM`."""
+"""The options of `RagBiasLLM`, and the checks of arguments that `HuggingFaceLLM` takes."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
-from ragbias import methods
+from llama_index.core.bridge.pydantic import Field, field_validator
+from pydantic import SkipValidation
+
+from ragbias.adapters.options import RagBiasOptions
 from ragbias.errors import ArgumentError
-from ragbias.lm import DebiasedLM
-from ragbias.models.loading import load_model, load_tokenizer
 
 
-def load(
-    model_name: str,
-    tokenizer_name: str | None,
-    model: Any,
-    tokenizer: Any,
-    model_kwargs: dict[str, Any],
-    tokenizer_kwargs: dict[str, Any],
-    settings: dict[str, Any],
-) -> DebiasedLM:
-    """Load what is not given as an object; `"tiny"` is the embedded model, other names are a hub's or a path.
+class RagBiasLLMOptions(RagBiasOptions):
+    """`RagBiasOptions`, and the rarely needed arguments of `HuggingFaceLLM`."""
 
-    `settings` are those of `DebiasedLM`.
-    """
-    if model is None and tokenizer is None and tokenizer_name in (None, model_name):
-        return DebiasedLM.from_pretrained(model_name, tokenizer_kwargs=tokenizer_kwargs, **settings, **model_kwargs)
-    if model is None:
-        methods.get(settings["method"], model_name)  # before the weights are read
-        model = load_model(model_name, model_kwargs)
-    if tokenizer is None:
-        name = tokenizer_name or model.config._name_or_path
-        if not name:
-            raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
-        tokenizer = load_tokenizer(name, tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
-    return DebiasedLM(model, tokenizer, **settings)
+    device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
+    """Where the model's layers go."""
+    generate_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Default arguments of calls: sampling, or any setting of transformers' `GenerationConfig`."""
+    stopping_ids: list[int] = Field(default_factory=list)
+    """Token ids that end an answer."""
+    tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
+    """As in `HuggingFaceLLM`; the model only ever gets `input_ids` and `attention_mask`."""
+
+    @field_validator("generate_kwargs", "tokenizer_kwargs", mode="before")
+    @classmethod
+    def _none_is_empty(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    @field_validator("stopping_ids", mode="before")
+    @classmethod
+    def _none_is_no_ids(cls, value: Any) -> Any:
+        return [] if value is None else value
+
+    @field_validator("tokenizer_outputs_to_remove", mode="before")
+    @classmethod
+    def _check_outputs(cls, names: Any) -> Any:
+        if needed := {"input_ids", "attention_mask"} & set(names or ()):
+            raise ArgumentError(
+                f"tokenizer_outputs_to_remove names {', '.join(sorted(needed))}, without which the model would read a "
+                "wrong prompt; leave it out (all other outputs are removed anyway)"
+            )
+        return names or []
 
 
 def context_window(own: int, wanted: int | None) -> int:
@@ -42,17 +50,3 @@ def context_window(own: int, wanted: int | None) -> int:
     if wanted is not None and wanted > own:
         warnings.warn(f"context_window={wanted} is more than the model's {own}; {own} is used", stacklevel=2)
     return min(wanted or own, own)
-
-
-def check_outputs_to_remove(names: list[str]) -> None:
-    """Accept any name but those of the two outputs that the model is given.
-
-    Raises:
-        ArgumentError: the model cannot do without a named output.
-    """
-    needed = {"input_ids", "attention_mask"} & set(names)
-    if needed:
-        raise ArgumentError(
-            f"tokenizer_outputs_to_remove names {', '.join(sorted(needed))}, without which the model would read a "
-            "wrong prompt; leave it out (all other outputs are removed anyway)"
-        )

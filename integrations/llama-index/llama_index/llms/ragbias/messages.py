@@ -1,4 +1,4 @@
-"""Chat messages of LlamaIndex as the plain dictionaries that chat templates read."""
+"""Chat messages of LlamaIndex as chat templates read them."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ROLES = {
     MessageRole.FUNCTION: "tool",
 }
 _RESULT_KEYS = ("tool_call_id", "name")
-_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # which templates get in other ways, or not at all
+_NO_TEXT = (CachePoint, ThinkingBlock, ToolCallBlock)  # not text for templates
 
 
 def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | None) -> list[ChatMessage]:
-    """The messages with the system prompt in front, unless a system message holds it already."""
+    """The messages after the system prompt, unless a system message contains it."""
     held = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
     if not system_prompt or any(system_prompt in text for text in held):
         return list(messages)
@@ -37,12 +37,10 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Role, text and tool calls of each message, all leading system messages as one.
-
-    LlamaIndex puts the LLM's system prompt in front of a prompt's own system message, and chat templates take one.
+    """Role, text and tool calls of each message; leading system messages are merged, because templates take one.
 
     Raises:
-        RagBiasError: a message holds an image, sound, video, file, or anything else that is no text.
+        RagBiasError: a message contains an image, sound, video, file, or anything else but text.
     """
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
@@ -68,7 +66,7 @@ def _text(message: ChatMessage) -> str:
 def _texts(block: Any, role: MessageRole) -> list[str]:
     if isinstance(block, TextBlock):
         return [block.text]
-    if isinstance(block, CitableBlock):  # its title and source are for citations, which no chat template knows
+    if isinstance(block, CitableBlock):  # chat templates ignore its title and source
         return [text for inner in block.content for text in _texts(inner, role)]
     if isinstance(block, _NO_TEXT):
         return []

@@ -1,4 +1,4 @@
-"""Tools in a prompt and in an answer: what the chat template is given, and what the model's text asks to be called."""
+"""Tools for chat templates, and tool calls in answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llama_index.core.base.llms.types import ChatResponse, ToolCallBlock
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
-from ragbias.adapters.remote import RemoteFormat, RemoteLM
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_formats import call_id
 from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
@@ -18,10 +18,10 @@ from ragbias.lm import DebiasedLM
 
 
 def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
-    """The tools that the model is shown, as chat templates read them, and whether it has to call one.
+    """The tools for the prompt, as chat templates read them, and whether the model must call one.
 
     Args:
-        choice: as in `ragbias.adapters.tool_use.tool_choice`; where it names a tool, only that one is shown.
+        choice: as in `ragbias.adapters.tool_use.tool_choice`; if it names a tool, only that one is shown.
 
     Raises:
         ArgumentError: no tool has the chosen name.
@@ -33,20 +33,17 @@ def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> t
 
 
 def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool], required: bool) -> AnswerFormat:
-    """How to read an answer to a prompt with these tools.
-
-    A call that is required is begun, if the template shows a format that is known.
-    """
+    """How to read an answer; a required call is begun if the template's format is known."""
     check_tools(tools)
     if isinstance(lm, RemoteLM):
-        return RemoteFormat(tools, choice="required" if tools and required else None)
+        return AnswerFormat(tools, request_fields={"tool_choice": "required"} if tools and required else {})
     return AnswerFormat(tools, (begun_call(lm, tools) or "") if tools and required else "")
 
 
 def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
-    """A complete answer's text, its tool calls (without `parallel` the first), and what is wrong with malformed ones.
+    """A complete answer's text, its tool calls (only the first without `parallel`), and errors of malformed calls.
 
-    Those stay in the text, where a reader or the model sees them.
+    Malformed calls stay in the text.
     """
     content, calls = form.read(text)
     wrong = [call for call in calls if call.error]
@@ -62,10 +59,10 @@ def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[Tool
 
 
 def as_dict(block: ToolCallBlock) -> dict[str, Any]:
-    """A call as chat templates read it; its arguments are an object, not a string.
+    """A call as chat templates read it, with arguments as an object.
 
     Raises:
-        ArgumentError: the arguments are a string that is no JSON object.
+        ArgumentError: the arguments are a string, but not a JSON object.
     """
     arguments: Any = block.tool_kwargs
     if isinstance(arguments, str):
@@ -79,7 +76,7 @@ def as_dict(block: ToolCallBlock) -> dict[str, Any]:
 
 
 def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
-    """The calls of a response, as LlamaIndex's agents and programs take them.
+    """The calls of a response for LlamaIndex's agents and programs.
 
     Raises:
         RagBiasError: there is none and `error_if_none`.

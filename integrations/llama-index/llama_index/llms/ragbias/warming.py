@@ -1,4 +1,4 @@
-"""Documents computed at indexing time, for an LLM with a `document_cache`."""
+"""Compute documents at indexing time, for an LLM with a `document_cache`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PR
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from llama_index.llms.ragbias.base import RagBiasLLM
 
-from ragbias.adapters.warming import warm_with_bar
+from ragbias.adapters.warming import warm as warm_lm
 from ragbias.errors import ArgumentError, WrongTypeError
 
 
@@ -22,26 +22,26 @@ def warm(
     template: BasePromptTemplate | None = None,
     progress: bool = True,
 ) -> int:
-    """Compute documents for the LLM's `document_cache`; those that it has are left.
+    """Compute documents for the LLM's `document_cache`; cached ones are skipped.
 
     Args:
-        documents: an index that keeps its nodes, or nodes.
+        documents: nodes, or an index with its nodes in a docstore.
         template: the query engine's `text_qa_template`, with `context_str` and `query_str`; None: LlamaIndex's own.
-            The question may be any, if it follows the documents.
+            The question must follow the documents.
         progress: show a bar.
 
     Returns:
-        how many had to be computed.
+        number of documents computed.
 
     Raises:
-        ArgumentError: the LLM has no cache, or the index keeps no nodes.
-        DocumentNotFoundError: the prompt does not hold a document's text.
+        ArgumentError: the LLM has no cache, or the index has no nodes in its docstore.
+        DocumentNotFoundError: the prompt does not contain a document's text.
     """
     if not isinstance(llm, RagBiasLLM):
         raise WrongTypeError(f"llm={type(llm).__name__}; expected RagBiasLLM")
     nodes = _listed(documents)
     filled = template or DEFAULT_TEXT_QA_PROMPT_SEL
-    return warm_with_bar(llm.lm, nodes, _text, lambda some: _flat(llm, filled, some), progress)
+    return warm_lm(llm.lm, nodes, _text, lambda some: _flat(llm, filled, some), progress)
 
 
 class WarmDocuments(TransformComponent):
@@ -51,7 +51,7 @@ class WarmDocuments(TransformComponent):
     template: Any = Field(default=None, exclude=True)
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
-        if len(nodes) > 1:  # a single one does not show what parts it from others, and is computed when it is asked for
+        if len(nodes) > 1:  # a single node does not show what separates documents
             warm(self.llm, nodes, self.template, progress=bool(kwargs.get("show_progress")))
         return nodes
 
@@ -61,7 +61,7 @@ def _listed(documents: Any) -> list[BaseNode]:
         return list(documents)
     nodes = list(documents.docstore.docs.values())
     if not nodes:
-        raise ArgumentError(f"{type(documents).__name__} keeps no nodes, its vector store does; give them as a list")
+        raise ArgumentError(f"{type(documents).__name__} has its nodes in the vector store only; pass them as a list")
     return nodes
 
 
@@ -70,7 +70,7 @@ def _text(node: BaseNode) -> str:
 
 
 def _flat(llm: RagBiasLLM, template: BasePromptTemplate, nodes: Sequence[BaseNode]) -> str:
-    """The prompt that a response synthesizer would ask."""
+    """The prompt of a response synthesizer."""
     filled = {"context_str": "\n\n".join(map(_text, nodes)), "query_str": "?"}
     if llm.metadata.is_chat_model:
         return llm._chat_prompt(llm._get_messages(template, **filled))

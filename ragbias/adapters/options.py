@@ -1,0 +1,198 @@
+"""Fields of the integrations' models: rare options, stock classes' arguments, and the model that they describe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from transformers import PreTrainedTokenizerBase
+
+from ragbias import methods
+from ragbias.adapters.remote import RemoteLM
+from ragbias.cache import DocumentCache
+from ragbias.errors import ArgumentError
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.models.loading import load_model, load_tokenizer
+
+API_KEY = "RAGBIAS_API_KEY"
+FOR_LOADING = (
+    *("dtype", "torch_dtype", "device", "device_map", "trust_remote_code"),
+    *("use_safetensors", "gguf_file", "revision"),
+)
+
+
+class RagBiasOptions(BaseModel):
+    """Rarely needed settings of a model. Each is also a keyword argument of the model's constructor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, protected_namespaces=())
+
+    top_p: float | None = None
+    """Sample from the most probable tokens whose probabilities add up to this."""
+    top_k: int | None = None
+    """Sample from this many most probable tokens."""
+    repetition_penalty: float | None = None
+    """Divides the logits of tokens that occur in the prompt or answer; above 1 against repetitions."""
+    seed: int | None = None
+    """Makes sampling repeatable."""
+    strip_numbering: bool = False
+    """Remove numbers from the documents' headers, as ``Document [3]`` shows the model the order."""
+    backend: str = "auto"
+    """Computes the method's attention: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``."""
+    model: torch.nn.Module | None = Field(default=None, exclude=True, repr=False)
+    """A loaded transformers model."""
+    tokenizer: PreTrainedTokenizerBase | None = Field(default=None, exclude=True, repr=False)
+    """A loaded tokenizer."""
+    tokenizer_name: str | None = None
+    """Hub name or path of the tokenizer; by default the model's."""
+    tokenizer_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """For ``AutoTokenizer.from_pretrained``."""
+    api_key: SecretStr | None = Field(default=None, exclude=True)
+    """Key for the server at ``base_url``; by default the environment's ``RAGBIAS_API_KEY``."""
+    timeout: float | None = 600.0
+    """Seconds without a byte from the server until a request fails."""
+    max_retries: int = Field(default=2, ge=0)
+    """Retries of a request to the server."""
+
+
+Options = TypeVar("Options", bound=RagBiasOptions)
+
+
+class ModelFields(Protocol):
+    """What an integration's model consists of."""
+
+    method: str | Method
+    document_cache: DocumentCache | None
+    base_url: str | None
+
+    @property
+    def model_fields_set(self) -> set[str]:
+        """Names of the fields given."""
+
+
+def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """Constructor arguments under the names of fields; those for loading go to ``model_kwargs``.
+
+    Args:
+        values: arguments of the constructor; ``None`` for a renamed one counts as not given.
+        names: the field for each other name; ``model`` is renamed only where it is a string.
+        known: names that are fields or options.
+
+    Raises:
+        ArgumentError: something is given twice, or an argument for loading together with a loaded model.
+    """
+    found = dict(values)
+    for name, own in names.items():
+        if name not in found or (name == "model" and not isinstance(found[name], str)):
+            continue
+        value = found.pop(name)
+        if value is not None and found.setdefault(own, value) != value:
+            raise ArgumentError(f"{name}={value!r} and {own}={found[own]!r} are the same; give one of them")
+    for own in (*names.values(), "lm"):
+        if own in found and found[own] is None:
+            del found[own]  # the default
+    device, device_map = found.get("device"), found.get("device_map")
+    if device is not None and device_map is not None:
+        raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
+    given = {name: found.pop(name) for name in FOR_LOADING if name in found and name not in known}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given:
+        own_kwargs = found.get("model_kwargs") or {}
+        if twice := sorted(given.keys() & own_kwargs.keys()):
+            raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
+        if loaded := [name for name in ("lm", "model", "pipeline", "llm") if found.get(name) is not None]:
+            raise ArgumentError(
+                f"{', '.join(given)}: for loading a model, but {loaded[0]} is loaded already; leave it out"
+            )
+        found["model_kwargs"] = {**own_kwargs, **given}
+    return found
+
+
+def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
+    """Constructor arguments with the options among them in ``options``; they override those in it."""
+    options = values.get("options")
+    if isinstance(options, RagBiasOptions):
+        options = {name: getattr(options, name) for name in options.model_fields_set}
+    given = {name: value for name, value in values.items() if name in kind.model_fields}
+    rest = {name: value for name, value in values.items() if name not in kind.model_fields}
+    return {**rest, "options": {**(options or {}), **given}} if given or options is not None else rest
+
+
+def open_model(
+    fields: ModelFields,
+    options: Options,
+    lm: DebiasedLM | RemoteLM | None,
+    name: str,
+    model_kwargs: Mapping[str, Any],
+) -> tuple[DebiasedLM | RemoteLM, Options]:
+    """The model that fields describe: given, behind a server, or loaded; and the options with its settings.
+
+    Args:
+        name: hub name, path or name on the server; empty if not given.
+        model_kwargs: arguments for loading it.
+
+    Raises:
+        ArgumentError: no model is given, or more than one, or a field contradicts it.
+    """
+    if fields.base_url is not None:
+        local = {"lm": lm if isinstance(lm, DebiasedLM) else None, "model": options.model}
+        for given, value in {**local, "document_cache": fields.document_cache}.items():
+            if value is not None:
+                raise ArgumentError(f"base_url and {given}: the server has its own; give one of them")
+        key = options.api_key.get_secret_value() if options.api_key else os.environ.get(API_KEY, "")
+        lm = RemoteLM(fields.base_url, name or None, fields.method, key, options.timeout, options.max_retries)
+    if lm is not None:
+        return lm, adopt_settings(fields, options, lm)
+    settings: dict[str, Any] = {
+        "method": fields.method,
+        "strip_numbering": options.strip_numbering,
+        "backend": options.backend,
+        "cache": fields.document_cache,
+    }
+    model: Any = options.model
+    tokenizer = options.tokenizer
+    if model is None and not name:
+        raise ArgumentError(
+            'no model is given; pass a hub name or a path, e.g. model="Qwen/Qwen2.5-7B-Instruct", a loaded '
+            "lm=ragbias.DebiasedLM(...), or base_url= of a server"
+        )
+    if model is None and tokenizer is None and options.tokenizer_name in (None, name):
+        loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
+        return DebiasedLM.from_pretrained(name, **settings, **loading), options
+    if model is None:
+        methods.get(fields.method, name)  # before the weights are read
+        model = load_model(name, model_kwargs)
+    if tokenizer is None:
+        source = options.tokenizer_name or model.config._name_or_path
+        if not source:
+            raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
+        trusted = bool(model_kwargs.get("trust_remote_code"))
+        tokenizer = load_tokenizer(source, options.tokenizer_kwargs, trusted)
+    return DebiasedLM(model, tokenizer, **settings), options
+
+
+def adopt_settings(fields: ModelFields, options: Options, lm: DebiasedLM | RemoteLM) -> Options:
+    """Set the fields to the settings of ``lm``, and return the options with them; a method that was given stays.
+
+    Raises:
+        ArgumentError: a field was given that contradicts ``lm``.
+    """
+    own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
+    given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
+    if "document_cache" in fields.model_fields_set:
+        given["document_cache"] = fields.document_cache
+    for name, value in given.items():
+        if value != {**own, "document_cache": lm.cache}[name]:
+            remedy = "the lm given; pass it to ragbias.DebiasedLM instead"
+            if isinstance(lm, RemoteLM):
+                start = ", and start `ragbias serve` with --strip-numbering" if name == "strip_numbering" else ""
+                remedy = f"the server; leave it out{start}"
+            raise ArgumentError(f"{name}={value!r} contradicts {remedy}")
+    fields.document_cache = lm.cache
+    if "method" not in fields.model_fields_set:
+        fields.method = lm.method
+    methods.get(fields.method, lm.name)
+    return options.model_copy(update=own)

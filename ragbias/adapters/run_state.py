@@ -1,0 +1,166 @@
+"""State of a context (a thread or a task) that the steps of one run share: recent retrievals and last reports."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+from ragbias.boundaries import Registry
+
+MAX_AGE = 3600.0  # seconds until a retrieval is forgotten
+FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
+T = TypeVar("T")
+
+
+class _Scope(Generic[T]):
+    """A value before a run, its changed copy, and whether copies of the context share that copy."""
+
+    def __init__(self, inherited: T | None, own: T | None = None, shared: bool = False) -> None:
+        self.inherited, self.own, self.shared = inherited, own, shared
+
+    def end(self) -> None:
+        self.shared = False
+
+
+class ContextScoped(Generic[T]):
+    """One value per context.
+
+    A copied context starts with the original's value and changes a copy of it: servers run each request in a copy of
+    one context, and requests must not see each other. Between ``begin`` and the end of that run, copied contexts share
+    one value, because frameworks run the steps of a chain or an agent in copies.
+
+    Args:
+        name: name of the context variable.
+        copy: returns a new value from the current one, or from ``None``.
+    """
+
+    def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
+        self._scope: ContextVar[_Scope[T] | None] = ContextVar(name, default=None)
+        self._copy = copy
+        self._lock = threading.Lock()
+
+    def get(self) -> T | None:
+        """The value of this context, read-only; ``None`` if there is none."""
+        scope = self._scope.get()
+        return None if scope is None else scope.inherited if scope.own is None else scope.own
+
+    def own(self) -> T:
+        """The value of this context for changes: the run's value, or a copy for this context alone."""
+        scope = self._scope.get()
+        with self._lock:
+            if scope is not None and scope.shared:
+                if scope.own is None:
+                    scope.own = self._copy(scope.inherited)
+                return scope.own
+        own = self._copy(self.get())
+        self._scope.set(_Scope(None, own))
+        return own
+
+    def begin(self, empty: bool = False) -> Callable[[], None]:
+        """Begin a run, optionally without a value; the returned function ends it, in any context."""
+        scope = _Scope(None if empty else self.get(), shared=True)
+        self._scope.set(scope)
+        return scope.end
+
+    def invalidate(self) -> None:
+        """Drop the value of this context and of the contexts that share it."""
+        scope = self._scope.get()
+        if scope is not None:
+            scope.inherited = scope.own = None
+
+    def forget(self) -> None:
+        """Drop the value of this context."""
+        self._scope.set(None)
+
+
+class _Seen:
+    """The retrievals of a context, and its last failure with its time."""
+
+    def __init__(self, registry: Registry, failure: str = "", failed: float = float("-inf")) -> None:
+        self.registry, self.failure, self.failed = registry, failure, failed
+
+
+class Retrievals:
+    """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
+
+    Two users of one process do not see each other's documents, unless one thread serves both in turn; then run each
+    request in a context of its own: ``contextvars.copy_context().run(answer, request)``.
+
+    Args:
+        name: name of the context variable.
+        process_wide: share all retrievals between all contexts.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(self, name: str, process_wide: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name, self.process_wide, self._clock = name, process_wide, clock
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all retrievals and failures in all contexts."""
+        self._shared = (
+            _Seen(Registry(max_age=MAX_AGE, clock=self._clock, process_wide=True)) if self.process_wide else None
+        )
+        self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
+
+    def registry(self) -> Registry | None:
+        """The retrievals of this context, read-only; ``None`` if there are none."""
+        seen = self._shared or self._seen.get()
+        return None if seen is None else seen.registry
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Add one retrieval."""
+        (self._shared or self._seen.own()).registry.add(texts)
+
+    def fail(self, failure: str) -> None:
+        """Record why documents may have been missed."""
+        seen = self._shared or self._seen.own()
+        seen.failure, seen.failed = failure, self._clock()
+
+    def failure(self) -> str:
+        """The last failure, if it is recent; else empty."""
+        seen = self._shared or self._seen.get()
+        return seen.failure if seen is not None and self._clock() - seen.failed < FAILURE_AGE else ""
+
+    def begin(self) -> Callable[[], None]:
+        """Begin a run; the returned function ends it."""
+        return self._seen.begin()
+
+    def _copy(self, seen: _Seen | None) -> _Seen:
+        if seen is None:
+            return _Seen(Registry(max_age=MAX_AGE, clock=self._clock, process_wide=self.process_wide))
+        return _Seen(seen.registry.copy(), seen.failure, seen.failed)
+
+
+class Owner:
+    """Identifies an LLM object in ``LastReports``, which drops the report with it."""
+
+
+Reports = dict["ref[Owner]", dict[str, Any]]
+
+
+class LastReports(ContextScoped[Reports]):
+    """The last report of each LLM object, per context; the steps of a run leave their reports to its caller.
+
+    Args:
+        name: name of the context variable.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, _of_living_owners)
+
+    def note(self, owner: Owner, report: dict[str, Any]) -> None:
+        """Store the report of the owner's last answer."""
+        self.own()[ref(owner)] = report
+
+    def last(self, owner: Owner) -> dict[str, Any] | None:
+        """The report of the owner's last answer in this context; ``None`` before the first."""
+        return (self.get() or {}).get(ref(owner))
+
+
+def _of_living_owners(reports: Reports | None) -> Reports:
+    return {owner: report for owner, report in list((reports or {}).items()) if owner() is not None}
