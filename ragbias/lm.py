@@ -24,7 +24,7 @@ from ragbias.generation.arguments import GenerationArguments
 from ragbias.generation.joining import JoinedCalls
 from ragbias.generation.recording import record
 from ragbias.generation.report import Generation, Score
-from ragbias.generation.request import Origin, Request, check_lists, in_parts, stock_text
+from ragbias.generation.request import Origin, Request, check_lists, in_parts
 from ragbias.generation.resolve import check_length, resolve
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
@@ -256,13 +256,12 @@ class DebiasedLM:
             WrongTypeError: ``cancelled`` is no event.
         """
         check_event(cancelled)
-        parts, boundaries, reason = in_parts(prompt, documents, boundaries, self.strip_numbering)
+        parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
         wanted = self._resolve(method)
         if isinstance(prompt, str) and wanted.needs_documents:
             self._warn_about_numbering(boundaries)
         tokens = tokenise(parts, self.tokenizer)
-        text, spans = stock_text(prompt, parts, boundaries, self.strip_numbering)
-        return self._resolved(Origin(parts, tokens, text, spans, wanted, boundaries, reason), cancelled)
+        return self._resolved(Origin(parts, tokens, flat, wanted, boundaries, reason), cancelled)
 
     def again(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None

@@ -7,13 +7,13 @@ import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.spans import loosened, looseness
+from ragbias.boundaries.spans import margins_of, with_margins
 from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
-from ragbias.boundaries.splitting.segments import segments
-from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, SpanError, WrongTypeError
+from ragbias.boundaries.splitting.segments import split
+from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,49 +72,68 @@ class Prompt:
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
-    def from_text(
-        cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False, numbering: Numbering | None = None
-    ) -> Prompt:
+    def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
-        The text between two documents is their separator, and words in it are a header of the document after it
-        (``Document [2](Title: ...) ``) or, where they are the same for all, also a footer of the one before it. So that
-        the set of document segments does not depend on their order, every document carries one separator: after it if
-        one follows the last document as well, else in front of it.
-        Where the template has none before the first document either, one is added there; only then, and where numbers
-        are stripped, does ``.text`` differ from ``text``.
+        The text between two documents is their separator. Words in it are a header of the document after it
+        (``Document [2](Title: ...) ``) or, if they are the same for all, a footer of the one before it. So that the set
+        of document segments does not depend on their order, every document carries one separator: after it if one
+        follows the last document as well, else before it. If the template has none before the first document either,
+        one is added there; only then, and where numbers are stripped, does ``.text`` differ from ``text``.
 
-        Spans that include the headers and spans that do not give the same prompt, wherever the first header can be told
-        from the text before it.
+        Spans with and without the headers give the same prompt, if the first header stands out from the text before it.
 
         Args:
             text: the prompt, with chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: take the documents' numbers out (``Document [3]``, ``<doc3>``), since they tell the order,
+            strip_numbering: take the documents' numbers out (``Document [3]``, ``<doc3>``), since they show the order,
                 which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
-            numbering: what numbers the documents, if that is known already.
 
         Raises:
             WrongTypeError: the text is not a string.
             SpanError: spans overlap or lie outside the text.
-            AmbiguousSegmentsError: documents carry footers, or headers whose first one cannot be told from the prefix.
+            AmbiguousSegmentsError: documents have footers, or the first header cannot be told apart from the prefix.
             EmptyDocumentError: a span holds no text.
         """
-        if not isinstance(text, str):
-            raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
-        ordered = check_spans(spans, len(text))
-        if not ordered:
-            return cls(text, (), "")
-        loose = looseness(spans)
-        numbering = numbering or find_numbering(text, ordered)
-        if not strip_numbering:
-            try:
-                return cls(*segments(text, loosened(ordered, loose)))
-            except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
-                if not numbering.cuts:
-                    raise
-        stripped, moved = numbering.stripped(text, ordered)
-        return cls(*segments(stripped, loosened(moved, loose), () if strip_numbering else numbering.parts(text)))
+        return split_text(text, spans, strip_numbering)[0]
+
+
+class Flat(NamedTuple):
+    """A flat prompt as the plain model gets it.
+
+    Attributes:
+        text: the prompt as it came, but without stripped numbers.
+        spans: ``(begin, end)`` of each document in characters.
+        lead: the separator that begins the first document of the ``Prompt``, but not this text.
+    """
+
+    text: str
+    spans: Sequence[Span]
+    lead: str = ""
+
+    @classmethod
+    def of(cls, prompt: Prompt, lead: str = "") -> Flat:
+        """The flat prompt of these parts, without the separator that was added before the first document."""
+        begin, edges = len(prompt.prefix), prompt.spans
+        spans = [(max(begin, left - len(lead)), right - len(lead)) for left, right in edges]
+        return cls(prompt.prefix + prompt.text[begin + len(lead) :], spans, lead)
+
+
+def split_text(
+    text: str, spans: Sequence[Span], strip_numbering: bool = False, numbering: Numbering | None = None
+) -> tuple[Prompt, Flat]:
+    """``Prompt.from_text``, with the flat prompt for the plain model; ``numbering`` if it is known already."""
+    if not isinstance(text, str):
+        raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
+    ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
+    if not ordered:
+        return Prompt(text, (), ""), Flat(text, ())
+    numbering = numbering or find_numbering(text, ordered)
+    prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
+    prompt = Prompt(prefix, documents, suffix)
+    flat = Flat.of(prompt, lead)
+    is_as_it_came = flat.text == text or strip_numbering  # else white space between the documents was evened out
+    return prompt, flat if is_as_it_came else Flat(text, ordered, lead)
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:

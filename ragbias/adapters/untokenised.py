@@ -8,7 +8,7 @@ from dataclasses import replace
 from ragbias.boundaries import Boundaries
 from ragbias.errors import MethodError
 from ragbias.generation.report import Report
-from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain, stock_text
+from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain
 from ragbias.methods import Method, NoMethod, ReorderingMethod
 from ragbias.prompt import TokenisedPrompt
 
@@ -41,13 +41,12 @@ def check_arranges_text(method: Method) -> None:
 
 def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbering: bool = False) -> Request:
     """A request and its report; its tokens are the bytes of the text, its documents in the given order."""
-    parts, found, reason = in_parts(prompt, None, boundaries, strip_numbering)
+    parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
     )
     tokens = TokenisedPrompt(prefix, documents, suffix)
-    text, spans = stock_text(prompt, parts, found, strip_numbering)
-    return of_origin(Origin(parts, tokens, text, spans, wanted, found, reason))
+    return of_origin(Origin(parts, tokens, flat, wanted, found, reason))
 
 
 def of_origin(origin: Origin) -> Request:

@@ -58,7 +58,7 @@ def warm(
                     progress(begin + number)
 
             some = documents[begin:end]
-            parts, _, reason = in_parts(prompt(some), [text(each) for each in some], None, lm.strip_numbering)
+            parts, _, reason, _ = in_parts(prompt(some), [text(each) for each in some], None, lm.strip_numbering)
             if reason:
                 raise SpanError(f"the prompt cannot be split at its documents: {reason}")
             computed += lm.warm(parts.prefix, parts.documents, progress=done)

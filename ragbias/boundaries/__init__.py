@@ -1,11 +1,11 @@
-"""Finding the retrieved documents in a flat prompt. Plain Python; knows no framework.
+"""Find the retrieved documents in a flat prompt. Plain Python; knows no framework.
 
-The way of a prompt: ``locate`` asks each of the ``sources`` in turn what the documents are; ``matching`` finds their
-texts in the prompt and chooses an occurrence for each; ``splitting`` selects those that are the context and tells each
-document, with its header and metadata, from the separators. ``ragbias.Prompt.from_text`` cuts at the ``Boundaries``.
+``locate`` tries each of the ``sources`` in turn; ``matching`` finds their texts in the prompt and chooses an occurrence
+for each; ``splitting`` limits these to this turn's message and separates each document, with its header and metadata,
+from the separators. ``ragbias.Prompt.from_text`` cuts there.
 
-Imports run one way: ``locate`` -> ``sources`` -> ``splitting`` -> ``matching`` -> ``known_text``,
-``patterns``, ``spans``.
+Imports run one way: ``locate`` -> ``sources`` -> ``splitting`` -> ``matching`` -> ``known_text``, ``patterns``,
+``spans``.
 """
 
 from ragbias.boundaries.known_text import KnownText

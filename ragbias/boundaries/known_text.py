@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import PureWindowsPath
 
 MAX_FIELDS = 40
-MAX_VALUES = MAX_FIELDS // 2  # each printed in two ways
+MAX_VALUES = MAX_FIELDS // 2  # each printed twice
 MAX_VALUE = 300  # characters of one value
 MAX_PRINTED = 2000  # characters of the metadata printed as a whole
 IS_PATH = re.compile(r"[^\n'\"]*[/\\][^\n'\"/\\]+")
@@ -19,7 +19,7 @@ Field = tuple[str, str]
 
 
 class KnownText(str):
-    """A document's text that knows what its metadata looks like in print. In all else it is the text alone.
+    """A document's text together with its metadata as printed. In all else it is the text alone.
 
     Attributes:
         fields: ``(name, text)`` of each value; several of one name where several documents have this text.
@@ -36,7 +36,7 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """A document's text that knows its metadata, as far as it is short enough to be printed beside a text.
+        """A document's text with its metadata, as far as it is short enough to be printed beside a text.
 
         Args:
             text: the document's text.
@@ -70,7 +70,7 @@ def with_fields_of_both(old: str, new: str) -> str:
 
 
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """What the metadata looks like as a whole, and each of its values; without those that cannot be printed."""
+    """The metadata as a whole, and each of its values; without those that cannot be printed."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values())
     if metadata and plain:

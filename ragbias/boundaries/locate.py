@@ -1,39 +1,47 @@
-"""Finding the documents of a prompt: the sources that may know them are asked in turn, each verified verbatim."""
+"""Find the documents of a prompt: each source that may know them is tried in turn, and verified in the text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ragbias.boundaries.known_text import fields_of
-from ragbias.boundaries.matching.assignment import assign
-from ragbias.boundaries.matching.occurrences import Occurrence, occurrences_by_document
+from ragbias.boundaries.matching.occurrences import (
+    Occurrence,
+    ends_block,
+    is_block,
+    occurrences_by_document,
+    occurrences_of,
+)
 from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
-from ragbias.boundaries.sources import numbered_headers, registry_search
+from ragbias.boundaries.sources import numbered_headers
 from ragbias.boundaries.sources import segmenter as user_segmenter
 from ragbias.boundaries.sources.named import current_documents, document_texts
 from ragbias.boundaries.sources.registry import Registry, Retrieval
 from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.spans import Span, loosened, looseness
-from ragbias.boundaries.splitting.context_selection import ContextSelection, select_context
-from ragbias.boundaries.splitting.current_turn import current_turn
-from ragbias.boundaries.splitting.headers_and_separators import with_headers
+from ragbias.boundaries.spans import Span
+from ragbias.boundaries.splitting.current_turn import (
+    UNCLEAR,
+    Known,
+    assigned,
+    in_last_message,
+    is_long,
+    n_outside,
+    outermost,
+)
+from ragbias.boundaries.splitting.metadata_blocks import with_metadata
 from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.boundaries.splitting.outermost import n_outside
-from ragbias.boundaries.splitting.segments import segments
+from ragbias.boundaries.splitting.segments import split
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
-Occurrences = Mapping[str, list[Occurrence]]  # by document, the longest first
-NOTHING_KNOWN = "no documents were given, and none retrieved lately"
+NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
-    "no documents were given, and of those retrieved lately none was recognised in the prompt, where they have to "
-    "stand word for word"
+    "no documents were given, and no recently retrieved one was recognised; the prompt has to hold them word for word"
 )
-SOURCE_IN_WORDS = {
+TRACED = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
     "run": "retrieved in this run",
@@ -46,21 +54,21 @@ class Boundaries:
     """Where the documents of a prompt are.
 
     Attributes:
-        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. What is
-            around a text and made of its own metadata (``Title: ...``, ``Source: ...``) is part of its document.
+        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. Text around
+            a document that is made of its own metadata (``Title: ...``, ``Source: ...``) is part of it.
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
-            the same run), ``"registry"`` (retrieved lately), ``"segmenter"`` (found by the user's own segmenter),
+            the same run), ``"registry"`` (retrieved recently), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
         n_expected: number of documents that this source named; for the registry, as many of a retrieval as are in the
-            prompt; for headers, the number found; for a segmenter, the number found in one message, or more where
-            another source knows of more in the prompt; where nothing was found, the number that the first source named.
-        reason: in plain words, what was not found and why; empty if all was. Never text of a document.
+            prompt; for headers, the number found; for a segmenter, the number found in one message, or more if
+            another source knows of more in the prompt; if nothing was found, the number that the first source named.
+        reason: in plain words, which documents were not found and why; empty if all were. Never text of a document.
         n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
             other retrievals, or quoted.
         n_untreated: number of documents of this run or its tool messages that are only left plain.
         n_absent: number of the expected documents of which the prompt holds no part.
-        texts: the documents' texts alone, where the spans hold more and it is known; else empty.
-        metadata: of each document, how its known metadata are printed; empty if none are known.
+        texts: the documents' texts alone, if the spans hold more and it is known; else empty.
+        metadata: for each document, its known metadata as printed; empty if none are known.
         numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
@@ -81,14 +89,6 @@ class Boundaries:
         return len(self.spans)
 
 
-class _SourceResult(NamedTuple):
-    """What a source led to. If it names the source but no spans, the source knows documents of this prompt, but they
-    cannot be told from the text around them."""
-
-    found: Boundaries
-    n_in_message: int = 0  # number of such documents
-
-
 def locate(
     text: str,
     *,
@@ -97,41 +97,36 @@ def locate(
     run: Sequence[Sequence[str]] = (),
     registry: Registry | None = None,
     segmenter: Segmenter | None = None,
-    include_headers: bool = False,
     not_documents: Sequence[str] = (),
 ) -> Boundaries:
-    """Find the retrieved documents in a prompt. The first source of which a document occurs in the prompt wins.
+    """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
 
-    Documents are found verbatim and in full, also stripped or escaped as in a printed list. Only of the sources that
-    name this prompt's own documents (the first three), one that was truncated at each edge of the context is accepted
-    too, if at least half of it and 40 characters are left.
+    Documents are found verbatim and in full, also stripped or escaped as in a printed list. Documents of the first
+    three sources are also found if all are written in one line, or cut to one length, or if one is truncated at each
+    edge of the context, with at least half of it and 40 characters left.
 
-    A conversation may hold documents of earlier turns, and quotes. Those of the latest retrieval are this turn's, where
-    they are in the prompt for the last time, not quoted; all others are left plain and counted. If this cannot be told,
-    nothing is found, and the reason says so.
+    In a conversation, the last message with documents counts; documents of earlier messages are left plain and counted.
+    If that message is unclear, nothing is found, and the reason says so.
 
     Args:
         text: the prompt as the model gets it, chat template applied.
         documents: the documents, if they are known; default: those of the ``ragbias.documents`` block around this code.
-            An empty list says that there are none.
+            An empty list means that there are none.
         artifacts: the documents in the artifacts of tool messages, a list of texts for each message, the latest first.
-        run: what was retrieved in the run that this request belongs to, a list of texts for each retrieval, the latest
-            first.
-        registry: what was retrieved lately.
-        segmenter: how to find documents that no source above knows. A string is a separator before, between and after
-            the documents; what is before the first and after the last one is left as plain text. A compiled pattern
-            matches a document, or has it as its group 1. A function gets the prompt and gives a list of
-            ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
-        include_headers: let each span begin at the header that precedes the document and belongs to it, be it a number,
-            a title, or lines of metadata. ``Prompt.from_text`` puts headers to their documents either way.
-        not_documents: texts of the prompt, such as system messages, in which a registry of all that anyone retrieved
-            (``Registry.process_wide``) finds nothing.
+        run: the retrievals of the run that this request belongs to, a list of texts for each, the latest first.
+        registry: recent retrievals.
+        segmenter: finds documents that the sources above do not know or cannot tell apart. A string is a separator
+            before, between and after the documents; text before the first and after the last one is left plain. A
+            compiled pattern matches a document, or has it as its group 1. A function takes the prompt and returns a
+            list of ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
+        not_documents: texts of the prompt, such as system messages, that a registry of retrievals of all contexts
+            (``Registry.process_wide``) is not searched for in.
 
     Last of all, documents are found by numbered headers, see ``ragbias.boundaries.sources.numbered_headers``.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.
-        SegmenterError: the segmenter is of the wrong kind, failed, or gave spans that make no sense.
+        SegmenterError: the segmenter is of the wrong kind, failed, or returned spans that make no sense.
     """
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
@@ -141,206 +136,190 @@ def locate(
         documents = current_documents()
     if documents is not None and not documents:
         return Boundaries((), "documents", 0, "an empty list of documents was given")
-    searches: dict[str, Callable[[], _SourceResult]] = {}
-    given = () if documents is None else (documents,)
-    sources = {"documents": given, "artifact": artifacts, "run": run}
-    named = {source: [texts for texts in map(document_texts, each) if texts] for source, each in sources.items()}
-    known = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(named.values())))
-    for source, retrievals in named.items():
-        if retrievals:
-            searches[source] = partial(_by_texts, text, retrievals, known, source)
-    of_run = known
+    named = {"documents": [] if documents is None else [documents], "artifact": artifacts, "run": run}
+    retrievals = {source: [texts for texts in map(document_texts, each) if texts] for source, each in named.items()}
+    known = of_run = occurrences_by_document(text, chain.from_iterable(chain.from_iterable(retrievals.values())))
+    found: Boundaries | None = None
+    missed: list[Boundaries] = []
+    for source, each in retrievals.items():
+        if each and found is None:
+            result = _by_retrievals(text, each, of_run, source)
+            found = result if result.source != "none" else None
+            missed += [] if found else [result]
     if registry is not None:
-        remembered = registry_search.known_in(text, registry, not_documents)
-        searches["registry"] = partial(_by_registry, text, registry, remembered)
-        known = known if registry.process_wide else known | remembered
-    if segmenter is not None:
-        searches["segmenter"] = partial(_by_segmenter, text, segmenter)
-    found = _first_found(text, searches, len(documents or ()), include_headers)
-    if not (found.spans or found.reason):
-        found = replace(found, reason=NOTHING_RECOGNISED if registry else NOTHING_KNOWN)
+        remembered = _known_in(text, registry, not_documents)
+        known = of_run if registry.process_wide else {**of_run, **remembered}
+        found = found or _by_registry(text, registry, remembered)
+    if segmenter is not None and not (found and found.n_found == found.n_expected and _are_apart(text, found)):
+        given = _by_segmenter(text, segmenter)
+        if found is not None:
+            found = _better(text, found, given, len(documents or ()))
+        elif given.spans:
+            found = given
+        else:
+            missed.append(given)
+    if found is None:
+        spans, doubt = numbered_headers.find(text)
+        n_expected = len(spans) or next((each.n_expected for each in missed if each.n_expected), 0)
+        found = Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)
+    reason = "; ".join(each.reason for each in (*missed, found) if each.reason)
+    if not (found.spans or reason):
+        reason = NOTHING_RECOGNISED if registry else NOTHING_KNOWN
+    untreated = {name: each for name, each in of_run.items() if not any(one.is_in(found.spans) for one in each)}
     return replace(
         found,
+        reason=reason,
         n_left_plain=n_outside(text, known, found.spans),
-        n_untreated=n_outside(text, _untreated(of_run, found.spans), found.spans) if not given else 0,
+        n_untreated=n_outside(text, untreated, found.spans) if documents is None else 0,
     )
 
 
-def _untreated(known: Occurrences, spans: Sequence[Span]) -> Occurrences:
-    """The documents that are in none of the spans."""
-    return {document: found for document, found in known.items() if not any(each.is_in(spans) for each in found)}
+def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, source: str) -> Boundaries:
+    """The documents of the latest retrieval in the last message, and those of others beside them.
+
+    A result with a source but without spans: the documents are in the prompt, but cannot be told apart.
+    """
+    every = set(chain.from_iterable(retrievals))
+    known = {document: found for document, found in known.items() if document in every}
+    here = in_last_message(text, known)
+    if here is None:
+        return Boundaries((), source, len(known), UNCLEAR)
+    touched = [retrieval for retrieval in retrievals if not here.keys().isdisjoint(retrieval)]
+    if not touched:
+        count = _merged(retrievals).total()
+        reason = f"none of the {count} documents {TRACED[source]} appears verbatim in the prompt"
+        return Boundaries((), "none", count, reason)
+    present = {each.document for each in outermost(text, here)}  # not those that other documents hold
+    wanted = _merged([touched[0], *([each for each in retrieval if each in present] for retrieval in touched[1:])])
+    occurrences = assigned(text, list(wanted.elements()), here)
+    if occurrences is None or any(each.doubtful for each in occurrences):
+        return Boundaries((), source, wanted.total(), UNCLEAR)
+    fields = fields_of(chain.from_iterable(touched))
+    about = [fields.get(each.document, {}) for each in occurrences]
+    texts = [each.span for each in occurrences]
+    try:
+        spans = with_metadata(text, texts, about) or texts
+    except AmbiguousSegmentsError as error:
+        return Boundaries((), source, wanted.total(), str(error))
+    missing = wanted - Counter(each.document for each in occurrences)
+    truncated: list[Occurrence] = []
+    if source == "registry":  # which lists only texts that are in the prompt, some within those found
+        outside = {name: [o for o in occurrences_of(text, name) if not _is_within(o, spans)] for name in missing}
+        missing &= Counter({name: len(found) for name, found in outside.items()})
+        n_lost = 0
+    else:
+        if source != "segmenter":
+            truncated = truncated_at_edges(text, occurrences, list(missing.elements()))
+        missing -= Counter(each.document for each in truncated)
+        n_lost = sum(count for name, count in missing.items() if name not in known)
+    reasons = []
+    if n_lost:
+        reasons.append(
+            f"{n_lost} of the {wanted.total()} documents {TRACED[source]} do not appear verbatim in the prompt"
+        )
+    if n_apart := missing.total() - n_lost:
+        reasons.append(f"{n_apart} are apart from the others and were left as plain text")
+    if truncated:
+        reasons.append(f"{len(truncated)} cut off at the edge of the context")
+    ordered = sorted([*occurrences, *truncated])
+    metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
+    return Boundaries(
+        tuple(sorted([*spans, *(each.span for each in truncated)])),
+        source,
+        len(ordered) + missing.total(),
+        "; ".join(reasons),
+        n_absent=sum(each not in known and not leaves_a_trace(text, each) for each in missing.elements()),
+        texts=tuple(each.span for each in ordered),
+        metadata=metadata if any(metadata) else (),
+    )
 
 
-def _first_found(
-    text: str, searches: Mapping[str, Callable[[], _SourceResult]], n_given: int, include_headers: bool
-) -> Boundaries:
-    """What the first source finds that finds any; where none does, what the numbered headers show.
+def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
+    """Each text as often as one of the retrievals names it."""
+    merged: Counter[str] = Counter()
+    for retrieval in retrievals:
+        merged |= Counter(retrieval)
+    return merged
+
+
+def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
+    """The occurrences of remembered texts, not within a word."""
+    known = occurrences_by_document(text, registry.likely_in(text), strict=True)
+    if not registry.process_wide:
+        return known
+    excluded = [each for other in not_documents if other.strip() for each in occurrences_of(text, other)]
+    free = {name: [o for o in found if not any(map(o.overlaps, excluded))] for name, found in known.items()}
+    return {document: found for document, found in free.items() if found}
+
+
+def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | None:
+    """The documents of the latest remembered retrieval in the prompt.
+
+    A single document counts only if it has its lines to itself, and several only if any ends its line, so that texts
+    that merely occur in the question are not taken for them. Short texts count only beside longer ones.
+    """
+    if not any(map(is_long, known)):
+        return None
+    firm: dict[str, list[Occurrence]] = {document: [] for document in known}  # the longest first
+    for each in outermost(text, known):
+        firm[each.document].append(each)
+    firm = {document: found for document, found in firm.items() if found}
+    retrievals = [
+        tuple(each for each in retrieval if each in known or (is_long(each) and occurrences_of(text, each)))
+        for retrieval in registry.candidates()
+        if any(is_long(each) and each in firm for each in retrieval)
+    ]
+    found = _by_retrievals(text, retrievals, firm, "registry")
+    occurrences = [Occurrence(*span, "") for span in found.spans]
+    is_whole = is_block if len(occurrences) == 1 else ends_block
+    return found if not occurrences or any(is_whole(text, each) for each in occurrences) else None
+
+
+def _is_within(occurrence: Occurrence, spans: Iterable[Span]) -> bool:
+    return any(begin <= occurrence.begin and occurrence.end <= end for begin, end in spans)
+
+
+def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
+    given = user_segmenter.find(text, segmenter)
+    if texts := [each for each in given if isinstance(each, str)]:
+        found = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
+        return found if found.spans else replace(found, source="none")
+    spans = [each for each in given if not isinstance(each, str)]
+    if not spans:
+        return Boundaries((), "none", 0, "the segmenter found no documents")
+    together = user_segmenter.in_one_message(text, spans)
+    apart = len(spans) - len(together)
+    reason = f"{apart} are in another message and were left as plain text" if apart else ""
+    return Boundaries(tuple(together), "segmenter", len(together), reason)
+
+
+def _better(text: str, found: Boundaries, given: Boundaries, n_named: int) -> Boundaries:
+    """The result of the segmenter, if it has more documents than the source before it, or documents that can be split.
 
     Args:
-        text: the prompt.
-        searches: by source, in the order in which they are asked.
-        n_given: number of documents that were given explicitly.
-        include_headers: as in ``locate``.
+        found: the documents of that source; some are missing, or the prompt cannot be split at them.
+        given: those of the segmenter.
+        n_named: number of documents that were given explicitly.
     """
-    misses: list[str] = []
-    n_expected = 0
-    ambiguous: _SourceResult | None = None  # from then on, only the user's segmenter knows more
-    incomplete: Boundaries | None = None  # likewise: some documents are missing, or they cannot be told apart
-    for source, search in searches.items():
-        if (ambiguous or incomplete) and source != "segmenter":
-            continue
-        result = search()
-        found = result.found
-        if found.spans and "segmenter" in searches and source != "segmenter" and not _is_whole(text, found):
-            incomplete = found
-            continue
-        if incomplete and not _is_better(text, found, incomplete):
-            return _finished(text, incomplete, misses, include_headers)
-        if found.spans:
-            if source == "segmenter":
-                n_known = max(
-                    ambiguous.n_in_message if ambiguous else 0, incomplete.n_found if incomplete else 0, n_given
-                )
-                found = _of_at_least(found, n_known)
-                misses += [incomplete.reason] if incomplete else []
-            return _finished(text, found, misses, include_headers)
-        if found.source != "none":
-            ambiguous = result
-        n_expected = n_expected or found.n_expected
-        if found.reason:
-            misses.append(found.reason)
-    if ambiguous:
-        return replace(ambiguous.found, reason="; ".join(misses))
-    return _by_numbered_headers(text, misses, n_expected, include_headers)
-
-
-def _is_whole(text: str, found: Boundaries) -> bool:
-    """Whether a source left nothing for the user's segmenter to do."""
-    return found.n_found == found.n_expected and _are_apart(text, found)
-
-
-def _is_better(text: str, found: Boundaries, incomplete: Boundaries) -> bool:
-    """Whether a segmenter found more documents than the source before it, or documents that can be told apart."""
-    if _are_apart(text, found) != _are_apart(text, incomplete):
-        return found.n_found > 0 and _are_apart(text, found)
-    return found.n_found > incomplete.n_found
+    ours, theirs = (_are_apart(text, each) for each in (given, found))
+    if ours < theirs or (ours == theirs and given.n_found <= found.n_found) or not given.spans:
+        return found
+    n_expected = max(n_named, found.n_found or found.n_expected)
+    if given.n_found >= n_expected:
+        return given
+    reasons = (found.reason, given.reason, f"the segmenter found {given.n_found} of {n_expected}")
+    return replace(given, n_expected=n_expected, reason="; ".join(filter(None, reasons)))
 
 
 def _are_apart(text: str, found: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, their numbers aside."""
+    """Whether the prompt can be split at these documents, with or without their numbers."""
     if not found.spans:
         return False
-    numbering = find_numbering(text, found.texts or found.spans, found.metadata)
-    loose = looseness(found.spans)
-    for without in {False, bool(numbering.cuts)}:
-        rest, spans = numbering.stripped(text, found.spans) if without else (text, found.spans)
+    numbers = find_numbering(text, found.texts or found.spans, found.metadata)
+    for strip in (False, True):
         try:
-            segments(rest, loosened(spans, loose))
+            split(text, found.spans, numbers, strip)
         except AmbiguousSegmentsError:
             continue
         return True
     return False
-
-
-def _by_texts(text: str, retrievals: Sequence[Retrieval], known: Occurrences, source: str) -> _SourceResult:
-    """The documents of which a source names the texts."""
-    every = set(chain.from_iterable(retrievals))
-    known = {document: found for document, found in known.items() if document in every}
-    turn = current_turn(text, retrievals, known)
-    documents = turn.documents
-    if turn.doubt:
-        return _SourceResult(Boundaries((), source, len(documents), turn.doubt), len(known))
-    occurrences = assign(text, documents, turn.known)
-    context = select_context(text, occurrences, fields_of(documents), lenient=source in ("documents", "segmenter"))
-    if context.n_ambiguous:
-        return _ambiguous(context, source, len(documents))
-    missing = Counter(documents) - Counter(each.document for each in occurrences)
-    truncated = []
-    if source != "segmenter":
-        truncated = truncated_at_edges(text, context.occurrences, list(missing.elements()))
-    spans = sorted([*context.spans, *(each.span for each in truncated)])
-    named = f"the {len(documents)} documents {SOURCE_IN_WORDS[source]}"
-    if not spans:
-        return _SourceResult(Boundaries((), "none", len(documents), f"none of {named} appears verbatim in the prompt"))
-    reasons = []
-    missing -= Counter(each.document for each in truncated)
-    elsewhere = sum(count for document, count in missing.items() if document in known)
-    if lost := missing.total() - elsewhere:
-        reasons.append(f"{lost} of {named} do not appear verbatim in the prompt")
-    if apart := len(occurrences) + len(truncated) - len(spans) + elsewhere:
-        reasons.append(f"{apart} are apart from the others and were left as plain text")
-    if truncated:
-        reasons.append(f"{len(truncated)} cut off at the edge of the context")
-    absent = sum(document not in known and not leaves_a_trace(text, document) for document in missing.elements())
-    found = Boundaries(tuple(spans), source, len(documents), "; ".join(reasons), n_absent=absent)
-    return _SourceResult(_with_texts(found, [*context.occurrences, *truncated], documents))
-
-
-def _by_registry(text: str, registry: Registry, known: Occurrences) -> _SourceResult:
-    context, n_apart, doubt = registry_search.find(text, registry, known)
-    if context.n_ambiguous:
-        return _ambiguous(context, "registry", context.n_in_message, doubt)
-    count = len(context.spans)
-    reason = f"{n_apart} of the same retrieval are apart from the others and were left as plain text" if n_apart else ""
-    found = Boundaries(tuple(context.spans), "registry" if count else "none", count + n_apart, reason)
-    return _SourceResult(_with_texts(found, context.occurrences, [each.document for each in context.occurrences]))
-
-
-def _with_texts(found: Boundaries, occurrences: Iterable[Occurrence], documents: Iterable[str]) -> Boundaries:
-    """What was found, with the documents' texts alone and their metadata."""
-    fields, ordered = fields_of(documents), sorted(occurrences)
-    metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
-    return replace(found, texts=tuple(each.span for each in ordered), metadata=metadata if any(metadata) else ())
-
-
-def _by_segmenter(text: str, segmenter: Segmenter) -> _SourceResult:
-    given = user_segmenter.find(text, segmenter)
-    if texts := [each for each in given if isinstance(each, str)]:
-        found = _by_texts(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter").found
-        return _SourceResult(found if found.spans else replace(found, source="none"))
-    spans = [each for each in given if not isinstance(each, str)]
-    if not spans:
-        return _SourceResult(Boundaries((), "none", 0, "the segmenter found no documents"))
-    together = user_segmenter.in_one_message(text, spans)
-    apart = len(spans) - len(together)
-    reason = f"{apart} are in another message and were left as plain text" if apart else ""
-    return _SourceResult(Boundaries(tuple(together), "segmenter", len(together), reason))
-
-
-def _by_numbered_headers(text: str, misses: Sequence[str], n_expected: int, include_headers: bool) -> Boundaries:
-    documents, doubt = numbered_headers.find(text)
-    if documents:
-        spans = tuple((each.header_begin if include_headers else each.begin, each.end) for each in documents)
-        texts = tuple(each.span for each in documents)
-        return Boundaries(spans, "headers", len(spans), "; ".join(misses), texts=texts)
-    reason = "; ".join(filter(None, [*misses, doubt]))
-    return Boundaries((), "none", n_expected, reason)
-
-
-def _ambiguous(context: ContextSelection, source: str, n_expected: int, doubt: str = "") -> _SourceResult:
-    count = context.n_in_message
-    reason = doubt or (
-        f"{count} documents are in the prompt, but {context.n_ambiguous} of them cannot be told from the text around "
-        "them, so the order of all would count; put nothing but its own metadata around each, and one separator "
-        "between them"
-    )
-    return _SourceResult(Boundaries((), source, n_expected, reason), count)
-
-
-def _of_at_least(found: Boundaries, n_expected: int) -> Boundaries:
-    """What the segmenter found, where it is known how many documents there are."""
-    if found.n_found >= n_expected:
-        return found
-    reasons = filter(None, (found.reason, f"the segmenter found {found.n_found} of {n_expected}"))
-    return replace(found, n_expected=max(n_expected, found.n_expected), reason="; ".join(reasons))
-
-
-def _finished(text: str, found: Boundaries, misses: Sequence[str], include_headers: bool) -> Boundaries:
-    """What was found, with the reasons why it was not found before, and with its headers if these are wanted."""
-    spans, reasons = found.spans, [*misses, found.reason]
-    if include_headers:
-        try:
-            found = replace(found, spans=with_headers(text, spans), texts=found.texts or spans)
-        except AmbiguousSegmentsError:
-            reasons.append("headers were left out, since the first one cannot be told from the text before it")
-    return replace(found, reason="; ".join(filter(None, reasons)))

@@ -1,4 +1,4 @@
-"""Spans of characters, ``(begin, end)`` with ``end`` exclusive; groups of documents, and which of them counts."""
+"""Spans of characters, ``(begin, end)`` with ``end`` exclusive, and groups of them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,37 @@ Span: TypeAlias = tuple[int, int]
 Item = TypeVar("Item")
 
 
-class Looseness(NamedTuple):
-    """On which sides documents differ in the white space of their own, so that it cannot be told from separators."""
+class Margins(NamedTuple):
+    """The sides on which documents differ in their outer white space, so that separators are hard to tell apart."""
 
     left: bool = False
     right: bool = False
 
 
-class LooseSpan(tuple[int, int]):
+class MarginSpan(tuple[int, int]):
     """A span that knows that its document and the others differ in their outer white space. In all else a tuple."""
 
-    looseness: Looseness
-
-    def __new__(cls, span: Span, looseness: Looseness) -> LooseSpan:
-        """``span``, with what is known of its document."""
-        loose = super().__new__(cls, span)
-        loose.looseness = looseness
-        return loose
+    margins: Margins
 
 
-def looseness(spans: Iterable[Span]) -> Looseness:
+def margin_span(span: Span, margins: Margins) -> Span:
+    """The span with this knowledge; a plain one if there is none."""
+    if not any(margins):
+        return span
+    aware = MarginSpan(span)
+    aware.margins = margins
+    return aware
+
+
+def margins_of(spans: Iterable[Span]) -> Margins:
     """On which sides the documents of the spans differ in their outer white space; of plain tuples, on none."""
-    known = [span.looseness for span in spans if isinstance(span, LooseSpan)]
-    return Looseness(any(each.left for each in known), any(each.right for each in known))
+    known = [span.margins for span in spans if isinstance(span, MarginSpan)]
+    return Margins(any(each.left for each in known), any(each.right for each in known))
 
 
-def loosened(spans: Iterable[Span], looseness: Looseness) -> list[Span]:
+def with_margins(spans: Iterable[Span], margins: Margins) -> list[Span]:
     """The spans with this knowledge."""
-    return [LooseSpan(span, looseness) if any(looseness) else span for span in spans]
+    return [margin_span(span, margins) for span in spans]
 
 
 def stripped(text: str, span: Span) -> Span:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
-from ragbias.boundaries.splitting.numbering import find_numbering
+from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
 from ragbias.checks import check_each_once
 from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
-from ragbias.prompt import Prompt, Span, TokenisedPrompt, tokenise_whole
+from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, tokenise_whole
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
 OWN_NUMBERS_ARE_LEFT = (
@@ -34,8 +34,7 @@ class Origin:
     Attributes:
         parts: the prompt, split at the borders of its documents.
         tokens: of each part.
-        text: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
-        spans: ``(begin, end)`` of each document in characters of ``text``.
+        flat: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
         wanted: the method that was asked for.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
@@ -43,8 +42,7 @@ class Origin:
 
     parts: Prompt
     tokens: TokenisedPrompt
-    text: str
-    spans: Sequence[Span]
+    flat: Flat
     wanted: Method
     boundaries: Boundaries
     reason: str
@@ -57,19 +55,11 @@ class Origin:
         """
         check_each_once("order", order, len(self.tokens.documents), ArgumentError)
         parts = self.parts.reordered(order)
-        text, spans = _flat(parts, max(0, len(self.parts.text) - len(self.text)))
-        return replace(self, parts=parts, tokens=self.tokens.reordered(order), text=text, spans=spans)
+        return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
         """The prompt as it runs with a method that need not know its documents, the plain model above all."""
-        return tokenise_whole(self.text, self.spans, tokenizer)
-
-
-def _flat(parts: Prompt, added: int) -> tuple[str, list[Span]]:
-    """The text without the first ``added`` characters of its documents, and each document in it."""
-    begin = len(parts.prefix)
-    edges = [begin, *(end - added for _, end in parts.spans)]
-    return parts.prefix + parts.text[begin + added :], list(itertools.pairwise(edges))
+        return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -106,13 +96,29 @@ class Request:
         ] or [self]
 
 
+class InParts(NamedTuple):
+    """A prompt split at its documents.
+
+    Attributes:
+        parts: prefix, documents and suffix; no documents if the prompt cannot be split.
+        boundaries: where the documents were found.
+        reason: why the prompt cannot be split; empty if it can.
+        flat: the prompt as the plain model gets it.
+    """
+
+    parts: Prompt
+    boundaries: Boundaries
+    reason: str
+    flat: Flat
+
+
 def in_parts(
     prompt: str | Prompt,
     documents: Sequence[str] | None,
     boundaries: Boundaries | None,
     strip_numbering: bool = False,
-) -> tuple[Prompt, Boundaries, str]:
-    """A prompt in parts, where its documents were found, and why it cannot be split, if so.
+) -> InParts:
+    """Find the documents of a prompt, and split it there.
 
     Raises:
         DocumentNotFoundError: not all ``documents`` occur in a flat prompt.
@@ -122,8 +128,8 @@ def in_parts(
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
-        seen = find_numbering(prompt.text, prompt.spans).seen
-        return prompt, _with_numbering(boundaries, seen, strip_numbering, PARTS_ARE_LEFT), ""
+        numbers = Numbering(doubtful=find_numbering(prompt.text, prompt.spans).seen)
+        return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", Flat.of(prompt))
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
     if documents is not None:
@@ -136,33 +142,23 @@ def in_parts(
             f"{found} of {len(documents)} documents found in the prompt: {boundaries.reason}; "
             "pass each text exactly as the prompt has it"
         )
-    numbering = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
+    numbers = find_numbering(prompt, boundaries.texts or boundaries.spans, boundaries.metadata)
     try:
-        parts = Prompt.from_text(prompt, boundaries.spans, strip_numbering=strip_numbering, numbering=numbering)
+        parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        return Prompt(prompt, (), ""), _with_numbering(boundaries, numbering.seen), str(error)
-    left = numbering.doubtful if strip_numbering else numbering.seen
-    boundaries = _with_numbering(boundaries, left, strip_numbering, OWN_NUMBERS_ARE_LEFT)
-    if strip_numbering and numbering.cuts and not left:
-        boundaries = replace(boundaries, numbering="stripped")
-    return parts, boundaries, ""
+        whole = Flat(prompt, boundaries.spans)
+        return InParts(Prompt(prompt, (), ""), _numbered(boundaries, numbers, False), str(error), whole)
+    return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_ARE_LEFT), "", flat)
 
 
-def _with_numbering(boundaries: Boundaries, seen: bool, stripping: bool = False, reason: str = "") -> Boundaries:
-    """The boundaries with the numbers that are left, and, if these were to be stripped, why they are."""
-    if not seen:
+def _numbered(boundaries: Boundaries, numbers: Numbering, stripped: bool, why_left: str = "") -> Boundaries:
+    """The boundaries with what became of the numbers, and why some are left that were to be stripped."""
+    if stripped and numbers.cuts and not numbers.doubtful:
+        return replace(boundaries, numbering="stripped")
+    if not numbers.seen:
         return boundaries
-    reasons = (boundaries.reason, reason if stripping else "")
+    reasons = (boundaries.reason, why_left if stripped else "")
     return replace(boundaries, numbering="kept", reason="; ".join(filter(None, reasons)))
-
-
-def stock_text(prompt: str | Prompt, parts: Prompt, boundaries: Boundaries, stripped: bool) -> tuple[str, list[Span]]:
-    """The text that the plain model gets, and where its documents are: as it came, but without stripped numbers."""
-    given = parts.text if isinstance(prompt, Prompt) else prompt
-    text, spans = _flat(parts, max(0, len(parts.text) - len(given)))
-    if text == given:
-        return text, spans
-    return (parts.text, parts.spans) if stripped else (given, list(boundaries.spans))
 
 
 def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:

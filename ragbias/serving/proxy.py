@@ -190,8 +190,8 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
     except RagBiasError as error:
         raise from_library(error, prompt) from error
     check_found(request, fields.options.on_missing or settings.on_missing)
-    if path and (documents or request.origin.text != text):
-        text = request.origin.text
+    if path and (documents or request.origin.flat.text != text):
+        text = request.origin.flat.text
         body = _replaced(body, path, text.removesuffix(END) if prompt == "messages" else text)
     return body, request.report.as_dict()
 

@@ -1,14 +1,16 @@
-"""This turn's documents are found in every conversation, or it is said that they cannot be told."""
+"""This turn's documents are found in every conversation, or it runs plain and the reason says why."""
 
 import zlib
 
 import pytest
 
 from ragbias.boundaries import locate
+from ragbias.generation.request import in_parts
 from support.conversations import FAMILIES, FLAT, MISTRAL, QUOTES, conversation
 from support.flat_prompts import registry_of
 
 SEEDS = 4
+PLAIN_ROLES = ("human and ai", "user and assistant", "alpaca")  # in which messages are not told apart
 WITHOUT_TOOLS = ("gemma", "deepseek", "alpaca", "command")  # or none that can be told from system messages
 CASES = [
     *((family, where) for family in (*FAMILIES, MISTRAL) for where in ("user", "system", "tool")),
@@ -38,13 +40,13 @@ def test_this_turns_documents_are_found_or_refused_with_a_reason(family, where, 
             case = conversation(seed, family, where, quote, reverse)
             for name, sources in known(case.retrievals).items():
                 found = locate(case.text, **sources)
-                if found.spans:
+                parts, _, reason, _ = in_parts(case.text, None, found)
+                if parts.documents and not found.reason:
                     assert found.spans == case.spans, (seed, reverse, name)
-                    assert found.reason == ""
                 else:
                     refused += 1
-                    assert "cannot be told" in found.reason, (seed, reverse, name)
-    assert refused <= SEEDS * 2  # of ten times as many
+                    assert found.reason or reason, (seed, reverse, name)
+    assert refused <= SEEDS * 2 or quote or family in PLAIN_ROLES  # of ten times as many
 
 
 @pytest.mark.parametrize(("family", "where"), CASES)
@@ -55,8 +57,9 @@ def test_what_earlier_turns_retrieved_and_what_is_quoted_is_counted(family, wher
         every = {text for retrieval in case.retrievals for text in retrieval}
         if any(text in other for text in every for other in every - {text}):
             continue
-        n_plain = sum(case.text.count(text) for text in every) - len(case.spans)
+        count = sum(case.text.count(text) for text in every)
         for name in ("run", "artifacts", "registry"):
-            assert locate(case.text, **known(case.retrievals)[name]).n_left_plain == n_plain, (seed, name)
+            found = locate(case.text, **known(case.retrievals)[name])
+            assert found.n_left_plain == count - found.n_found, (seed, name)
         this_turn = locate(case.text, run=case.retrievals[:1], registry=registry_of(*reversed(case.retrievals)))
-        assert (this_turn.source, this_turn.n_left_plain) == ("run", n_plain), seed
+        assert (this_turn.source, this_turn.n_left_plain) == ("run", count - this_turn.n_found), seed

@@ -1,7 +1,6 @@
 import pytest
 
 import ragbias.boundaries
-from ragbias import Prompt
 from ragbias.boundaries import Registry, locate
 from ragbias.errors import RagBiasError
 from support.flat_prompts import BRIDGE, LIBRARY, STATION, known_to, prompt, spans_of
@@ -41,7 +40,10 @@ def test_nothing_found_says_so_without_any_text():
     assert "secret" not in found.reason
 
 
-@pytest.mark.parametrize(("retrieved", "reason"), [([], "none retrieved lately"), ([BRIDGE], "none was recognised")])
+@pytest.mark.parametrize(
+    ("retrieved", "reason"),
+    [([], "none were retrieved recently"), ([BRIDGE], "no recently retrieved one was recognised")],
+)
 def test_what_was_retrieved_and_is_not_in_the_prompt_is_not_said_to_be_missing_altogether(retrieved, reason):
     registry = Registry()
     registry.add(retrieved)
@@ -79,43 +81,3 @@ def test_arguments_of_the_wrong_type_are_errors_of_both_kinds(error):
         locate(None)
     with pytest.raises(error, match="int 3"), ragbias.boundaries.documents(3):
         pass
-
-
-HEADERS = {
-    "number": "[{n}] ",
-    "title": "Title: On {n}\n",
-    "metadata": "file: {n}.txt\npage: 7\n\n",
-    "tag": "<doc>\n",
-    "label": "Source:\n",
-}
-
-
-@pytest.mark.parametrize("source", ["documents", "artifacts", "run", "registry", "segmenter"])
-@pytest.mark.parametrize("header", HEADERS)
-def test_headers_belong_to_the_spans_if_wanted_whatever_found_the_documents(source, header):
-    style, footer = HEADERS[header], "\n</doc>" if header == "tag" else ""
-    separator = "\n\n\n" if header == "metadata" else "\n\n"
-    whole = [style.format(n=number) + text for number, text in enumerate([STATION, LIBRARY, STATION + LIBRARY], 1)]
-    text = "Read.\n\n" + "".join(each + footer + separator for each in whole) + "Question: who?"
-    named = [STATION, LIBRARY, STATION + LIBRARY]
-    bare = locate(text, **known_to(source, named))
-    found = locate(text, **known_to(source, named), include_headers=True)
-    assert [text[begin:end] for begin, end in bare.spans] == named
-    assert [text[begin:end] for begin, end in found.spans] == whole
-    assert (found.source, found.n_found, found.reason) == (bare.source, 3, "")
-    assert Prompt.from_text(text, found.spans) == Prompt.from_text(text, bare.spans)
-
-
-def test_a_bare_separator_is_no_header():
-    for separator in ("\n\n", "\n* ", "\n---\n"):
-        text = prompt(STATION, BRIDGE, LIBRARY, separator=separator)
-        assert locate(text, run=[[STATION, BRIDGE, LIBRARY]], include_headers=True).spans == spans_of(
-            text, STATION, BRIDGE, LIBRARY
-        )
-
-
-def test_where_the_first_header_cannot_be_told_spans_stay_bare_and_the_reason_says_so():
-    text = f"Read.\n\n{STATION}\n\nSee also page two.\n{BRIDGE}\n\nElsewhere we read:\n{LIBRARY}\n\nQuestion: who?"
-    found = locate(text, documents=[STATION, BRIDGE, LIBRARY], include_headers=True)
-    assert found.spans == spans_of(text, STATION, BRIDGE, LIBRARY)
-    assert "headers were left out" in found.reason

@@ -1,4 +1,4 @@
-"""Which occurrence of which document is the retrieved one: contiguous if possible, longest first, never overlapping."""
+"""Choose an occurrence for each document: contiguous if possible, longest first, never overlapping."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ragbias.boundaries.matching.occurrences import (
     is_tagged,
 )
 from ragbias.boundaries.patterns import common_prefix, common_suffix, is_separator
-from ragbias.boundaries.spans import Looseness
+from ragbias.boundaries.spans import Margins
 
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
@@ -33,19 +33,13 @@ COMPARED = 24  # characters before and after an occurrence that are compared wit
 def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurrence]]) -> list[Occurrence]:
     """Give each document an occurrence, as often as it is named; those of as many as possible, in ascending order.
 
-    Retrieved documents are mostly joined by one separator, so a sequence of that kind comes first, if it holds no fewer
-    of them. Else every document goes to where it occurs, the longest first, so that a document that is part of another
-    one is not found inside it; if it occurs several times, to the occurrence whose surroundings are most like the
-    others'.
+    A sequence with one separator wins, if it holds no fewer documents. Else each document goes to where it occurs, the
+    longest first, so that none is found inside another; of several occurrences, the one whose surroundings are most
+    like the others' counts.
 
-    All documents are taken to be printed in one way: in full, without their outer white space, or escaped so. The way
-    that finds most of them counts, of equal ones the fullest. Where the documents differ in their outer white space,
-    their spans say so, unless each is between quotation marks. These are part of their spans where they differ.
-
-    Args:
-        text: the prompt.
-        documents: texts; one that was retrieved twice is named twice.
-        known: the occurrences of these documents, and maybe of others, as ``occurrences_by_document`` gives them.
+    All documents are printed in one form: in full, stripped, or escaped. The form that finds most of them counts, of
+    equal ones the fullest. If the documents differ in their outer white space, their spans know it, unless each is
+    between quotation marks. These are part of their spans where they differ.
     """
     wanted = Counter(documents)
     every = {
@@ -56,7 +50,7 @@ def assign(text: str, documents: Sequence[str], known: Mapping[str, list[Occurre
     best: list[Occurrence] = []
     tried: list[Mapping[str, list[Occurrence]]] = []
     readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
-    for reading in (*readings, None):  # last of all, each in a way of its own
+    for reading in (*readings, None):  # last of all, each in its own form
         options = {
             document: printed
             for document, found in every.items()
@@ -142,9 +136,9 @@ def _loosened(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
         return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
     if quoted or not (left or right):
         return list(assigned)
-    copies = Counter(document.strip() for document in documents)  # which is which cannot be told
+    copies = Counter(document.strip() for document in documents)  # these cannot be told apart
     return [
-        replace(each, looseness=Looseness(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
+        replace(each, margins=Margins(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
         for each in assigned
     ]
 

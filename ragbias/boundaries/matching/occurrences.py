@@ -1,4 +1,4 @@
-"""Where the text of a document occurs in a prompt, as it is or as frameworks print it."""
+"""Occurrences of a document's text in a prompt, as it is or as frameworks print it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ragbias.boundaries.matching.rewritten import Rewrite, rewrites
 from ragbias.boundaries.patterns import ESCAPED_SPACE
-from ragbias.boundaries.spans import Looseness, LooseSpan, Span
+from ragbias.boundaries.spans import Margins, Span, margin_span
 
 MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
 MAX_OCCURRENCES = 512  # of one form of a text
@@ -38,26 +38,25 @@ READINGS: tuple[Callable[[str], str], ...] = (  # how all documents of a prompt 
 
 @dataclass(frozen=True, order=True)
 class Occurrence:
-    """Where a document occurs in a prompt: ``text[begin:end]``, in characters.
+    """A document at ``text[begin:end]`` of a prompt, in characters.
 
     Attributes:
         readings: indices of ``READINGS``, those that print the document so.
-        looseness: whether the document and those with which it was found differ in their outer white space.
-        doubtful: whether the document is so short that it may as well be elsewhere.
+        margins: whether the document and those with which it was found differ in their outer white space.
+        doubtful: whether the document is so short that it may be elsewhere instead.
     """
 
     begin: int
     end: int
     document: str
     readings: tuple[int, ...] = field(default=(), compare=False)
-    looseness: Looseness = field(default=Looseness(), compare=False)
+    margins: Margins = field(default=Margins(), compare=False)
     doubtful: bool = field(default=False, compare=False)
 
     @property
     def span(self) -> Span:
         """``(begin, end)``."""
-        span = self.begin, self.end
-        return LooseSpan(span, self.looseness) if any(self.looseness) else span
+        return margin_span((self.begin, self.end), self.margins)
 
     def overlaps(self, other: Occurrence) -> bool:
         """Whether they share a character."""
@@ -74,25 +73,22 @@ class Occurrence:
 
 
 def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
-    """Where each document occurs, the longest document first; those that occur nowhere are left out.
+    """The occurrences of each document that occurs, the longest document first.
 
-    Args:
-        text: the prompt.
-        documents: their texts, repetitions allowed.
-        strict: take only occurrences that neither begin nor end within a word, of texts that nobody rewrote.
+    ``strict`` takes only those that neither begin nor end within a word, of texts that were not rewritten.
     """
     longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
     found = _found(text, longest_first, strict)
-    ways = [] if strict else rewrites(text, longest_first, found)
-    return _found(text, longest_first, strict, ways) if ways else found
+    changes = [] if strict else rewrites(text, longest_first, found)
+    return _found(text, longest_first, strict, changes) if changes else found
 
 
 def _found(
-    text: str, documents: Iterable[str], strict: bool, ways: Sequence[Rewrite] = ()
+    text: str, documents: Iterable[str], strict: bool, changes: Sequence[Rewrite] = ()
 ) -> dict[str, list[Occurrence]]:
     found: dict[str, list[Occurrence]] = {}
     for document in documents:
-        occurrences = occurrences_of(text, document, ways)
+        occurrences = occurrences_of(text, document, changes)
         if strict:
             occurrences = [each for each in occurrences if is_bounded(text, each.begin, each.end)]
         if occurrences:
@@ -100,26 +96,26 @@ def _found(
     return found
 
 
-def occurrences_of(text: str, document: str, ways: Sequence[Rewrite] = ()) -> list[Occurrence]:
-    """All occurrences of a document in each of its forms, also as rewritten in each of these ways, in ascending order.
+def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
+    """All occurrences of a document in each of its forms, also rewritten, in ascending order.
 
-    ``readings`` counts the ways on from those of ``READINGS``.
+    The rewrites follow those of ``READINGS`` in the count of ``readings``.
     """
     return sorted(
         Occurrence(begin, begin + len(form), document, readings)
-        for form, readings in _forms(document, text, ways).items()
+        for form, readings in _forms(document, text, changes).items()
         for begin in _find_all(text, form)
     )
 
 
-def _forms(document: str, text: str, ways: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
+def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
     """The forms in which the document may occur in ``text``, each with the readings that print it so."""
     if "\\" not in text or not _changes_in_print(document):
         written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
     else:
         written = [write(document) for write in READINGS]
     forms: dict[str, tuple[int, ...]] = {}
-    for index, form in enumerate([*written, *(way(document) for way in ways)]):
+    for index, form in enumerate([*written, *(change(document) for change in changes)]):
         forms[form] = (*forms.get(form, ()), index)
     return {form: readings for form, readings in forms.items() if form.strip()}
 

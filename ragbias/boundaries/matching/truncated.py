@@ -1,4 +1,4 @@
-"""Accepting a document that was truncated where the context ends or begins, and seeing that nothing is left of one."""
+"""Documents that are truncated where the context begins or ends."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence
 
     After the last whole document comes the beginning of a truncated one, before the first whole document the end of
     one: at least half of the document and 40 characters, separated as the whole documents are.
-
-    Args:
-        text: the prompt.
-        whole: documents that occur in full, in ascending order; without any there is no edge.
-        missing: documents that do not.
     """
     if not whole:
         return []
@@ -39,7 +34,7 @@ def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence
 
 
 def leaves_a_trace(text: str, document: str) -> bool:
-    """Whether any part of a document is in the prompt, be it rewritten or cut anywhere: ``TRACE`` characters of it."""
+    """Whether any ``TRACE`` characters of a document are in the prompt, however it was rewritten or cut."""
     return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
 
 

@@ -1,3 +1,1 @@
-"""Who knows the documents: the user (``named``, ``segmenter``), the recent retrievals (``registry``, searched by
-``registry_search``), or the prompt itself (``numbered_headers``).
-"""
+"""Sources of documents: the user, a memory of recent retrievals, or numbered headers in the prompt itself."""

@@ -1,4 +1,4 @@
-"""Documents that the user names: on the call, or for all of a ``with ragbias.documents(...)`` block."""
+"""Documents that the user names, on the call or with a ``with ragbias.documents(...)`` block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ragbias.errors import WrongTypeError
 
 
 class _Block:
-    """A ``documents`` block. It is over for all its contexts once it was left in another than it was entered in."""
+    """A ``documents`` block. Left in another context than it was entered in, it is over for all contexts."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.over = texts, outer, False
@@ -22,9 +22,9 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 
 @contextmanager
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
-    """Say which documents the prompts of this block hold: ``with ragbias.documents(docs): chain.invoke(...)``.
+    """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    The innermost block counts. Threads that were started with a copy of the context, as frameworks do, see it too.
+    The innermost block counts. Threads that are started with a copy of the context, as frameworks do, see it too.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -54,10 +54,10 @@ def current_documents() -> tuple[str, ...] | None:
 def document_texts(
     docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """The text of each document, which knows the metadata of documents that have any.
+    """The text of each document, with its metadata (``KnownText``).
 
     Args:
-        seen: what of a document is read.
+        seen: maps a document to the object whose text and metadata are read.
 
     Raises:
         WrongTypeError: an element has no text, or ``docs`` is a single string or a dict.

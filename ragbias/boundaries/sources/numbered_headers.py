@@ -1,4 +1,4 @@
-"""Documents that nothing names, but that carry numbered headers: ``Document [1](Title: ...)``, ``[1]``, ``Source 1:``.
+"""Documents that no source names, but that have numbered headers: ``Document [1](Title: ...)``, ``[1]``, ``Source 1:``.
 
 Nothing verifies these documents but the prompt's own form, so whatever is doubtful is left as plain text: numbers must
 run on from 0 or 1, in one message, at the beginning of lines outside of code blocks.
@@ -39,26 +39,6 @@ BIBLIOGRAPHY = re.compile(
 
 
 @dataclass(frozen=True)
-class NumberedDocument:
-    """A document with a numbered header, in characters of the prompt.
-
-    Attributes:
-        header_begin: where its header begins.
-        begin: where its text begins.
-        end: where its text ends, exclusive.
-    """
-
-    header_begin: int
-    begin: int
-    end: int
-
-    @property
-    def span(self) -> Span:
-        """``(begin, end)`` of the text."""
-        return self.begin, self.end
-
-
-@dataclass(frozen=True)
 class _Header:
     style: tuple[str, ...]  # all that the headers of one prompt have in common
     number: int
@@ -66,7 +46,7 @@ class _Header:
     end: int
 
 
-def find(text: str) -> tuple[list[NumberedDocument], str]:
+def find(text: str) -> tuple[list[Span], str]:
     """The documents with numbered headers, and, if there are headers but no documents, why.
 
     Of several messages the one with most documents counts, then the one with most text, then the last one.
@@ -76,13 +56,13 @@ def find(text: str) -> tuple[list[NumberedDocument], str]:
         return [], ""
     borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
     begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
-    found: list[list[NumberedDocument]] = []
+    found: list[list[Span]] = []
     doubt = ""
     for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
         documents, reason = _in_message(text, begins[index], ends[index], list(group))
         found += [documents] if documents else []
         doubt = doubt or reason
-    best = list(largest_group(found, lambda document: document.span))
+    best = list(largest_group(found, lambda span: span))
     return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
 
 
@@ -92,7 +72,7 @@ def _header(match: re.Match[str]) -> _Header:
     return _Header(style, int(match[kind]), match.start("header"), match.end("header"))
 
 
-def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
+def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
     """The documents of the message ``text[begin:end]``, or why there are none."""
     fences = [begin + fence.start() for fence in FENCE.finditer(text[begin:end])]
     fenced = [header for header in headers if bisect(fences, header.begin) % 2]
@@ -103,7 +83,7 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     if len(styles) != 1:
         return [], "they are of several forms" if styles else ""
     sequences = _consecutive([header for header in free if header.style == styles[0]])
-    examples = pairwise(sequences)  # a worked example has a question of its own
+    examples = pairwise(sequences)  # a worked example has its own question
     parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
     last = sequences[-1]
     following = last[-1].number + 1, last[-1].style
@@ -117,8 +97,8 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     return _documents(text, end, last)
 
 
-def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[NumberedDocument], str]:
-    """The documents below consecutive headers, or why they cannot be told."""
+def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
+    """The documents below consecutive headers, or why they are unclear."""
     ends = [header.begin for header in headers[1:]]
     spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]
     rules = {_last_line(text, *span) for span in spans}
@@ -129,10 +109,8 @@ def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple
     if length is None:
         return [], "not where the last document ends"
     ends.append(headers[-1].end + length)
-    found = [(header, *stripped(text, (header.end, end))) for header, end in zip(headers, ends, strict=True)]
-    if any(begin >= end for _, begin, end in found):
-        return [], "no text below one of them"
-    return [NumberedDocument(header.begin, begin, end) for header, begin, end in found], ""
+    found = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=True)]
+    return ([], "no text below one of them") if any(begin >= end for begin, end in found) else (found, "")
 
 
 def _consecutive(headers: Sequence[_Header]) -> list[list[_Header]]:

@@ -1,22 +1,22 @@
-"""A bounded memory of what was retrieved lately, as texts that keep the metadata they know (``KnownText``)."""
+"""A bounded memory of recent retrievals, as texts that keep their known metadata (``KnownText``)."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate, islice
 
-from ragbias.boundaries.matching.prefilter import NgramIndex
+from ragbias.boundaries.matching.occurrences import escaped_forms
 
 Retrieval = tuple[str, ...]
+PROBE = 16  # characters from the middle of a text that a prompt has to hold
 
 
 class Registry:
-    """Recently retrieved texts, kept per retrieval: texts that came together are together in a prompt.
+    """Recently retrieved texts by retrieval: texts that came together are together in a prompt.
 
-    Thread-safe. The least recently retrieved go first when there is too much text, and all are forgotten in time.
+    Thread-safe. When there is too much text, the oldest retrievals are forgotten first.
 
     Args:
         max_texts: number of texts to keep, over all retrievals.
@@ -24,7 +24,7 @@ class Registry:
             out.
         max_age: seconds after which a retrieval is forgotten.
         clock: a monotonic clock, in seconds.
-        process_wide: it remembers what anyone retrieved, so its texts are never looked for in system messages.
+        process_wide: the registry holds retrievals of all contexts, so system messages are not searched for them.
 
     Raises:
         ValueError: ``max_texts`` or ``max_characters`` is less than 1.
@@ -46,17 +46,13 @@ class Registry:
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
         self._n_texts = self._n_characters = 0
-        self._counts: Counter[str] = Counter()  # number of retrievals that hold a text
-        self._index: NgramIndex | None = NgramIndex()  # with the counts; None until a copy is searched
 
     def copy(self) -> Registry:
-        """A registry that remembers the same and goes its own way."""
+        """An independent registry with the same retrievals."""
         copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
         with self._lock:
             copied._retrievals = self._retrievals.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
-        if copied._retrievals:
-            copied._index = None
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
@@ -72,8 +68,6 @@ class Registry:
             if retrieval not in self._retrievals:
                 self._n_texts += len(retrieval)
                 self._n_characters += sum(map(len, retrieval))
-                if self._index is not None:
-                    self._enter(self._index, retrieval)
             self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
             self._retrievals[retrieval] = now
             self._forget(now)
@@ -86,16 +80,19 @@ class Registry:
 
     def likely_in(self, prompt: str) -> set[str]:
         """The remembered texts that may occur in the prompt: all that do, as they are or escaped, and few others."""
-        with self._lock:
-            self._forget(self._clock())
-            if self._index is None:
-                self._index = NgramIndex()
-                for retrieval in self._retrievals:
-                    self._enter(self._index, retrieval)
-            return self._index.candidates(prompt)
+        texts = {text for retrieval in self.candidates() for text in retrieval}
+        pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if texts else set()
+        escaped = "\\" in prompt
+
+        def is_likely(text: str) -> bool:
+            form = text.strip()
+            probes = map(_middle, (form, *(escaped_forms(form) if escaped else ())))
+            return any(probe in (pieces if len(probe) == PROBE else prompt) for probe in probes)
+
+        return {text for text in texts if is_likely(text)}
 
     def forget_old(self) -> None:
-        """Let go of what is too old, which else happens when something is added or searched."""
+        """Forget retrievals that are too old without waiting for the next call."""
         with self._lock:
             self._forget(self._clock())
 
@@ -103,8 +100,6 @@ class Registry:
         """Forget everything."""
         with self._lock:
             self._retrievals.clear()
-            self._counts.clear()
-            self._index = NgramIndex()
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
@@ -116,12 +111,6 @@ class Registry:
         sizes = accumulate(map(len, first))
         return tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
 
-    def _enter(self, index: NgramIndex, retrieval: Retrieval) -> None:
-        for text in dict.fromkeys(retrieval):
-            if not self._counts[text]:
-                index.add(text)
-            self._counts[text] += 1
-
     def _forget(self, now: float) -> None:
         while self._retrievals:
             retrieval, added = next(iter(self._retrievals.items()))
@@ -131,12 +120,8 @@ class Registry:
             del self._retrievals[retrieval]
             self._n_texts -= len(retrieval)
             self._n_characters -= sum(map(len, retrieval))
-            if self._index is not None:
-                self._leave(self._index, retrieval)
 
-    def _leave(self, index: NgramIndex, retrieval: Retrieval) -> None:
-        for text in dict.fromkeys(retrieval):
-            self._counts[text] -= 1
-            if not self._counts[text]:
-                del self._counts[text]
-                index.remove(text)
+
+def _middle(form: str) -> str:
+    begin = max(0, (len(form) - PROBE) // 2)
+    return form[begin : begin + PROBE]

@@ -30,7 +30,7 @@ def check(segmenter: object) -> None:
 
 
 def find(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
-    """What the segmenter takes for documents: their spans, or their texts.
+    """The documents that the segmenter finds: their spans, or their texts.
 
     Raises:
         SegmenterError: the function failed, its result is neither, or a span lies outside the text, is empty, or does
@@ -67,8 +67,8 @@ def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
 
 
 def _between(text: str, separator: str) -> list[Span]:
-    """What is between two separators, in one message. What is before the first and after the last one is not taken:
-    there, nothing tells the documents from the instruction and the question."""
+    """The text between two separators, in one message. Text before the first and after the last one is left:
+    there, documents cannot be told apart from the instruction and the question."""
     begins = [match.start() for match in re.finditer(re.escape(separator), text)]
     pieces = [(left + len(separator), right) for left, right in pairwise(begins)]
     return [span for span in pieces if text[slice(*span)].strip() and not MESSAGE_BORDER.search(text, *span)]

@@ -1,33 +1,33 @@
-"""What is between documents: a separator, and headers and footers, which belong to the document they go with."""
+"""The text between documents: a separator, and headers and footers, which belong to a document."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from ragbias.boundaries.patterns import NUMBER, NUMBERED_HEADER, common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Span, loosened, looseness, stripped
+from ragbias.boundaries.spans import Span
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_FIRST_HEADER = 500  # characters before the first document in which its header is looked for
 RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
 OWN_SPACE = (
-    "some documents begin or end with white space of their own, which cannot be told from the separator here; strip "
-    "the documents before they are printed, or join them with a blank line"
+    "some documents begin or end with white space that cannot be told apart from the separator; strip the documents "
+    "before they are printed, or join them with a blank line"
 )
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What surrounds the documents of a prompt.
+    """The text around the documents of a prompt.
 
     Attributes:
-        headers: what is before each document and belongs to it, the first one included; may be empty.
-        footer: what is after each document and belongs to it, the same for all.
-        separator: what is between a document with its footer and the next header, the same for all; never words.
+        headers: the text before each document that belongs to it, the first one included; may be empty.
+        footer: the text after each document that belongs to it, the same for all.
+        separator: the text between a document with its footer and the next header, the same for all; never words.
         closed: whether the separator follows the last document as well.
     """
 
@@ -37,37 +37,20 @@ class Surroundings:
     closed: bool
 
 
-def split(text: str, spans: Sequence[Span]) -> Surroundings:
-    """Tell separators from headers and footers, in the first reading of the documents' outer white space that fits.
+def surroundings(text: str, spans: Sequence[Span]) -> Surroundings:
+    """Distinguish separators from headers and footers.
 
-    Where documents differ in it (``LooseSpan``), they may be printed in full or stripped. See ``split_in_one_reading``.
-    """
-    try:
-        return split_in_one_reading(text, spans)
-    except AmbiguousSegmentsError:
-        if not any(looseness(spans)):
-            raise
-        bare = [stripped(text, span) for span in spans]
-        gaps = split_in_one_reading(text, bare)
-        blanks = [inner[0] - outer[0] for inner, outer in zip(bare, spans, strict=True)]
-        headers = [header[: len(header) - blank] for header, blank in zip(gaps.headers, blanks, strict=True)]
-        return replace(gaps, headers=headers)
-
-
-def split_in_one_reading(text: str, spans: Sequence[Span]) -> Surroundings:
-    """Tell separators from headers and footers.
-
-    Words between two documents belong to one of them, to which one is read off the text around all: they are the same
-    for every document if those before each are also before the first one, and those after each after the last one.
-    Else they are headers, if the first one can be told from the prefix. So an equal value of two neighbours
-    (``Source: a.txt`` twice) is never taken for a separator, and the result depends on the documents, not their order.
+    Words between two documents are headers or footers. They are the same for every document if those before each are
+    also before the first one, and those after each after the last one. Else they are headers, if the first one stands
+    out from the prefix. So an equal value of two neighbours (``Source: a.txt`` twice) is never taken for a separator,
+    and the result depends on the documents, not their order.
 
     Args:
         text: the prompt.
         spans: ``(begin, end)`` of each document in characters; ascending, apart, at least one.
 
     Raises:
-        AmbiguousSegmentsError: documents carry footers, or headers whose first one cannot be told from the prefix.
+        AmbiguousSegmentsError: documents have footers, or the first header cannot be told apart from the prefix.
     """
     gaps = [text[left[1] : right[0]] for left, right in pairwise(spans)]
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
@@ -84,24 +67,6 @@ def split_in_one_reading(text: str, spans: Sequence[Span]) -> Surroundings:
     separator, headers = _separator_and_headers(gaps)
     first = _first_header(prefix, suffix, headers)
     return Surroundings([first, *headers], "", separator, _closes(separator, suffix))
-
-
-def with_headers(text: str, spans: Sequence[Span]) -> tuple[Span, ...]:
-    """The spans, each with the header before it; white space and punctuation alone are no header.
-
-    Args:
-        text: the prompt.
-        spans: ``(begin, end)`` of each document in characters; ascending, apart, maybe none.
-
-    Raises:
-        AmbiguousSegmentsError: as ``split``.
-    """
-    headers = [header.lstrip() for header in split(text, spans).headers] if spans else []
-    whole = [
-        (begin - len(header) if re.search(r"\w", header) else begin, end)
-        for header, (begin, end) in zip(headers, spans, strict=True)
-    ]
-    return tuple(loosened(whole, looseness(spans)))
 
 
 def _ends_with_header(gap: str, prefix: str) -> bool:
@@ -150,8 +115,8 @@ def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
         separator = RULES.match(gap)
         if blank is None or separator is None or blank.start() >= separator.end():
             raise AmbiguousSegmentsError(
-                "the documents are followed by text of their own (a footer of the document template?), which cannot be "
-                "told from the prompt after the last one; put it in front of the text, or into the documents"
+                "the documents are followed by text such as a footer, which cannot be told apart from the prompt after "
+                "the last one; put it before the documents, or into them"
             )
         separators.append(separator[0])
         headers.append(gap[separator.end() :])
@@ -192,12 +157,12 @@ def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> 
     begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
     if repeated or not same_lines or not begins:
         raise AmbiguousSegmentsError(
-            "the documents have headers, but the first one cannot be told from the text before it; "
-            "let each header begin on a line of its own, all in the same way"
+            "the documents have headers, but the first one cannot be told apart from the text before it; "
+            "begin each header on its own line, all in the same way"
         )
     if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
         raise AmbiguousSegmentsError(
-            "the text after the last document begins as the text between the documents does, so it may be a footer; "
-            "let the headers begin in another way, or put them into the documents"
+            "the text after the last document begins like the text between the documents, so it may be a footer; "
+            "begin the headers in another way, or put them into the documents"
         )
     return header

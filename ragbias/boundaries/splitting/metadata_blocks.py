@@ -1,9 +1,9 @@
 """Documents with their own metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
 Between two documents are the footer of the first, a separator, and the header of the second. Each is a constant
-template around metadata of its own document. The template is read off one gap and then has to give every gap, word for
-word, as well as the end of what precedes the first document and the beginning of what follows the last one. If several
-templates do and split the gaps differently, none is taken.
+template around the metadata of one document. The template is read off one gap and then has to give every gap, word for
+word, as well as the end of the prefix and the beginning of the suffix. If several templates do and split the gaps
+differently, none is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from ragbias.boundaries.matching.occurrences import is_bounded, is_number
 from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Looseness, Span, loosened, looseness, stripped
+from ragbias.boundaries.spans import Margins, Span, margins_of, stripped, with_margins
 from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, RULES
 from ragbias.errors import AmbiguousSegmentsError
 
@@ -34,7 +34,7 @@ Accidental: TypeAlias = "frozenset[str | Span]"  # values, or spans in a gap, th
 
 @dataclass(frozen=True)
 class _ValueMatch:
-    """Where a gap holds a value, and of which fields it may be."""
+    """A value in a gap, and the fields that it may be."""
 
     begin: int
     end: int
@@ -43,7 +43,7 @@ class _ValueMatch:
 
 @dataclass(frozen=True)
 class _Template:
-    """What is between two documents: what belongs to the left one, a constant, what belongs to the right one."""
+    """The text between two documents: the footer of the left one, a constant, the header of the right one."""
 
     footer: tuple[Part, ...]
     between: str
@@ -51,25 +51,18 @@ class _Template:
 
 
 def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
-    """The spans, each with the header and the footer that its metadata shows; apart by nothing but the same separator.
+    """The spans of texts, each with the header and footer that its metadata shows; one separator is between them.
 
-    The number of a document, if it is printed beside its metadata, belongs to its header as well.
-
-    Args:
-        text: the prompt.
-        spans: ``(begin, end)`` of the documents' texts in characters, ascending, apart.
-        fields: what is known of each of them.
-
-    Returns:
-        ``None`` if there is no metadata between the documents, or no template or more than one explains all of it.
+    A document's number belongs to its header as well, if it is printed beside the metadata. ``None`` if there is no
+    metadata between the documents, or no template or more than one explains all of it.
 
     Raises:
-        AmbiguousSegmentsError: the documents differ in their outer white space, and what belongs to them depends on
-            whether they are printed stripped.
+        AmbiguousSegmentsError: the documents differ in their outer white space, and their headers depend on whether
+            they are printed stripped.
     """
-    loose = looseness(spans)
+    margins = margins_of(spans)
     found = [_with_metadata(text, spans, fields)]
-    if any(loose):
+    if any(margins):
         bare = [stripped(text, span) for span in spans]
         found += [_with_metadata(text, bare, fields)] if _equally_apart(text, bare) else []
     several = [each for each in found if each]
@@ -79,7 +72,7 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
         return None
     has_header = any(whole[0] < span[0] for whole, span in zip(several[0], spans, strict=True))
     has_footer = any(whole[1] > span[1] for whole, span in zip(several[0], spans, strict=True))
-    return loosened(several[0], Looseness(loose.left and not has_header, loose.right and not has_footer))
+    return with_margins(several[0], Margins(margins.left and not has_header, margins.right and not has_footer))
 
 
 def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
@@ -109,23 +102,20 @@ def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
 
 
 def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
-    """Which values of a gap may be there by accident, as words of the template.
-
-    None; or one, or two of them; or all but one match of a value: ``Source: Source``.
-    """
+    """Values of a gap that may be words of the template by accident: up to two, or all but one match of a value."""
     matches = _matches(gap, left, right, frozenset())
     values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
         yield from map(frozenset, itertools.combinations(values[:MAX_MATCHES], count))
-    for kept in matches:
-        value = gap[kept.begin : kept.end]
-        others = [each for each in matches if gap[each.begin : each.end] == value and each != kept]
+    for own in matches:
+        value = gap[own.begin : own.end]
+        others = [each for each in matches if gap[each.begin : each.end] == value and each != own]
         if others:
             yield frozenset((each.begin, each.end) for each in others)
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """The values that are not the same for all documents, which would be constants, and the documents' numbers."""
+    """The values that differ between documents (others are constants), and the documents' numbers."""
     names = dict.fromkeys(name for each in fields for name in each)
     alike = {name for name in names if all(each.get(name) == fields[0].get(name) for each in fields)}
     return [
@@ -135,7 +125,7 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
 
 
 def _templates(gap: str, left: Fields, right: Fields, accidental: Accidental) -> Iterator[Iterator[_Template]]:
-    """What the gap may be made of; those that split it at the same value together."""
+    """Templates that give the gap; those that split it at the same value together."""
     matches = _matches(gap, left, right, accidental)
     if not matches or len(matches) > MAX_MATCHES:
         return
@@ -213,7 +203,7 @@ def _apply(
 
 
 def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
-    """Footer and header of a gap, if it is made as the template says."""
+    """Footer and header of a gap, if the template gives it."""
     for footer in _written(template.footer, left):
         if gap.startswith(footer + template.between):
             rest = gap[len(footer) + len(template.between) :]
@@ -228,6 +218,6 @@ def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool])
 
 
 def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """What the parts say of a document; nothing if it has no value of a name, several if it has several."""
+    """The parts written for a document: no text if it has no value of a name, several if it has several."""
     options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
     return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))

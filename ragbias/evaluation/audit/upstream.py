@@ -73,7 +73,7 @@ class UpstreamLM:
         return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
-        system, _, question = request.origin.text.rpartition(BETWEEN)
+        system, _, question = request.origin.flat.text.rpartition(BETWEEN)
         talk = [{"role": "system", "content": system}, {"role": "user", "content": question}]
         return {"model": self.name, "messages": talk, "max_tokens": max_new_tokens, "temperature": 0}
 

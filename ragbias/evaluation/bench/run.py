@@ -196,6 +196,6 @@ def _typical(task: Task) -> dict[int, list[Case]]:
 
 def _prompt(lm: DebiasedLM, task: Task, case: Case) -> Prompt | None:
     """The prompt in parts; None where the window leaves no room to time decoding."""
-    prompt, _, _ = in_parts(task.prompt(lm, case), case.documents, None)
+    prompt, *_ = in_parts(task.prompt(lm, case), case.documents, None)
     length = len(lm.prepare(prompt, method=NoMethod()).tokens.ids)
     return prompt if length + DECODED < lm.window else None

@@ -61,7 +61,7 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
 
 def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
     """One flat prompt, made ready; errors as of ``samples_of``."""
-    parts, _, reason = in_parts(text, documents, None)
+    parts, _, reason, _ = in_parts(text, documents, None)
     if reason:
         raise MethodError(f"a prompt cannot be split at its documents: {reason}")
     ids = continuation_ids(lm.tokenizer, parts.suffix, answer)

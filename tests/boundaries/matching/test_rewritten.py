@@ -16,11 +16,16 @@ TEXTS = [
 FORMATS = {
     "one line": lambda text: text.replace("\n", " "),
     "collapsed": lambda text: " ".join(text.split()),
-    "wrapped": lambda text: textwrap.fill(text, 80),
-    "indented": lambda text: textwrap.indent(text, "    "),
     "cut": lambda text: text[:60],
     "cut, dots": lambda text: text[:60] + "...",
     "cut, ellipsis": lambda text: text[:61] + "\u2026",
+}
+
+
+OTHERS = {
+    "wrapped": lambda text: textwrap.fill(text, 80),
+    "indented": lambda text: textwrap.indent(text, "    "),
+    "upper case": str.upper,
 }
 
 
@@ -58,3 +63,15 @@ def test_one_beginning_beside_whole_documents_is_no_document():
     found = locate(text, run=[TEXTS])
     assert [text[begin:end] for begin, end in found.spans] == TEXTS[:2]
     assert "do not appear" in found.reason
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_documents_rewritten_in_other_ways_are_missing_and_a_segmenter_finds_them(name):
+    outcomes = set()
+    for text in prompts(OTHERS[name]):
+        assert locate(text, run=[TEXTS]).spans == ()
+        assert "none of the 3 documents" in locate(text, run=[TEXTS]).reason
+        found = locate(text, run=[TEXTS], segmenter=lambda text: [OTHERS[name](each).strip() for each in TEXTS])
+        prompt = Prompt.from_text(text, found.spans)
+        outcomes.add((prompt.prefix.strip(), frozenset(map(str.strip, prompt.documents)), prompt.suffix.strip()))
+    assert len(outcomes) == 1

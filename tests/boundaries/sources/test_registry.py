@@ -66,7 +66,7 @@ def test_forgotten_texts_leave_nothing_behind():
     registry.add([TERMS, INVOICE_99])
     now = 11.0
     assert registry.likely_in(prompt(INVOICE_17, TERMS)) == set()
-    assert len(registry._index) == len(registry._counts) == len(registry) == 0
+    assert (len(registry), registry.candidates()) == (0, [])
 
 
 def test_the_same_retrieval_again_takes_no_room_and_counts_as_recent():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias.boundaries import KnownText, locate
+from ragbias.generation.request import in_parts
 from support.flat_prompts import INVOICE_17, INVOICE_99, TERMS, found_texts, prompt, registry_of
 from support.generated_prompts import outcome
 
@@ -45,16 +46,16 @@ def test_unrelated_earlier_retrievals_do_not_disturb():
     assert found_texts(prompt(INVOICE_17, TERMS), registry=registry) == [INVOICE_17, TERMS]
 
 
-def test_an_earlier_text_that_the_question_quotes_is_not_taken():
-    registry = registry_of([INVOICE_99, "Another text that is not here."], [INVOICE_17, TERMS])
-    text = prompt(INVOICE_17, TERMS, question=f"Is this right: {INVOICE_99}")
-    assert found_texts(text, registry=registry) == [INVOICE_17, TERMS]
-
-
 @pytest.mark.parametrize("question", [f"Is this right: {INVOICE_99}", INVOICE_99])
-def test_a_question_that_is_itself_a_document_is_not_taken(question):
-    registry = registry_of([INVOICE_17, TERMS, INVOICE_99])
-    assert found_texts(prompt(INVOICE_17, TERMS, question=question), registry=registry) == [INVOICE_17, TERMS]
+@pytest.mark.parametrize(
+    "retrievals", [[[INVOICE_99, "Not here."], [INVOICE_17, TERMS]], [[INVOICE_17, TERMS, INVOICE_99]]]
+)
+def test_documents_beside_a_question_that_quotes_another_are_refused(question, retrievals):
+    text = prompt(INVOICE_17, TERMS, question=question)
+    parts, _, reason, _ = in_parts(text, None, locate(text, registry=registry_of(*retrievals)))
+    assert (parts.documents, "cannot be told" in reason) == ((), True)
+    named = locate(text, registry=registry_of(*retrievals), segmenter=lambda text: [INVOICE_17, TERMS])
+    assert len(in_parts(text, None, named).parts.documents) == 2
 
 
 def test_a_lone_text_inside_the_question_is_not_taken():

@@ -1,13 +1,20 @@
 """Documents that the question quotes or another message holds are not the context; titles and tags are no border."""
 
+import pytest
+
 from ragbias.boundaries import locate
-from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, prompt, spans_of
+from ragbias.generation.request import in_parts
+from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 
 
-def test_a_document_that_only_the_question_quotes_is_not_taken():
+@pytest.mark.parametrize("source", ["documents", "run"])
+def test_a_document_that_only_the_question_quotes_makes_the_prompt_run_plain(source):
     text = prompt(STATION, BRIDGE, question=f"Is it true that {LIBRARY}?")
-    assert locate(text, run=[[STATION, BRIDGE, LIBRARY]]).spans == spans_of(text, STATION, BRIDGE)
-    assert locate(text, documents=[STATION, BRIDGE, LIBRARY]).spans == spans_of(text, STATION, BRIDGE)
+    parts, found, reason, _ = in_parts(text, None, locate(text, **known_to(source, [STATION, BRIDGE, LIBRARY])))
+    assert (found.n_found, parts.documents) == (3, ())
+    assert "cannot be told" in reason
+    given = locate(text, documents=[STATION, BRIDGE])
+    assert given.spans == spans_of(text, STATION, BRIDGE)
 
 
 def test_documents_of_another_message_are_not_joined_across_the_border():

@@ -63,20 +63,25 @@ def test_a_graph_that_grades_each_document_alone_and_keeps_some():
 @pytest.mark.parametrize("source", SOURCES)
 def test_context_in_the_system_message_wins_over_answers_and_questions_that_repeat_it(source):
     text = f"<|im_start|>system\nContext: {joined(STATION, BRIDGE, LIBRARY)}{END}{ASK}Which?{END}{SAY}{BRIDGE}{END}"
-    for question in ("Why?", LIBRARY, f"Is it true that {STATION} and that {LIBRARY}?"):
+    for question in ("Why?", LIBRARY):
         asked = f"{text}{ASK}{question}{END}{SAY}"
         found = locate(asked, **known_to(source, [LIBRARY, STATION, BRIDGE]))
         assert (found_in(asked, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
+    asked = f"{text}{ASK}Is it true that {STATION} and that {LIBRARY}?{END}{SAY}"
+    found = locate(asked, **known_to(source, [LIBRARY, STATION, BRIDGE]))
+    assert (found.spans, "give a segmenter=" in found.reason) == ((), True)
 
 
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("question", ["Is it {} or {}?", "Which of these holds?\n{}\n{}", 'Compare "{}" with "{}".'])
-def test_a_question_that_quotes_all_documents_is_not_their_context(source, question):
+def test_a_question_that_quotes_all_documents_is_refused_and_a_segmenter_helps(source, question):
     for first, second in itertools.permutations([STATION, LIBRARY]):
         text = prompt(first, second, question=question.format(second, first))
         found = locate(text, **known_to(source, [STATION, LIBRARY]))
-        assert found.spans[-1][1] < text.index("\nQuestion:")
-        assert (found.n_found, found.n_left_plain, found.reason) == (2, 2, "")
+        assert (found.spans, found.n_left_plain, "give a segmenter=" in found.reason) == ((), 4, True)
+        spans = [(text.index(each), text.index(each) + len(each)) for each in (first, second)]
+        found = locate(text, **known_to(source, [STATION, LIBRARY]), segmenter=lambda text: spans)  # noqa: B023
+        assert (list(found.spans), found.n_left_plain, found.reason) == (spans, 2, "")
 
 
 TWICE = f"Read this.\n\n{joined(STATION, BRIDGE)}\n\nWhich is green, of these two?\n\n{joined(STATION, BRIDGE)}\n"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from ragbias import Prompt
 from ragbias.boundaries import KnownText, Registry, has_numbering, locate
 from ragbias.errors import AmbiguousSegmentsError
+from ragbias.generation.request import in_parts
 from support.flat_prompts import known_to
 
 FORMATS = {  # from metadata and text to what is in the prompt, and the separator
@@ -117,10 +118,11 @@ def test_titles_that_are_not_known_leave_all_documents_plain_and_the_reason_says
     registry = Registry()
     registry.add(TEXTS)
     for found in (locate(text, run=[TEXTS]), locate(text, registry=registry), locate(text, artifacts=[TEXTS])):
-        assert (found.spans, found.n_found, found.n_expected) == ((), 0, 4)
+        split, _, reason, _ = in_parts(text, None, found)
+        assert (split.documents, found.n_found, found.n_expected) == ((), 4, 4)
         assert found.source in ("run", "registry", "artifact")
-        assert "4 documents are in the prompt, but 3 of them" in found.reason
-        assert not any(word in found.reason for word in ("falcon", "heron"))
+        assert "the first one cannot be told apart from the text before it" in reason
+        assert not any(word in reason for word in ("falcon", "heron"))
 
 
 def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apart():
@@ -129,7 +131,7 @@ def test_the_users_own_segmenter_is_asked_where_the_documents_cannot_be_told_apa
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     found = locate(text, run=[TEXTS], segmenter=lambda text: blocks)
     assert (found.source, [text[begin:end] for begin, end in found.spans]) == ("segmenter", blocks)
-    assert "cannot be told" in found.reason
+    assert found.reason == ""
 
 
 @pytest.mark.parametrize(
@@ -147,17 +149,17 @@ def test_one_document_that_differs_from_the_template_leaves_all_plain(broken):
     text = "Context: " + "\n\n".join(blocks) + "\n\nQuestion: which?"
     assert located(text).n_found == 4
     assert broken(text) != text
-    found = located(broken(text))
-    assert (found.spans, found.n_expected, found.source) == ((), 4, "run")
-    assert "cannot be told" in found.reason
+    split, found, reason, _ = in_parts(broken(text), None, located(broken(text)))
+    assert (split.documents, found.n_expected, found.source) == ((), 4, "run")
+    assert "cannot be told" in reason or "in different ways" in reason
 
 
-def test_a_document_that_a_question_quotes_is_no_part_of_the_context():
+def test_a_document_that_a_question_quotes_makes_the_prompt_run_plain():
     blocks = [f"{about['title']}\n{each}" for each, about in zip(TEXTS[:3], METADATA, strict=False)]
     text = "Context: " + "\n\n".join(blocks) + f"\n\nQuestion: is it true that {TEXTS[3]}\nAnswer:"
-    found = located(text)
-    assert [text[begin:end] for begin, end in found.spans] == blocks
-    assert "1 are apart" in found.reason
+    split, _, reason, _ = in_parts(text, None, located(text))
+    assert (split.documents, bool(reason)) == ((), True)
+    assert [text[begin:end] for begin, end in located(text, TEXTS[:3], METADATA[:3]).spans] == blocks
 
 
 def test_metadata_that_is_the_same_for_all_is_a_constant():

@@ -123,13 +123,24 @@ def test_the_documents_are_never_changed(texts):
     assert [kept[begin:end] for begin, end in spans] == texts
 
 
-def test_what_the_headers_step_finds_can_be_stripped():
+def test_documents_below_headers_can_be_stripped():
     text = numbered("Source {n}:\n")[0]
-    for include in (False, True):
-        spans = locate(text, include_headers=include).spans
-        assert has_numbering(text, spans)
-        prompt = Prompt.from_text(text, spans, strip_numbering=True)
-        assert prompt.documents == tuple(f"Source:\n{body}\n\n" for body in TEXTS)
+    spans = locate(text).spans
+    assert has_numbering(text, spans)
+    prompt = Prompt.from_text(text, spans, strip_numbering=True)
+    assert prompt.documents == tuple(f"Source:\n{body}\n\n" for body in TEXTS)
+
+
+@pytest.mark.parametrize(
+    "counts", ["ABC", "abc", ["I", "II", "III"], ["One", "Two", "Three"], ["first", "second", "third"]]
+)
+def test_letters_and_words_that_count_are_reported_and_left(counts):
+    text, bare, _ = numbered("Source {n}:\n", numbers=counts)
+    assert has_numbering(text, bare)
+    assert strip_numbering(text, bare) == (text, bare)
+    kept, after, reason, _ = in_parts(text, None, locate(text, documents=TEXTS), strip_numbering=True)
+    assert (kept.text, after.numbering, reason) == (text, "kept", "")
+    assert "take it out of the template" in after.reason
 
 
 def paged(pages, label="Page", count=None):
@@ -147,7 +158,7 @@ def test_known_metadata_are_no_numbering(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
     for strip in (False, True):
-        parts, after, reason = in_parts(text, None, found, strip)
+        parts, after, reason, _ = in_parts(text, None, found, strip)
         assert (after.numbering, after.reason, reason) == ("", "", "")
         assert all(f"Page: {page}" in document for page, document in zip(pages, parts.documents, strict=True))
 
@@ -157,7 +168,7 @@ def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
     text, documents = paged(pages)
     found = locate(text, run=[documents])
     assert in_parts(text, None, found)[1].numbering == "kept"
-    parts, after, _ = in_parts(text, None, found, strip_numbering=True)
+    parts, after, *_ = in_parts(text, None, found, strip_numbering=True)
     assert (after.numbering, "may be the documents' own" in after.reason) == ("kept", True)
     assert parts.text == text
 
@@ -165,7 +176,7 @@ def test_known_metadata_that_count_by_accident_are_reported_and_left(pages):
 @pytest.mark.parametrize("pages", [(1, 3, 2), (2, 9, 1)])
 def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
     text, documents = paged(pages, label="Rank", count=lambda index: index + 1)
-    parts, after, reason = in_parts(text, None, locate(text, run=[documents]), strip_numbering=True)
+    parts, after, reason, _ = in_parts(text, None, locate(text, run=[documents]), strip_numbering=True)
     assert (after.numbering, after.reason, reason) == ("stripped", "", "")
     assert "Rank:\n" in parts.text
 
@@ -173,5 +184,5 @@ def test_numbers_beside_metadata_of_other_values_are_stripped(pages):
 def test_a_prompt_in_parts_is_reported_and_left():
     prompt = Prompt("Context:\n", [f"[{n}] {body}\n" for n, body in enumerate(TEXTS, 1)], "Who?")
     assert in_parts(prompt, None, None)[1].numbering == "kept"
-    kept, after, _ = in_parts(prompt, None, None, strip_numbering=True)
+    kept, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
     assert (kept, after.numbering, "given in parts" in after.reason) == (prompt, "kept", True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbias.boundaries import Boundaries, KnownText, locate
-from ragbias.boundaries.splitting.counters import NUMBER_WORDS
+from ragbias.boundaries.splitting.number_candidates import WORDS as COUNTED
 from ragbias.generation.request import in_parts
 
 TEXTS = [
@@ -23,9 +23,7 @@ CONTEXTS = [
     "Answer from these 2 sources.\n\nContext:\n{}\n\nQuestion: which of [1]?",
     "<|system|>1. Be brief.<|user|>Context: {}\n---\nQuestion: who was it in 1990?<|assistant|>",
 ]
-WORDS = sorted((word for word in NUMBER_WORDS if NUMBER_WORDS[word]), key=lambda word: NUMBER_WORDS[word])
-ORDINALS = [word for word in WORDS if word.endswith(("st", "nd", "rd", "th"))]
-CARDINALS = [word for word in WORDS if word not in ORDINALS]
+CARDINALS, ORDINALS = COUNTED["word"].split(), COUNTED["ordinal"].split()
 ROMAN = ["I", "II", "III", "IV", "V", "VI", "VII"]
 COUNTS = {
     "from 1": lambda i, n: str(i + 1),
@@ -92,7 +90,7 @@ def located(text, order, known=False):
 
 
 def segments(text, found: Boundaries, strip):
-    parts, boundaries, reason = in_parts(text, None, found, strip)
+    parts, boundaries, reason, _ = in_parts(text, None, found, strip)
     return (parts.prefix, tuple(sorted(parts.documents)), parts.suffix), boundaries, reason
 
 

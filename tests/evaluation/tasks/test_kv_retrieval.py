@@ -104,7 +104,7 @@ def test_more_pairs_or_positions_than_there_are_is_refused(data: Path) -> None:
 
 def test_every_pair_is_a_segment_and_the_split_adds_one_separator(data: Path) -> None:
     case, _ = cases(data)
-    prompt, _, reason = in_parts(case.text, case.documents, None)
+    prompt, _, reason, _ = in_parts(case.text, case.documents, None)
     assert not reason
     assert prompt.documents == tuple(",\n " + document for document in case.documents)
     assert prompt.text == case.text.replace("{", "{,\n ")
