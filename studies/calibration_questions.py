@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 
 from ragbias.evaluation.data.jsonl import read_lines
-from ragbias.evaluation.tasks.mdqa import document_text
-from ragbias.evaluation.tasks.shortening import shortened
+from ragbias.evaluation.tasks.mdqa import MdqaRow, Passage
+from ragbias.evaluation.tasks.task import shortened
 from ragbias.files import write_atomically
 
 ASKED_BY_STUDIES = 120  # the first ones
@@ -25,15 +25,15 @@ WORDS = 40
 
 def questions(data: Path) -> Iterator[str]:
     """A JSON line for each question, with its first answer; the documents are in the file's order."""
-    for line in islice(read_lines(data), ASKED_BY_STUDIES, ASKED_BY_STUDIES + QUESTIONS):
-        answers, passages = line.texts("answers"), line.objects("ctxs")
+    for line in islice(read_lines(data, MdqaRow), ASKED_BY_STUDIES, ASKED_BY_STUDIES + QUESTIONS):
+        row = line.row
         asked = {
-            "question": line.text("question"),
+            "question": row.question,
             "documents": [
-                document_text(each.text("title"), shortened(each.text("text"), answers, WORDS)) for each in passages
+                Passage(title, shortened(text, row.answers, WORDS)).document() for title, text in row.passages
             ],
-            "answer": answers[0],
-            "gold": [each.flag("isgold") for each in passages].index(True),
+            "answer": row.answers[0],
+            "gold": row.gold,
         }
         yield json.dumps(asked) + "\n"
 

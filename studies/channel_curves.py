@@ -18,7 +18,7 @@ from torch import Tensor
 import ragbias
 from ragbias.binding.architectures import architecture_of
 from ragbias.checks import STRING_LENGTH, Bounds, check_whole_between
-from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.evaluation.prompts import random_strings
 from ragbias.interventions import HideKeys, Intervened, ShiftPositions
 from ragbias.lm import DebiasedLM
 from studies.experiment import Track

@@ -23,7 +23,7 @@ from ragbias.checks import DEPTHS, check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError, RunError
 from ragbias.evaluation.data.questions import check_equally_many
-from ragbias.evaluation.prompts.samples import (
+from ragbias.evaluation.prompts import (
     Sample,
     as_user_message,
     data_text,

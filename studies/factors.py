@@ -20,7 +20,7 @@ from torch import Tensor
 from ragbias.calibration.measurements import retrieving
 from ragbias.display import shown
 from ragbias.errors import RunError
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM

@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.binding import attach
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE

@@ -28,7 +28,8 @@ from langchain_ragbias import ChatRagBias, warm
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.evaluation.data.jsonl import read_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em
-from ragbias.evaluation.prompts.stock_prompt import SYSTEM
+from ragbias.evaluation.prompts import SYSTEM
+from ragbias.evaluation.tasks.mdqa import MdqaRow
 
 MEMORY = "8GB"
 
@@ -36,11 +37,11 @@ MEMORY = "8GB"
 def read(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str, ...]], list[Document]]:
     """The gold answers by question; and the corpus, ``passages`` for each question, each passage once."""
     answers, corpus = {}, {}
-    for line in islice(read_lines(path), questions):
-        answers[line.text("question")] = line.texts("answers")
-        listed = sorted(line.objects("ctxs"), key=lambda each: not each.flag("isgold"))
+    for line in islice(read_lines(path, MdqaRow), questions):
+        answers[line.row.question] = line.row.answers
+        listed = sorted(line.row.ctxs, key=lambda each: not each.isgold)
         for each in listed[:passages]:
-            corpus[each.text("text")] = Document(f"{each.text('title')}\n{each.text('text')}")
+            corpus[each.text] = Document(f"{each.title}\n{each.text}")
     return answers, list(corpus.values())
 
 

@@ -17,7 +17,7 @@ from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
 from ragbias.evaluation.data.questions import Question, check_equally_many
 from ragbias.evaluation.measures.metrics import source
-from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.interventions import Intervened, Intervention
 from ragbias.lm import DebiasedLM

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM

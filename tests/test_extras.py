@@ -8,7 +8,6 @@ import pytest
 from ragbias.errors import MissingExtraError, RagBiasError
 from ragbias.extras import required
 
-BENCH = ("data.records", "data.run_folder", "bench.configuration", "bench.run", "report.read_runs")
 IMPORT = """
 import importlib, sys
 sys.modules.update(dict.fromkeys({packages!r}))  # None: not to be imported
@@ -41,7 +40,6 @@ def test_the_error_is_one_of_ragbias_and_an_import_error() -> None:
 @pytest.mark.parametrize(
     ("package", "modules"),
     [
-        ("pydantic", BENCH),
         ("jinja2", ("report.html",)),
         ("matplotlib", ("report.figures", "report.charts", "report.html")),
     ],
@@ -56,4 +54,4 @@ def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: st
 
 def test_what_audit_and_calibration_share_with_the_bench_needs_no_extra() -> None:
     shared = ("data.questions", "measures.gold_probability", "tasks", "report.plain_table")
-    assert said(["jinja2", "matplotlib", "pydantic"], (*shared, "prompts.stock_prompt")) == []
+    assert said(["jinja2", "matplotlib"], (*shared, "prompts")) == []

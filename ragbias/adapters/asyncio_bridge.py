@@ -38,9 +38,7 @@ async def run(work: Callable[[threading.Event], T]) -> T:
         else:
             future.set_result(result)
 
-    context = copy_context()
-    pass_to_worker(context)
-    threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()
+    _start(worker)
     try:
         return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
@@ -50,8 +48,35 @@ async def run(work: Callable[[threading.Event], T]) -> T:
 
 async def pieces(stream: Stream) -> AsyncGenerator[str, None]:
     """The pieces of a stream; closing this generator, or cancelling its consumer, stops the computation."""
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[str | BaseException | None] = asyncio.Queue()
+
+    def put(event: str | BaseException | None) -> None:
+        try:
+            loop.call_soon_threadsafe(queue.put_nowait, event)
+        except RuntimeError:
+            if not loop.is_closed():
+                raise
+
+    def worker() -> None:
+        try:
+            for piece in stream:
+                put(piece)
+            put(None)
+        except BaseException as error:  # raised where the pieces are read
+            put(error)
+
+    _start(worker)
     try:
-        while (piece := await run(lambda _: next(stream, None))) is not None:
-            yield piece
+        while (event := await queue.get()) is not None:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
     finally:
         stream.cancel()
+
+
+def _start(worker: Callable[[], None]) -> None:
+    context = copy_context()
+    pass_to_worker(context)
+    threading.Thread(target=context.run, args=(worker,), daemon=True, name="ragbias-async").start()

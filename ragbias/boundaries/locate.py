@@ -264,10 +264,11 @@ def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | No
     for each in outermost(text, known):
         firm[each.document].append(each)
     firm = {document: found for document, found in firm.items() if found}
+    names = {document for document in firm if is_long(document)}
     retrievals = [
         tuple(each for each in retrieval if each in known or (is_long(each) and occurrences_of(text, each)))
         for retrieval in registry.candidates()
-        if any(is_long(each) and each in firm for each in retrieval)
+        if not names.isdisjoint(retrieval)
     ]
     found = _by_retrievals(text, retrievals, firm, "registry")
     occurrences = [Occurrence(*span, "") for span in found.spans]

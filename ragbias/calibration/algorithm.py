@@ -21,7 +21,7 @@ from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import curve, difference, is_clear_gain, loss_by_depth, rounded, search_record
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
 from ragbias.methods.profiles import Profile

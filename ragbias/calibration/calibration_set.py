@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.errors import MethodError
-from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.prompts.samples import (
+from ragbias.evaluation.data.questions import Question, read_questions
+from ragbias.evaluation.prompts import (
     Sample,
     data_text,
     kv_question,
     kv_text,
-    labelled_questions,
     samples_of,
     tiny_question,
     tiny_text,
@@ -49,7 +48,7 @@ def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
 
 def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     assert plan.data is not None
-    questions = labelled_questions(plan.data)
+    questions = read_questions(plan.data, labelled=True)
     if len(questions) < 3:
         raise MethodError(f"{plan.data} holds {len(questions)} questions; a calibration set needs 3, better 100")
     return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]

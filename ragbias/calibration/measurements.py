@@ -17,8 +17,7 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attached
 from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.evaluation.prompts.random_strings import random_strings
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefilled
 from ragbias.lm import DebiasedLM

@@ -22,7 +22,7 @@ from ragbias.calibration.algorithm import Progress, begin, no_progress
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.profile_record import difference, is_clear_gain, rounded
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
 from ragbias.lm import DebiasedLM

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragbias.calibration.channel_search import Ranking, layer_outputs
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample
 
 CURVE_POINTS = 200  # of each layer's curve
 DIGITS = 6  # significant, of every number

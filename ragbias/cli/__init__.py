@@ -1,6 +1,6 @@
 """The command line: ``ragbias COMMAND``, a module each.
 
-A command imports what it needs when it runs, so that ``ragbias --help`` needs neither torch nor an extra.
+Commands import lazily, so that ``ragbias --help`` needs neither torch nor an extra.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.failures import reason
-from ragbias.cli.load import load
 from ragbias.cli.methods import list_methods
 from ragbias.cli.proxy import proxy
 from ragbias.cli.report import report
@@ -31,9 +30,9 @@ from ragbias.cli.serve import serve
 from ragbias.cli.speed import speed
 from ragbias.errors import chain, out_of_memory
 
-REFUSED = 2  # exit code of whatever the user can mend
-INTERRUPTED = 130  # exit code, as shells have it
-UNREAD = 1  # standard output is a pipe whose reader is gone; as click has it
+REFUSED = 2  # exit code of errors that the user can fix
+INTERRUPTED = 130  # exit code of shells
+UNREAD = 1  # standard output is a closed pipe; click's exit code
 TRACEBACK = "--traceback"
 
 _in_full = warnings.formatwarning
@@ -42,7 +41,7 @@ app = typer.Typer(
     help="Training-free removal of position bias for RAG with Hugging Face models.",
     pretty_exceptions_enable=False,
 )
-for command in (demo, ask, audit, bench, report, speed, calibrate, serve, proxy, load):
+for command in (demo, ask, audit, bench, report, speed, calibrate, serve, proxy):
     app.command()(command)
 app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")
@@ -68,34 +67,34 @@ def options(
         bool, typer.Option("--version", help="Show the versions and exit.", callback=_show_versions, is_eager=True)
     ] = False,
     with_traceback: Annotated[
-        bool, typer.Option(TRACEBACK, help="Of an error that ends the command, show where it was raised as well.")
+        bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
     ] = False,
 ) -> None:
-    """Options of every command; ``main`` reads ``--traceback`` itself, as it must know it when parsing fails."""
+    """Options of every command; ``main`` reads ``--traceback`` itself, for errors of parsing."""
 
 
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of ragbias without the place in the code, which tells a user of a command nothing."""
+    """A warning of ragbias without its place in the code."""
     if category.__module__.partition(".")[0] == "ragbias":
         return f"ragbias: warning: {message}\n"
     return _in_full(message, category, filename, lineno, line)
 
 
 def main() -> None:
-    """Run the command line and exit: code 2 and one line for what the user can mend, a traceback for a bug."""
+    """Run the command line and exit: code 2 and one line for an error of the user, a traceback for a bug."""
     warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((each for each in arguments if not each.startswith("-")), None)
     try:
-        # the option may stand anywhere; typer takes it before the command only
+        # the option may be anywhere; typer takes it before the command only
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
-        sys.stdout.flush()  # here, so that a disk that is full or a reader that is gone is told as below
+        sys.stdout.flush()  # here, so that a full disk or a closed pipe is reported below
     except BrokenPipeError:
         _drop_output()
         code = UNREAD
-    except Exception as error:  # some modules turn an interrupt while they are imported into an error of theirs
+    except Exception as error:  # some modules turn an interrupt during their import into another error
         if any(isinstance(each, KeyboardInterrupt) for each in chain(error)):
             code = INTERRUPTED
         else:
@@ -108,7 +107,7 @@ def main() -> None:
 
 
 def _refused(error: Exception, command: str | None, with_traceback: bool) -> int:
-    """Tell what the user can mend; raises the error again if it is a bug."""
+    """Print an error that the user can fix; raise a bug again."""
     line = reason(error, command)
     if line is None:
         raise error
@@ -117,12 +116,12 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
     print(f"ragbias: {line}", file=sys.stderr)
     if isinstance(error, OSError) and error.filename is None:
         _drop_output()
-    if out_of_memory(error) is not None:  # what libraries do at the end needs memory too, and would tell its own tale
+    if out_of_memory(error) is not None:  # the libraries' exit handlers need memory too, and would fail loudly
         sys.stderr.flush()
         os._exit(REFUSED)
     return REFUSED
 
 
 def _drop_output() -> None:
-    """Forget what standard output has not taken; the interpreter would try again at its end, and fail."""
+    """Discard unwritten output; the interpreter would write it again at its end, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -27,7 +27,7 @@ def bench(
         typer.Option(help=f"{', '.join(TASK_NAMES)}, or {HARNESS_TASK} ({MMLU})."),
     ] = None,
     data: Annotated[list[Path] | None, typer.Option(help="The task's files, in their official format.")] = None,
-    model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Default: tiny.")] = None,
+    model: Annotated[list[str] | None, typer.Option(help=f"{MODELS} Repeatable.")] = None,
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
@@ -39,12 +39,10 @@ def bench(
     seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
     no_chat: Annotated[
-        bool, typer.Option("--no-chat", help="Ask with the bare prompt, not through the model's chat template.")
+        bool, typer.Option("--no-chat", help="Use the bare prompt, not the model's chat template.")
     ] = False,
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
-    cut_middle: Annotated[
-        bool, typer.Option("--cut-middle", help="Of lm-eval's prompts that are too long, cut out the middle.")
-    ] = False,
+    cut_middle: Annotated[bool, typer.Option("--cut-middle", help="Cut the middle of lm-eval's long prompts.")] = False,
     shorten: Annotated[
         int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
     ] = None,
@@ -52,7 +50,7 @@ def bench(
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
     ] = None,
     invariant_once: Annotated[
-        bool, typer.Option("--invariant-once", help="Ask invariant methods in one order, and copy that to the others.")
+        bool, typer.Option("--invariant-once", help="Run invariant methods on one order, and copy that to the others.")
     ] = False,
     batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
@@ -64,55 +62,53 @@ def bench(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for rows.jsonl and summary.json; goes on with the run it holds, or with more questions.",
+            help="Folder for rows.jsonl and summary.json; resumes the run it holds, also with more questions.",
             callback=folder,
         ),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Run models x methods x tasks x seeds on benchmark files; a run that was stopped goes on where it was."""
+    """Run models x methods x tasks x seeds on benchmark files; a stopped run resumes."""
     from ragbias.evaluation.bench.run import run
     from ragbias.evaluation.bench.store import holds_records
     from ragbias.evaluation.data.run_folder import ROWS, SUMMARY
     from ragbias.evaluation.report.tables import as_tables
 
     quiet_libraries()
-    given = {
-        "models": ",".join(model) if model else None,
-        "methods": methods,
-        "limit": limit,
-        "measure": measure,
-        "seeds": _seeds(seed, seeds),
-        "batch_size": batch_size,
-        "invariant_once": True if invariant_once else None,
-        "dtype": dtype,
-        "engine": engine,
-        "workers": workers,
-        "cost": False if no_cost else None,
-        "out": out,
-    }
-    changes = {key: value for key, value in given.items() if value is not None}
-    options = {
-        "data": data,
-        "documents": numbers(documents),
-        "positions": numbers(positions),
-        "orders": orders,
-        "indices": False if no_indices else None,
-        "chat": False if no_chat else None,
-        "explain": False if no_explain else None,
-        "cut_middle": True if cut_middle else None,
-        "shorten": shorten,
-    }
-    task_options = {key: value for key, value in options.items() if value is not None}
+    changes = _given(
+        models=",".join(model) if model else None,
+        methods=methods,
+        limit=limit,
+        measure=measure,
+        seeds=_seeds(seed, seeds),
+        batch_size=batch_size,
+        invariant_once=invariant_once or None,
+        dtype=dtype,
+        engine=engine,
+        workers=workers,
+        cost=False if no_cost else None,
+        out=out,
+    )
+    task_options = _given(
+        data=data,
+        documents=numbers(documents),
+        positions=numbers(positions),
+        orders=orders,
+        indices=False if no_indices else None,
+        chat=False if no_chat else None,
+        explain=False if no_explain else None,
+        cut_middle=cut_middle or None,
+        shorten=shorten,
+    )
     settings = _settings(files or [], task or [], task_options, changes)
     try:
-        if not console.is_terminal:  # where a bar shows
+        if not console.is_terminal:  # which draws a bar
             console.print("Reading the data, loading the model ...")
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
-        kept = f"What is finished stays in {settings.out}; the same command goes on from here."
-        console.print(f"Stopped. {kept}" if holds_records(settings.out) else "Stopped; nothing was finished.")
+        resume = f"Stopped. Finished records are in {settings.out}; the same command resumes the run."
+        console.print(resume if holds_records(settings.out) else "Stopped; nothing was finished.")
         raise
     for result in summary["results"]:
         for table in as_tables(result):
@@ -124,7 +120,7 @@ def bench(
 def _settings(
     files: list[Path], task: list[str], task_options: dict[str, Any], changes: dict[str, Any]
 ) -> BenchConfiguration:
-    """What to run, from a file and its changes, or from the command line alone."""
+    """The settings from a file and its changes, or from the command line alone."""
     from ragbias.evaluation.bench.configuration import checked, read_settings
 
     if len(files) == 1 and files[0].suffix in (".yaml", ".yml"):
@@ -132,12 +128,16 @@ def _settings(
             option, value = next(iter(task_options.items()), ("", None))
             negated = "no-" if value is False else ""
             named = "--task" if task else f"--{negated}{option.replace('_', '-')}"
-            raise RunError(f"{named} does not go with {files[0]}: tasks and their options stand in the file")
+            raise RunError(f"{named} does not go with {files[0]}: put tasks and their options into the file")
         return read_settings(files[0], changes)
     if files:
         task_options = {**task_options, "data": [*task_options.get("data", []), *files]}
     tasks = [{"name": name.strip(), **task_options} for each in task for name in each.split(",")]
     return checked({**changes, "tasks": tasks}, "the command line")
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _seeds(seed: int | None, seeds: str | None) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""``ragbias cache``: documents computed before they are asked for, and what is kept of them."""
+"""``ragbias cache``: precompute documents for a folder, and manage it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libr
 if TYPE_CHECKING:
     from ragbias.cache import DocumentCache
 
-cache = typer.Typer(help="What a model makes of documents, computed once and kept in a folder.")
+cache = typer.Typer(help="Precompute documents into a folder, and manage it.")
 
 Folder = Annotated[Path, typer.Argument(help="The folder of the cache.")]
-Disk = Annotated[str | None, typer.Option(help="The most that is kept there. Default: 20GB.")]
-REUSABLE = "ape"  # of the methods with reusable documents any will do: what is kept is the same
+Disk = Annotated[str | None, typer.Option(help="Size limit of the folder. Default: 20GB.")]
+REUSABLE = "ape"  # all methods with reusable documents share the entries
 
 
 @cache.command()
@@ -29,44 +29,44 @@ def warm(
 ) -> None:
     """Compute the chunks that `ragbias ask --cache` will retrieve, for any method with reusable documents.
 
-    The same command goes on where it was stopped.
+    The same command resumes a stopped run.
     """
     from ragbias.adapters.warming import warm as compute
     from ragbias.cache import DocumentCache
     from ragbias.evaluation.demo.own_files import read_chunks
-    from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+    from ragbias.evaluation.prompts import stock_prompt
     from ragbias.lm import DebiasedLM
 
     quiet_libraries()
     chunks = list(read_chunks(documents))
-    kept = DocumentCache(memory=None, folder=folder, disk=disk)
+    document_cache = DocumentCache(memory=None, folder=folder, disk=disk)
     with status(f"Loading the model {model}"):
-        lm = DebiasedLM.from_pretrained(model, REUSABLE, cache=kept)
+        lm = DebiasedLM.from_pretrained(model, REUSABLE, cache=document_cache)
     with progress() as bar:
         task = bar.add_task("documents", total=len(chunks))
         computed = compute(
             lm, chunks, str, lambda some: stock_prompt(lm, some, "?"), lambda done: bar.update(task, completed=done)
         )
-    console.print(f"{computed} of {len(chunks)} chunks were computed; the others were there.")
-    _print_stats(kept, json_path)
+    console.print(f"{computed} of {len(chunks)} chunks were computed; the others were cached.")
+    _print_stats(document_cache, json_path)
 
 
 @cache.command()
 def stats(folder: Folder, json_path: JsonPath = None) -> None:
-    """How much is kept."""
+    """Show the number of entries and their size."""
     _print_stats(_opened(folder), json_path)
 
 
 @cache.command()
 def verify(folder: Folder, json_path: JsonPath = None) -> None:
-    """Read every file and check it. Exit code 1 if one is not what was written."""
-    kept = _opened(folder)
+    """Read and check every file. Exit code 1 if one is damaged."""
+    document_cache = _opened(folder)
     with progress() as bar:
-        task = bar.add_task("files", total=kept.stats().disk_entries)
-        wrong = kept.verify(lambda path: bar.update(task, advance=1))
+        task = bar.add_task("files", total=document_cache.stats().disk_entries)
+        wrong = document_cache.verify(lambda path: bar.update(task, advance=1))
     for reason in wrong.values():
         console.print(reason)
-    console.print(f"{len(wrong)} of {kept.stats().disk_entries} files are not what was written.")
+    console.print(f"{len(wrong)} of {document_cache.stats().disk_entries} files are damaged.")
     write_json({str(path): reason for path, reason in wrong.items()}, json_path)
     if wrong:
         raise typer.Exit(1)
@@ -74,10 +74,10 @@ def verify(folder: Folder, json_path: JsonPath = None) -> None:
 
 @cache.command()
 def clear(folder: Folder) -> None:
-    """Remove all that is kept; other files of the folder stay."""
-    kept = _opened(folder)
-    count = kept.stats().disk_entries
-    kept.clear()
+    """Remove all entries; other files of the folder stay."""
+    document_cache = _opened(folder)
+    count = document_cache.stats().disk_entries
+    document_cache.clear()
     console.print(f"{count} entries were removed from {folder}.")
 
 
@@ -85,14 +85,14 @@ def _opened(folder: Path) -> DocumentCache:
     from ragbias.cache import DocumentCache
 
     if not folder.is_dir():
-        raise typer.BadParameter(f"{folder} is no folder; give that of a cache")
+        raise typer.BadParameter(f"{folder} is not a folder; give the folder of a cache")
     return DocumentCache(memory=None, folder=folder)
 
 
-def _print_stats(kept: DocumentCache, json_path: Path | None) -> None:
+def _print_stats(document_cache: DocumentCache, json_path: Path | None) -> None:
     from ragbias.cache.document_cache import size_text
 
-    found = kept.stats()
+    found = document_cache.stats()
     broken = f", {found.broken} set aside as broken" if found.broken else ""
-    console.print(f"{found.disk_entries} entries, {size_text(found.disk_bytes)}{broken}: {kept.folder}")
+    console.print(f"{found.disk_entries} entries, {size_text(found.disk_bytes)}{broken}: {document_cache.folder}")
     write_json(found.as_dict(), json_path)

@@ -14,14 +14,20 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ragbias.evaluation.demo.demo_run import Demo
-    from ragbias.models.tiny.world import WorldQuestion
+    from ragbias.evaluation.tasks import Task
+    from ragbias.lm import DebiasedLM
 
 
 def demo(
-    model: Annotated[str, typer.Option(help=MODELS)] = "tiny",
+    model: Annotated[str, typer.Option(help=f"{MODELS} Default: tiny, the embedded demonstration.")] = "tiny",
     questions: Annotated[
-        int | None, whole(bounds.DEMO_QUESTIONS, "Questions, each asked at every position. Default: 40, else 20.")
+        int | None,
+        whole(
+            bounds.DEMO_QUESTIONS, "Questions, each with its answer at every position. Default: 40 for tiny, else 20."
+        ),
     ] = None,
     seed: Annotated[int, whole(bounds.SEED, "Draws corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
@@ -29,7 +35,7 @@ def demo(
     ),
     json_path: JsonPath = None,
 ) -> None:
-    """Measure position bias before and after each method on a FAISS index: tiny's, or a real model's on short notes."""
+    """Measure position bias with and without each method on a FAISS index: tiny's, or a real model's on short notes."""
     quiet_libraries()
     if model == "tiny":
         _tiny_demo(questions or 40, seed, out, json_path)
@@ -38,10 +44,8 @@ def demo(
 
 
 def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> None:
-    """The embedded model's questions about its own world, with every method."""
+    """The embedded model's questions about its world, with every method."""
     from ragbias.evaluation.demo import demo_run
-    from ragbias.evaluation.demo.kept_documents import first_token_line
-    from ragbias.evaluation.demo.outcome import save
     from ragbias.evaluation.tasks.by_position import widest_margin
 
     settings = demo_run.DemoSettings(questions=questions, seed=seed)
@@ -53,26 +57,26 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
         outcome = demo_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
-    measured = [curve for curves in outcome["curves"].values() for curve in curves.values()]
-    console.print(_how_sure(questions, widest_margin(measured)))
+    margin = widest_margin([curve for curves in outcome["curves"].values() for curve in curves.values()])
+    if margin is None:
+        console.print(f"{questions} questions are too few for intervals.")
+    else:
+        console.print(
+            f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
+        )
     console.print(
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
-        "The model learned its bias from training data made to place the answers at the ends (docs/results/tiny.md)."
+        "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
     )
-    with status("Asking with documents that were computed before"):
-        line = first_token_line(prepared.lm, prepared.task(max(settings.documents))[0])
-    console.print(line, highlight=False)
-    save(outcome, demo_run.figure(outcome), out)
-    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}\n")
-    _frameworks(prepared, demo_run.telling_question(prepared))
+    _finish(prepared.lm, prepared.task(max(settings.documents))[0], outcome, demo_run.figure(outcome), out)
+    console.print()
+    _frameworks(prepared)
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
 
 
 def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Path | None) -> None:
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
-    from ragbias.evaluation.demo.kept_documents import first_token_line
-    from ragbias.evaluation.demo.outcome import save
 
     with status(f"Loading the model {model}, embedding the notes"):
         prepared = notes_run.NotesDemo(notes_run.NotesSettings(model=model, questions=questions, seed=seed))
@@ -81,17 +85,24 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
         outcome = notes_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
     for table in notes_tables(outcome):
         console.print(table)
-    plain = outcome["results"]["none"]["logprob"]
     console.print(
         "Log-probability of the gold answer in nats (0.69: half as probable), accuracy in brackets; 95% intervals.\n"
-        f"Plain model, best position minus worst: {_interval(plain['gap'])}. This bias was found, not taught."
+        f"Plain model, best position minus worst: {_interval(outcome['results']['none']['logprob']['gap'])}. This bias "
+        f"was found, not taught.\nThe measurement took {outcome['settings']['seconds']:.0f} s."
     )
-    with status("Asking with documents that were computed before"):
-        line = first_token_line(prepared.lm, prepared.task)
-    console.print(line, highlight=False)
-    save(outcome, notes_run.figure(outcome), out)
-    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}; {outcome['settings']['seconds']:.0f} s")
+    _finish(prepared.lm, prepared.task, outcome, notes_run.figure(outcome), out)
     write_json(outcome, json_path)
+
+
+def _finish(lm: DebiasedLM, task: Task, outcome: dict[str, Any], figure: Figure, out: Path) -> None:
+    """Show the effect of cached documents, and write the files."""
+    from ragbias.evaluation.demo.shared import first_token_line, save
+
+    with status("Running a question with cached documents"):
+        line = first_token_line(lm, task)
+    console.print(line, highlight=False)
+    save(outcome, figure, out)
+    console.print(f"Written: {out / 'results.json'}, {out / 'bias.png'}")
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
@@ -101,7 +112,7 @@ def notes_tables(outcome: dict[str, Any]) -> list[Table]:
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
     count, notes = settings["questions"], settings["documents"]
-    title = f"{count} questions, {notes} notes: gold answer minus the plain mean, if it stands in note ..."
+    title = f"{count} questions, {notes} notes: gold answer minus the plain mean, if it is in note ..."
     by_position = plain_table(title, "method", *(str(int(position) + 1) for position in positions))
     against = plain_table("Mean minus the plain model's ...", "method", "mean", "worst position", "best position")
     for name, row in results.items():
@@ -114,12 +125,6 @@ def notes_tables(outcome: dict[str, Any]) -> list[Table]:
 
 def _interval(figure: list[float]) -> str:
     return f"{figure[0]:.2f} ({figure[1]:.2f} to {figure[2]:.2f})"
-
-
-def _how_sure(questions: int, margin: float | None) -> str:
-    if margin is None:
-        return f"{questions} questions are too few to say how sure these accuracies are."
-    return f"With {questions} questions an accuracy may be off by up to {margin:.2f} (the widest 95% interval here)."
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
@@ -135,11 +140,12 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
     return table
 
 
-def _frameworks(prepared: Demo, question: WorldQuestion) -> None:
-    """One question through each installed framework's own chain, in both orders of the documents."""
-    from ragbias.evaluation.demo.frameworks import ask_in_both_orders
+def _frameworks(prepared: Demo) -> None:
+    """One question through each installed framework's chain, in both orders of the documents."""
+    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, telling_question
 
-    console.print("The first question whose plain answer changes with the order, through the frameworks' own chains:")
+    question = telling_question(prepared)
+    console.print("The first question whose plain answer changes with the order, through the frameworks' chains:")
     table = Table(title=f"{question.question}  (right: {question.answer})", box=SIMPLE_HEAD)
     for column in ("framework", "method", "as retrieved", "reversed", "answer"):
         table.add_column(column)

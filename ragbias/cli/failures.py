@@ -1,4 +1,4 @@
-"""What a command that cannot go on tells its user: one line for what they can mend; a bug stays a traceback."""
+"""One line for errors that the user can fix; any other is a bug, with a traceback."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from ragbias.display import printable
 from ragbias.errors import RagBiasError, out_of_memory
 from ragbias.extras import missing
 from ragbias.files import NAMELESS
+from ragbias.models.named import EXPECTED
 
 LONGEST = 600  # characters of one line
 UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
-    """The line about an error that the user can mend; None for any other, which is a bug.
+    """The line about an error that the user can fix; None for a bug.
 
     Args:
-        command: the one that failed; where several extras hold what is missing, its own is named.
+        command: the one that failed; of several extras with a missing package, its extra is named.
     """
     if isinstance(error, UsageError):
         return _usage(error)
@@ -29,7 +30,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         return missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
-        # a file that is being written is named by ``ragbias.files``
+        # ``ragbias.files`` names a file that is being written
         file = "standard output" if error.filename is None else error.filename
         return _one_line(": ".join(map(str, filter(None, (file, error.strerror)))))
     return None
@@ -37,6 +38,8 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
 
 def _usage(error: BaseException) -> str:
     message = _one_line(error.format_message())  # type: ignore[attr-defined]
+    if message == "Missing option '--model'.":
+        message = f"no --model is named, e.g. --model smollm2; expected {EXPECTED}"
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 

@@ -1,4 +1,4 @@
-"""Options that are whole numbers, whose bounds stand in the help and in the errors; and ranges as they are shown."""
+"""Options for whole numbers, with their bounds in the help and in the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Wholes(Whole):
-    """Checks a list of them like ``2,20,100``, see ``numbers``."""
+    """Checks a list such as ``2,20,100``, see ``numbers``."""
 
     __name__ = "whole numbers"
 
@@ -47,12 +47,12 @@ class Wholes(Whole):
 
 
 def whole(bounds: Bounds, help: str) -> Any:
-    """An option that is a whole number."""
+    """An option for a whole number."""
     return typer.Option(parser=Whole(bounds), metavar=str(bounds), help=help)
 
 
 def wholes(bounds: Bounds, help: str) -> Any:
-    """An option that is a list of whole numbers with commas between them, as text."""
+    """An option for whole numbers with commas between them, as text."""
     return typer.Option(parser=Wholes(bounds), metavar=f"{bounds}, ...", help=help)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,10 +15,8 @@ from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, q
 from ragbias.errors import ArgumentError
 from ragbias.files import writing
 
-if TYPE_CHECKING:
-    from ragbias.evaluation.cost.speed_measurement import SpeedSettings
-
 MIB = 2**20
+STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}  # of ``--cached``
 
 
 def speed(
@@ -51,7 +49,7 @@ def speed(
     batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
     cached: Annotated[
         bool,
-        typer.Option("--cached", help="What it saves that documents are kept: cold, warm in memory, warm on disk."),
+        typer.Option("--cached", help="Time saved by cached documents: cold, warm in memory, warm on disk."),
     ] = False,
     prefixes: Annotated[
         str | None,
@@ -66,12 +64,14 @@ def speed(
     backend: Annotated[str, typer.Option(help="auto, torch, triton or flash.")] = "auto",
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the ratios against the number of documents, of which give several.", callback=picture),
+        typer.Option(help="Draw the ratios against the number of documents; needs several.", callback=picture),
     ] = None,
     json_path: JsonPath = None,
 ) -> None:
-    """Time and memory of methods beside plain attention, interleaved, and beside what their arithmetic asks for."""
-    from ragbias.evaluation.cost.speed_measurement import SpeedSettings, run
+    """Measure time and memory of methods, interleaved with plain attention, beside the limits of their arithmetic."""
+    from ragbias.evaluation.cost.cached_speed import CachedSettings
+    from ragbias.evaluation.cost.cached_speed import run as run_cached
+    from ragbias.evaluation.cost.speed import SpeedSettings, run
 
     quiet_libraries()
     lengths = numbers(tokens) or []
@@ -90,9 +90,17 @@ def speed(
             raise ArgumentError(
                 "--cached times one prompt of equal documents; leave out --ragged, --batch, --total-tokens, --plot"
             )
-        from ragbias.cli.cached_speed import cached_speed
-
-        cached_speed(methods, documents, lengths, prefixes, common, json_path)
+        sizes = {"tokens": tuple(lengths), "prefixes": tuple(numbers(prefixes) or ())}
+        plain = SpeedSettings(methods=methods or "ape", documents=tuple(numbers(documents) or (5, 20, 100)), **common)
+        cached_settings = CachedSettings(plain, **{name: value for name, value in sizes.items() if value})
+        with progress() as bar:
+            outcome = run_cached(cached_settings, bar)
+        conditions = (
+            f"Median (range) of {rounds} rounds, each with the documents in another order. Faster, decoding: ratios to "
+            "the plain model in the same round."
+        )
+        _show(outcome, conditions, [_cached_table(result) for result in outcome["results"]])
+        write_json(outcome, json_path)
         return
     if len(lengths) > 1 or prefixes is not None:
         raise ArgumentError("several --tokens, and --prefixes, go with --cached")
@@ -100,7 +108,7 @@ def speed(
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
-        from ragbias.evaluation.cost.scaling_plot import scaling  # here, so that a missing matplotlib is told at once
+        from ragbias.evaluation.cost.scaling_plot import scaling  # here, to report a missing matplotlib at once
     settings = SpeedSettings(
         methods=methods or "pine,channel-scaling",
         documents=counts,
@@ -112,11 +120,11 @@ def speed(
     )
     with progress() as bar:
         outcome = run(settings, bar)
-    console.print(_conditions(outcome, settings), markup=False, highlight=False)
-    for result in outcome["results"]:
-        for table in _tables(result):
-            console.print()
-            console.print(table)
+    conditions = (
+        f"Batch of {batch}. Ratios to none in the same round: median (range) of {rounds} rounds; limit: the ratio that "
+        "the arithmetic requires."
+    )
+    _show(outcome, conditions, [table for result in outcome["results"] for table in _tables(result)])
     write_json(outcome, json_path)
     if plot is not None:
         with writing(plot):
@@ -124,22 +132,42 @@ def speed(
         console.print(f"Written: {plot}", markup=False)
 
 
-def _conditions(outcome: Mapping[str, Any], settings: SpeedSettings) -> str:
+def _show(outcome: Mapping[str, Any], conditions: str, tables: list[Table]) -> None:
     about = outcome["model"]
-    return (
-        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, "
-        f"backend {about['backend']}, {outcome['machine']['threads']} threads; batch of {settings.batch}. Ratios to "
-        f"none in the same round: median (range) of {settings.rounds} rounds; limit: what the arithmetic asks for."
+    console.print(
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
+        f"{about['backend']}, {outcome['machine']['threads']} threads. {conditions}",
+        highlight=False,
     )
+    for table in tables:
+        console.print()
+        console.print(table)
+
+
+def _cached_table(result: Mapping[str, Any]) -> Table:
+    from ragbias.evaluation.report.plain_table import plain_table
+
+    before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
+    title = (
+        f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
+        f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; by arithmetic {result['limit']:.0f} times faster"
+    )
+    table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
+    for state, cost in result["states"].items():
+        cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
+        table.add_row(STATES[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))
+    return table
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:
     """Two tables, as one is too wide for many terminals: up to the first token, and after it."""
+    from ragbias.evaluation.report.plain_table import plain_table
+
     lengths = [length for row in result["lengths"] for length in row]
     of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"
     title = f"{result['documents']} documents of {of} tokens"
-    prompt = _table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
-    after = _table(None, "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
+    prompt = plain_table(title, "method", "prefill s", "ratio (range)", "limit", "first token s", "ratio")
+    after = plain_table("", "method", "decode ms", "ratio (range)", "limit", "peak MiB", "ratio")
     for label, cost in result["methods"].items():
         prompt.add_row(
             label,
@@ -158,14 +186,6 @@ def _tables(result: Mapping[str, Any]) -> list[Table]:
             f"{cost['peak_ratio']:.2f}",
         )
     return [prompt, after]
-
-
-def _table(title: str | None, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="bold underline")
-    for column in columns:
-        first = column == "method"
-        table.add_column(column, justify="left" if first else "right", overflow="fold", no_wrap=not first)
-    return table
 
 
 def _limit(ratio: float | None) -> str:

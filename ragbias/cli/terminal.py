@@ -1,4 +1,4 @@
-"""What all commands share: the console, progress, and the option that writes JSON."""
+"""The console, progress and output files of all commands."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SILENCE = 30.0  # seconds without a line, at most, while work goes on
 
 
 class _PlainConsole(Console):
-    """Shows what others wrote without the codes that would act on the terminal."""
+    """Shows untrusted text without the codes that would act on the terminal."""
 
     def render(self, renderable: Any, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -36,11 +36,11 @@ console = _PlainConsole(markup=False, emoji=False)  # paths, names and answers a
 
 
 def writable(path: Path | None) -> Path | None:
-    """A file to be written, refused before the work if that cannot be."""
+    """An output file, refused before the work if it is not writable."""
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"{path.parent} is no folder; create it first")
+        raise typer.BadParameter(f"{path.parent} is not a folder; create it first")
     if path.is_dir():
         raise typer.BadParameter(f"{path} is a folder; expected the name of a file")
     if irregular(path) in ("a named pipe", "a socket") and path.parts[:2] not in (("/", "dev"), ("/", "proc")):
@@ -51,14 +51,14 @@ def writable(path: Path | None) -> Path | None:
 
 
 def picture(path: Path | None) -> Path | None:
-    """A picture to be written, in a format that matplotlib draws."""
+    """An output picture, in a format that matplotlib draws."""
     if path is not None and path.suffix.lower() not in PICTURES:
         raise typer.BadParameter(f"{path} does not end with {', '.join(PICTURES)}; expected the name of a picture")
     return writable(path)
 
 
 def folder(path: Path | None) -> Path | None:
-    """A folder for results, made later if it is not there."""
+    """A folder for results, created later if missing."""
     if path is not None and path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file; give a folder for the results")
     return path
@@ -70,9 +70,9 @@ JsonPath = Annotated[
 
 
 class _Lines(Progress):
-    """A progress bar; where no terminal draws it, a line for each new description and every half minute."""
+    """A progress bar; without a terminal, a line for each new description and every half minute."""
 
-    _told = 0.0
+    _printed = 0.0
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         task = self._tasks[task_id]
@@ -81,12 +81,12 @@ class _Lines(Progress):
         if self.console.is_terminal:
             return
         if task.description != before:
-            self._tell(f"{task.description} ...")
-        elif self._told and time.monotonic() - self._told > SILENCE and task.total:
-            self._tell(f"{task.description}: {task.completed:g} of {task.total:g}")
+            self._print_line(f"{task.description} ...")
+        elif self._printed and time.monotonic() - self._printed > SILENCE and task.total:
+            self._print_line(f"{task.description}: {task.completed:g} of {task.total:g}")
 
-    def _tell(self, line: str) -> None:
-        self._told = time.monotonic()
+    def _print_line(self, line: str) -> None:
+        self._printed = time.monotonic()
         self.console.print(line)
 
 
@@ -102,7 +102,7 @@ def progress() -> Progress:
 
 
 def status(text: str) -> AbstractContextManager[Any]:
-    """A spinner, or a line where there is no terminal to draw it on."""
+    """A spinner, or a line without a terminal."""
     if console.is_terminal:
         return console.status(f"{text} ...")
     console.print(f"{text} ...")
@@ -110,7 +110,7 @@ def status(text: str) -> AbstractContextManager[Any]:
 
 
 def quiet_libraries() -> None:
-    """Keep the libraries' own progress bars and advice off the terminal; their errors still come through."""
+    """Silence the libraries' progress bars and advice; their errors are still shown."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -118,7 +118,7 @@ def quiet_libraries() -> None:
 
 
 def write_text(text: str, path: Path) -> None:
-    """Write a file of a command; a part of it is never left."""
+    """Write a file of a command; remove it if that fails halfway."""
     with writing(path):
         path.write_text(text, encoding="utf-8")
 

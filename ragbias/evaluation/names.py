@@ -1,4 +1,4 @@
-"""Names of tasks, measures and the plain model, as they are typed and stand in records; for what runs without torch."""
+"""Names of tasks, measures and the plain model, for modules that do not import torch."""
 
 from __future__ import annotations
 

@@ -7,8 +7,7 @@ import ragbias
 from ragbias.calibration.calibration_set import calibration_set
 from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.measurements import attention_to, gold_attention, layer_ranges, losses, papers_layers
-from ragbias.evaluation.prompts.random_strings import random_strings
-from ragbias.evaluation.prompts.samples import Sample
+from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.prompt import TokenisedPrompt
 from support.random_models import FAMILIES, random_model

@@ -19,14 +19,14 @@ def test_chunks_are_warmed_once_checked_found_and_cleared(cli, tmp_path):
 
     asked = ("ask", "Which gate?", "--documents", TEXTS, "--model", "tiny", "--max-new-tokens", 1)
     code, said, _ = cli(*asked, "--method", "ape", "--cache", kept)
-    reused, total = (int(said.split(" tokens were kept")[0].split()[at]) for at in (-3, -1))
+    reused, total = (int(said.split(" tokens came from the cache")[0].split()[at]) for at in (-3, -1))
     assert code == 0 and total / 2 < reused < total
 
     assert cli("cache", "verify", kept)[0] == 0
     damaged = next(kept.glob("*.states.safetensors"))
     damaged.write_bytes(damaged.read_bytes()[:-3])
     code, said, _ = cli("cache", "verify", kept)
-    assert code == 1 and f"1 of {entries} files are not what was written" in said
+    assert code == 1 and f"1 of {entries} files are damaged" in said
 
     assert cli("cache", "clear", kept)[0] == 0
     assert not list(kept.iterdir())
@@ -35,4 +35,4 @@ def test_chunks_are_warmed_once_checked_found_and_cleared(cli, tmp_path):
 @pytest.mark.parametrize("command", ["stats", "verify", "clear"])
 def test_a_folder_that_is_not_there_is_named(cli, tmp_path, command):
     code, _, said = cli("cache", command, tmp_path / "nothing")
-    assert code == 2 and "is no folder" in said
+    assert code == 2 and "is not a folder" in said

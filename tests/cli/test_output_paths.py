@@ -10,7 +10,7 @@ COMMANDS = {
     ("report", "--html"): ["/nonexistent"],
     ("report", "--csv"): ["/nonexistent"],
     ("report", "--markdown"): ["/nonexistent"],
-    ("ask", "--json"): ["q", "--documents", "/nonexistent"],
+    ("ask", "--json"): ["q", "--documents", "/nonexistent", "--model", "tiny"],
     ("methods", "--json"): [],
 }
 
@@ -31,7 +31,7 @@ def test_a_folder_and_a_file_in_no_folder_are_refused(refused, tmp_path, monkeyp
     (tmp_path / "a.png").mkdir()
     rest = COMMANDS[command, option]
     assert "a.png is a folder; expected the name of a file" in refused(command, *rest, option, "a.png")
-    assert "no is no folder; create it first" in refused(command, *rest, option, "no/a.png")
+    assert "no is not a folder; create it first" in refused(command, *rest, option, "no/a.png")
 
 
 @pytest.mark.parametrize("name", ["noext", "a.xyz", "a.json"])

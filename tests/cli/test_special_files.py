@@ -8,15 +8,15 @@ import pytest
 
 QUESTIONS = ["--questions", "{}"]
 READERS = {
-    "ask": ["ask", "q", "--documents", "{}"],
+    "ask": ["ask", "q", "--documents", "{}", "--model", "tiny"],
     "audit": ["audit", "--model", "tiny", *QUESTIONS],
     "bench yaml": ["bench", "{}.yaml", "--out", "run"],
-    "bench data": ["bench", "{}", "--task", "mdqa", "--methods", "none", "--out", "run"],
+    "bench data": ["bench", "{}", "--model", "tiny", "--task", "mdqa", "--methods", "none", "--out", "run"],
     "bench model": ["bench", "--task", "tiny", "--methods", "none", "--model", "folder", "--out", "run"],
     "ask model": ["ask", "q", "--documents", "a.txt", "--model", "folder"],
     "speed model": ["speed", "--model", "folder"],
     "speed config": ["speed", "--model", "{}.json"],
-    "method": ["ask", "q", "--documents", "a.txt", "--method", "channel-scaling(profile={}.json)"],
+    "method": ["ask", "q", "--documents", "a.txt", "--model", "tiny", "--method", "channel-scaling(profile={}.json)"],
     "calibrate": ["calibrate", "--model", "tiny", "--out", "p.json", "--data", "{}"],
     "report rows": ["report", "{}"],
 }
@@ -87,7 +87,7 @@ def test_an_endless_line_and_a_huge_text_are_refused(cli, here):
     for name in ("huge.txt", "huge.jsonl"):
         with open(name, "wb") as file:
             file.truncate(2**36)  # bytes of zeros that take no room on the disk
-    code, errors = ends_soon(cli, "ask", "q", "--documents", "huge.txt")
+    code, errors = ends_soon(cli, "ask", "q", "--documents", "huge.txt", "--model", "tiny")
     assert code == 2 and "huge.txt is larger than 256 MiB" in errors
     code, errors = ends_soon(cli, "audit", "--model", "tiny", "--questions", "huge.jsonl")
     assert code == 2 and "huge.jsonl, line 1: longer than 256 MiB" in errors

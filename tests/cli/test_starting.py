@@ -47,7 +47,7 @@ def test_help_and_methods_take_less_than_a_second(arguments):
 
 @pytest.mark.parametrize(
     "command",
-    ["demo", "ask", "audit", "bench", "report", "speed", "calibrate", "methods", "cache", "serve", "load"],
+    ["demo", "ask", "audit", "bench", "report", "speed", "calibrate", "methods", "cache", "serve"],
 )
 def test_help_of_a_command_needs_neither_torch_nor_an_extra(command):
     said, code, _, imported, _ = run(command, "--help")
@@ -68,7 +68,7 @@ def test_version_names_what_answers_depend_on():
         (["methods"], None),
         (["speed", "--documents=2,3", "--plot=p.png"], "bench"),
         (["calibrate", "--model=tiny", "--out=p.json"], "calibrate"),
-        (["ask", "Why?", "--documents=a.txt"], "demo"),
+        (["ask", "Why?", "--documents=a.txt", "--model=tiny"], "demo"),
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(tmp_path, monkeypatch, arguments, extra):

@@ -62,7 +62,7 @@ def test_it_is_listed_with_its_parameters(environment):
 def test_the_bench_runs_it_as_typed(environment, tmp_path):
     options = ["--documents", "4", "--limit", "1", "--positions", "0,3", "--no-cost", "--out", str(tmp_path / "run")]
     methods = "none,reverse-order,reverse-order(keep=1)"
-    run(environment, "-m", "ragbias", "bench", "--task", "tiny", "--methods", methods, *options)
+    run(environment, "-m", "ragbias", "bench", "--model", "tiny", "--task", "tiny", "--methods", methods, *options)
     records = [json.loads(line) for line in (tmp_path / "run" / "rows.jsonl").read_text().splitlines()]
     shown = {(each["method"], each["gold_position"]): each["shown"] for each in records}
     for position in (0, 3):

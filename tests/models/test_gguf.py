@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import ArgumentError, MissingExtraError, ModelFileError, UnsupportedModelError
-from ragbias.evaluation.bench.provenance import check_model
+from ragbias.evaluation.bench.run import check_model
 from ragbias.models import gguf
 from ragbias.models.loading import load_tokenizer
 from support.gguf_files import write_gguf

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ragbias.errors import DataError
-from ragbias.evaluation.prompts.samples import labelled_questions
+from ragbias.evaluation.data.questions import read_questions
 from ragbias.methods.profiles import SHIPPED
 from studies.calibration_questions import ASKED_BY_STUDIES, QUESTIONS, questions
 from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
@@ -69,7 +69,7 @@ def test_the_questions_are_those_after_the_studies_with_cut_passages(tmp_path):
     data, out = tmp_path / "mdqa.jsonl", tmp_path / "questions.jsonl"
     data.write_text("\n".join(map(line, range(ASKED_BY_STUDIES + QUESTIONS + 5))))
     out.write_text("".join(questions(data)))
-    first, *others = labelled_questions(out)
+    first, *others = read_questions(out, labelled=True)
     assert len(others) == QUESTIONS - 1
     assert (first.question, first.answers, first.gold) == (f"q{ASKED_BY_STUDIES}?", (f"gold{ASKED_BY_STUDIES}",), 1)
     assert first.documents[0] == "Document (Title: T0) none here"

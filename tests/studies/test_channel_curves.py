@@ -5,7 +5,7 @@ import torch
 
 import ragbias
 from ragbias.errors import MethodError
-from ragbias.evaluation.prompts.random_strings import random_strings
+from ragbias.evaluation.prompts import random_strings
 from ragbias.methods import ChannelScaling
 from studies.channel_curves import channel_states, perturbed_curves
 from studies.experiment import Questions

@@ -7,7 +7,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from langchain_ragbias import ChatRagBias
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.prompts.stock_prompt import SYSTEM
+from ragbias.evaluation.prompts import SYSTEM
 
 LINES = question_lines(2, documents=6)
 QUESTIONS = [Question(line["question"]) for line in LINES]

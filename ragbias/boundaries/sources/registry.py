@@ -45,13 +45,14 @@ class Registry:
         self.process_wide = process_wide
         self._lock = threading.Lock()
         self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
+        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # the texts of a retrieval, each with its middle
         self._n_texts = self._n_characters = 0
 
     def copy(self) -> Registry:
         """An independent registry with the same retrievals."""
         copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
         with self._lock:
-            copied._retrievals = self._retrievals.copy()
+            copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
             copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
         return copied
 
@@ -69,7 +70,9 @@ class Registry:
                 self._n_texts += len(retrieval)
                 self._n_characters += sum(map(len, retrieval))
             self._retrievals.pop(retrieval, None)  # an equal one, maybe with other metadata
+            self._probes.pop(retrieval, None)
             self._retrievals[retrieval] = now
+            self._probes[retrieval] = [(text, _middle(text.strip())) for text in retrieval]
             self._forget(now)
 
     def candidates(self) -> list[Retrieval]:
@@ -80,16 +83,16 @@ class Registry:
 
     def likely_in(self, prompt: str) -> set[str]:
         """The remembered texts that may occur in the prompt: all that do, as they are or escaped, and few others."""
-        texts = {text for retrieval in self.candidates() for text in retrieval}
-        pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if texts else set()
-        escaped = "\\" in prompt
-
-        def is_likely(text: str) -> bool:
-            form = text.strip()
-            probes = map(_middle, (form, *(escaped_forms(form) if escaped else ())))
-            return any(probe in (pieces if len(probe) == PROBE else prompt) for probe in probes)
-
-        return {text for text in texts if is_likely(text)}
+        with self._lock:
+            self._forget(self._clock())
+            probes = [each for retrieval in self._retrievals for each in self._probes[retrieval]]
+        pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
+        likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
+        for text, _ in probes if "\\" in prompt else ():
+            forms = map(_middle, escaped_forms(text.strip()))
+            if text not in likely and any(form in pieces or (len(form) < PROBE and form in prompt) for form in forms):
+                likely.add(text)
+        return likely
 
     def forget_old(self) -> None:
         """Forget retrievals that are too old without waiting for the next call."""
@@ -100,6 +103,7 @@ class Registry:
         """Forget everything."""
         with self._lock:
             self._retrievals.clear()
+            self._probes.clear()
             self._n_texts = self._n_characters = 0
 
     def __len__(self) -> int:
@@ -117,7 +121,7 @@ class Registry:
             fits = self._n_texts <= self._max_texts and self._n_characters <= self._max_characters
             if fits and now - added <= self._max_age:
                 return
-            del self._retrievals[retrieval]
+            del self._retrievals[retrieval], self._probes[retrieval]
             self._n_texts -= len(retrieval)
             self._n_characters -= sum(map(len, retrieval))
 

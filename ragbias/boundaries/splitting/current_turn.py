@@ -15,7 +15,7 @@ from ragbias.boundaries.spans import Span, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = (
-    "documents occur in the prompt several times, and those of this turn cannot be told apart; give a segmenter= that "
+    "documents are in the prompt several times, and those of this turn cannot be told apart; give a segmenter= that "
     "finds them"
 )
 ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.recording import Recorded
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request

@@ -12,7 +12,7 @@ from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.audit.cases import MAX_NEW_TOKENS, AuditCase
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.prompts.stock_prompt import SYSTEM
+from ragbias.evaluation.prompts import SYSTEM
 from ragbias.generation.recording import Recorded
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request

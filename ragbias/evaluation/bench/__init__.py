@@ -1,1 +1,1 @@
-"""The bench: every model with every method on every task, one record per answer; a stopped run is resumed."""
+"""The bench: every model with every method on every task, one record per answer; a stopped run resumes."""

@@ -1,4 +1,4 @@
-"""What a bench runs, from a YAML file or the command line."""
+"""The settings of a bench, from a YAML file or the command line."""
 
 from __future__ import annotations
 
@@ -9,21 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import yaml  # comes with transformers
-
-from ragbias import checks as bounds
-from ragbias.checks import Bounds
-from ragbias.display import complaints, shown
-from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
-from ragbias.evaluation.tasks import TASKS, as_paths, make
-from ragbias.evaluation.tasks.task import Task
-from ragbias.extras import required
-from ragbias.files import irregular
-
-required("pydantic", "bench")
-
-from pydantic import (  # noqa: E402
-    AfterValidator,
+from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -36,14 +22,20 @@ from pydantic import (  # noqa: E402
     model_validator,
 )
 
+from ragbias import checks as bounds
+from ragbias.display import complaints
+from ragbias.errors import RagBiasError, RunError
+from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
+from ragbias.evaluation.tasks import TASKS, make
+from ragbias.evaluation.tasks.task import Limit, Seed, Task, within
+from ragbias.files import irregular
+from ragbias.models.named import EXPECTED
+
 
 def _split(value: Any) -> Any:
-    """A string with commas as a list."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-
-
-def _listed(value: Any) -> Any:
-    """A single number as a list."""
+    """A string with commas as a list, and a single number as a list of one."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
     return [value] if type(value) is int else value
 
 
@@ -52,22 +44,7 @@ def _joined(value: Any) -> Any:
     return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
 
 
-def _within(each: Bounds) -> AfterValidator:
-    """Refuses a number outside of the bounds."""
-
-    def checked(value: int) -> int:
-        if not each.least <= value <= each.most:
-            raise ValueError(f"expected a whole number from {each}, got {shown(value)}")
-        return value
-
-    return AfterValidator(checked)
-
-
 Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
-
-
-Seed = Annotated[StrictInt, _within(bounds.SEED)]
-Limit = Annotated[StrictInt, _within(bounds.QUESTIONS)]
 
 
 class HarnessOptions(BaseModel):
@@ -89,7 +66,7 @@ class HarnessOptions(BaseModel):
 
 
 class TaskSettings(BaseModel):
-    """A task's name and its own options, which are the fields of its class."""
+    """A task's name and its options, which are the fields of its class."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -107,25 +84,21 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSettings:
-        if self.name == HARNESS_TASK:
-            try:
-                HarnessOptions.model_validate(self.options)
-            except ValidationError as error:
-                raise ValueError(f"{self.name}: {complaints(error)}") from error
-            return self
         try:
-            make(self.name, **self.options)
+            if self.name == HARNESS_TASK:
+                HarnessOptions.model_validate(self.options)
+            else:
+                make(self.name, **self.options)
+        except ValidationError as error:
+            raise ValueError(f"{self.name}: {complaints(error)}") from error
         except RagBiasError as error:  # pydantic names the key for ValueErrors only
             raise ValueError(str(error)) from error
         return self
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the name, as the task's class takes them; a single file of data as a list of one."""
-        given = dict(self.model_extra or {})
-        if files := as_paths(given.get("data")):
-            given["data"] = files
-        return given
+        """All but the name, as given."""
+        return dict(self.model_extra or {})
 
     @property
     def seeded(self) -> bool:
@@ -133,7 +106,7 @@ class TaskSettings(BaseModel):
         return "seed" not in self.options and _has(self.name, "seed")
 
     def made(self, seed: int, limit: int | None) -> Task:
-        """The task; seed and limit count where it has them and sets none itself."""
+        """The task; its own seed and limit override these."""
         shared = {"limit": limit} if _has(self.name, "limit") else {}
         if self.seeded:
             shared["seed"] = seed
@@ -145,19 +118,18 @@ def _has(task: str, option: str) -> bool:
 
 
 class BenchConfiguration(BaseModel):
-    """What a bench runs.
+    """The settings of a bench.
 
     Attributes:
         models: ``"tiny"``, hub names or folders.
         methods: as ``ragbias.methods.parse`` reads them, or a list of such texts.
-        tasks: names, or a name with the task's own options.
+        tasks: names, or a name with the task's options.
         measure: ``"accuracy"`` of generated answers, ``"logprob"`` of the gold ones, or both.
         seeds: each draws the cases anew, for tasks that draw.
-        limit: of questions, for tasks that set none themselves.
+        limit: of questions, for tasks without their own.
         batch_size: cases that run together.
-        invariant_once: whether a method that is invariant is asked in one order of the same documents that run
-            together, and that record copied to the others: its flips and gaps are then 0 because it is taken for
-            invariant, not because they were measured.
+        invariant_once: whether an invariant method runs on one order of the same documents in a batch, and that record
+            is copied to the others: its flips and gaps are then 0 by assumption, not by measurement.
         dtype: as ``from_pretrained`` takes it.
         workers: actors of the engine ``ray``, each with a model.
         cost: whether time and memory are measured at the end.
@@ -166,17 +138,17 @@ class BenchConfiguration(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    models: Names = ("tiny",)
+    models: Names
     methods: Annotated[str, BeforeValidator(_joined)]
     tasks: Annotated[tuple[TaskSettings, ...], Field(min_length=1)]
     measure: Annotated[tuple[Measure, ...], BeforeValidator(_split), Field(min_length=1)] = (ACCURACY,)
-    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_listed), Field(min_length=1)] = (0,)
+    seeds: Annotated[tuple[Seed, ...], BeforeValidator(_split), Field(min_length=1)] = (0,)
     limit: Limit | None = None
-    batch_size: Annotated[StrictInt, _within(bounds.BATCH)] = 8
+    batch_size: Annotated[StrictInt, within(bounds.BATCH)] = 8
     invariant_once: StrictBool = False
     dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
-    workers: Annotated[StrictInt, _within(bounds.WORKERS)] = 2
+    workers: Annotated[StrictInt, within(bounds.WORKERS)] = 2
     cost: StrictBool = True
     out: Path
 
@@ -184,27 +156,21 @@ class BenchConfiguration(BaseModel):
     @classmethod
     def _is_a_dtype(cls, value: str) -> str:
         if value != "auto" and not isinstance(getattr(torch, value, None), torch.dtype):
-            raise ValueError(f"{value!r} is no dtype; expected 'auto', or e.g. 'bfloat16'")
+            raise ValueError(f"{value!r} is not a dtype; expected 'auto', or e.g. 'bfloat16'")
         return value
 
     @model_validator(mode="after")
-    def _distinct(self) -> BenchConfiguration:
+    def _fit_together(self) -> BenchConfiguration:
         for name in ("models", "measure", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name} {list(getattr(self, name))}: one of them is given twice")
-        return self
-
-    @model_validator(mode="after")
-    def _measurable(self) -> BenchConfiguration:
         if LOGPROB in self.measure and any(each.name == HARNESS_TASK for each in self.tasks):
-            raise ValueError(
-                f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has measures of its own; leave out one"
-            )
+            raise ValueError(f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has its own measures; drop one")
         return self
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is given twice, of which YAML's own loader takes the last."""
+    """Refuses a key that is given twice, of which YAML's loader would take the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
@@ -219,26 +185,29 @@ def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
     """The settings of a YAML file, some of them replaced.
 
     Raises:
-        RunError: the file is no mapping of the settings' names; names the file and the key.
+        RunError: the file is not a mapping of the settings' names; names the file and the key.
     """
     if kind := irregular(file):
         raise RunError(f"{file} is {kind}; expected a regular file of YAML")
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), _Loader)
     except RecursionError as error:
-        raise RunError(f"{file} is no YAML that can be read: nested too deep") from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what looks like a date and is none, or is no UTF-8
-        raise RunError(f"{file} is no YAML that can be read: {error}") from error
+        raise RunError(f"{file} is not readable YAML: nested too deep") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an impossible date, or not UTF-8
+        raise RunError(f"{file} is not readable YAML: {error}") from error
     if not isinstance(content, dict):
         raise RunError(f"{file}: expected keys and values: {', '.join(BenchConfiguration.model_fields)}")
     return checked({**content, **changes}, str(file))
 
 
 def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
-    """The settings, or a ``RunError`` that names the key and ``source``, where it comes from."""
+    """The settings, or a ``RunError`` that names the key and its ``source``."""
+    known = tuple(BenchConfiguration.model_fields)
     if wrong := [key for key in content if not isinstance(key, str)]:
-        raise RunError(f"{source}: key {wrong[0]!r} is no word; known: {', '.join(BenchConfiguration.model_fields)}")
+        raise RunError(f"{source}: key {wrong[0]!r} is not a word; known: {', '.join(known)}")
+    if "models" not in content:
+        raise RunError(f"{source}: no model; name one as models: or --model, {EXPECTED}")
     try:
         return BenchConfiguration.model_validate(content)
     except ValidationError as error:
-        raise RunError(f"{source}: {complaints(error, known=tuple(BenchConfiguration.model_fields))}") from error
+        raise RunError(f"{source}: {complaints(error, known=known)}") from error

@@ -1,9 +1,9 @@
-"""The engine ``local``: units answered one after the other in this process, with one model in memory."""
+"""The engine ``local``: answers units in sequence in this process, with one model in memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -13,14 +13,13 @@ from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.tasks.gold_answers import GoldScore, gold_score
 from ragbias.evaluation.tasks.orders import ranking
-from ragbias.evaluation.tasks.task import Answer, Case, Task
-from ragbias.generation.report import Report
+from ragbias.evaluation.tasks.task import Answer
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod
+from ragbias.methods import NoMethod
 
 
 class Models:
-    """Loads models by name, onto the GPU if there is one, and keeps the last one."""
+    """Loads models by name, onto the GPU if there is one, and holds the last one."""
 
     def __init__(self, dtype: str) -> None:
         self._dtype = dtype
@@ -41,56 +40,50 @@ def answered(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list
 
 
 def records_of(unit: Unit, lm: DebiasedLM) -> Iterator[list[Record]]:
-    """The records of one method after the other."""
-    plain: list[GoldScore] = []  # made once, as every method is compared with it
+    """The records of each method in turn."""
+    plain: list[GoldScore] = []  # computed once, as every method is compared with it
     for label, method in unit.methods.items():
+        sources = unit.sources(method)
+        distinct = list(dict.fromkeys(sources))
+        cases = [unit.cases[index] for index in distinct]
         answers: list[Answer] = []
         golds: list[GoldScore] = []
-        sources = unit.sources(method)
-        asked = list(dict.fromkeys(sources))
-        cases = [unit.cases[index] for index in asked]
         begin = time.perf_counter()
         try:
             if ACCURACY in unit.measures:
                 answers = unit.task.answers(lm, cases, method, unit.batch_size)
             seconds = (time.perf_counter() - begin) / len(cases)
             if LOGPROB in unit.measures:
-                plain = plain or _golds(unit.task, unit.cases, lm, NoMethod())
-                golds = plain if method == NoMethod() else _golds(unit.task, cases, lm, method)
+                plain = plain or [gold_score(lm, unit.task, case, NoMethod()) for case in unit.cases]
+                golds = plain if method == NoMethod() else [gold_score(lm, unit.task, case, method) for case in cases]
         except RagBiasError as error:
             where = f"task {unit.task.name}, method {label}, case {unit.cases[0].id!r} and those batched with it"
             raise type(error)(f"{where}: {error}") from error
-        given = dict(zip(asked, zip_longest(answers, golds), strict=True))
-        yield [
-            _record(unit, label, seconds, index, source, *given[source], plain[index] if golds else None)
-            for index, source in enumerate(sources)
-        ]
+        given = dict(zip(distinct, zip_longest(answers, golds), strict=True))
+        records = []
+        for index, source in enumerate(sources):
+            answer, gold = given[source]
+            record = _record(unit, label, index, source, answer, gold)
+            if gold is not None:
+                record = replace(
+                    record,
+                    seconds=gold.seconds,
+                    logprob=gold.logprob,
+                    answer_tokens=gold.tokens,
+                    kl=gold.divergence(plain[index]),
+                    agrees=gold.agrees(plain[index]),
+                )
+            records.append(replace(record, seconds=record.seconds + seconds))
+        yield records
 
 
-def _golds(task: Task, cases: Sequence[Case], lm: DebiasedLM, method: Method) -> list[GoldScore]:
-    return [gold_score(lm, task, case, method) for case in cases]
-
-
-def _record(
-    unit: Unit,
-    label: str,
-    seconds: float,
-    index: int,
-    source: int,
-    given: Answer | None,
-    gold: GoldScore | None,
-    plain: GoldScore | None,
-) -> Record:
-    """The record of a case, ``index``, with its answer, the probability of its gold answer, or both.
-
-    Args:
-        source: the case that was asked for it.
-        plain: the probability with the plain model, which ``gold`` is compared with.
-    """
-    case, asked = unit.cases[index], unit.cases[source]
+def _record(unit: Unit, label: str, index: int, source: int, given: Answer | None, gold: GoldScore | None) -> Record:
+    """The record of the case ``index``, which ran as the case ``source``, without its times and log-probability."""
+    case, ran, method = unit.cases[index], unit.cases[source], unit.methods[label]
     answer = given or (gold.answer if gold else None)
     assert answer is not None  # a unit measures something
-    record = Record(
+    as_given = range(len(ran.documents)) if method.acts_on == "nothing" else ()
+    return Record(
         id=case.id,
         task=unit.task.name,
         model=unit.model,
@@ -105,26 +98,10 @@ def _record(
         score=unit.task.score(case, answer.prediction) if given else None,
         prompt_tokens=answer.prompt_tokens,
         completion_tokens=answer.completion_tokens,
-        seconds=seconds,
+        seconds=0.0,
         method_ran=answer.report.method_ran,
         reason=answer.report.reason,
-        shown=_shown(asked, answer.report, unit.methods[label]),
+        shown=ranking(ran.contents or ran.documents, answer.report.order or as_given),
         shorten=case.shorten,
         copied=index != source,
     )
-    if gold is None or plain is None:
-        return record
-    return replace(
-        record,
-        seconds=seconds + gold.seconds,
-        logprob=gold.logprob,
-        answer_tokens=gold.tokens,
-        kl=gold.divergence(plain),
-        agrees=gold.agrees(plain),
-    )
-
-
-def _shown(case: Case, report: Report, method: Method) -> tuple[int, ...]:
-    """What ``Record.shown`` holds."""
-    as_given = range(len(case.documents)) if method.acts_on == "nothing" else ()
-    return ranking(case.contents or case.documents, report.order or as_given)

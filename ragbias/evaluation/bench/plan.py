@@ -1,4 +1,4 @@
-"""What a bench asks and in which order; the same for every process that continues the run."""
+"""The units of a bench in order; the same for every process that resumes the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.methods import Method
 from ragbias.methods.parse import parse_methods
 
-NOISE_QUESTIONS = 50  # asked a second time, of each task, seed and number of documents
+NOISE_QUESTIONS = 50  # that run a second time, of each task, seed and number of documents
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Unit:
     Attributes:
         methods: by label.
         measures: ``"accuracy"``, ``"logprob"`` or both.
-        noise: whether a case is asked again, alone, to see how much answers differ in the same order.
-        invariant_once: as the setting of this name.
+        noise: whether a case runs again, alone, to see how much answers differ in the same order.
+        invariant_once: the setting of this name.
     """
 
     model: str
@@ -38,7 +38,7 @@ class Unit:
     invariant_once: bool = False
 
     def sources(self, method: Method) -> list[int]:
-        """For each case the index of the one that is asked for it: itself, or the first with the same documents."""
+        """For each case the index of the one that runs for it: itself, or the first with the same documents."""
         if not (self.invariant_once and method.invariant):
             return list(range(len(self.cases)))
         first: dict[tuple[object, ...], int] = {}
@@ -51,14 +51,12 @@ class Unit:
 
     def without(self, records: Mapping[Key, Record]) -> Unit:
         """The unit with only those methods of which a record is missing."""
-        return replace(
-            self,
-            methods={
-                label: method
-                for label, method in self.methods.items()
-                if not all(key in records for key in self.keys(label))
-            },
-        )
+        left = {
+            label: method
+            for label, method in self.methods.items()
+            if not all(key in records for key in self.keys(label))
+        }
+        return replace(self, methods=left)
 
 
 @dataclass(frozen=True)
@@ -81,8 +79,8 @@ class Plan:
         """The plan for these settings.
 
         Raises:
-            RunError: a method needs documents, which the prompts of lm-eval do not have; or a task's gold answers are
-                not what follows its prompts.
+            RunError: a method needs documents, which the prompts of lm-eval do not have; or a task's gold answers do
+                not follow its prompts.
             MethodError, UnknownMethodError, DataError.
         """
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
@@ -110,15 +108,7 @@ class Plan:
         for model, methods in self.methods.items():
             for task, cases in self._by_seed():
                 while batch := tuple(islice(cases, self.batch_size)):
-                    yield Unit(
-                        model,
-                        task,
-                        batch,
-                        methods,
-                        self.batch_size,
-                        self.measures,
-                        invariant_once=self.invariant_once,
-                    )
+                    yield Unit(model, task, batch, methods, self.batch_size, self.measures, False, self.invariant_once)
             for task, cases in self._by_seed() if ACCURACY in self.measures else ():
                 for case in _first_cases(cases):
                     yield Unit(model, task, (case,), methods, 1, noise=True)
@@ -142,8 +132,8 @@ class Plan:
                 for key in unit.keys(label):
                     if key in found[unit.noise]:
                         raise RunError(
-                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and ask with other "
-                            "options in a run of its own"
+                            f"task {key[0]!r} has the case {key[3]!r} twice; name each task once, and run other "
+                            "options into another folder"
                         )
                     found[unit.noise][key] = None
         return list(found[False]), list(found[True])

@@ -1,11 +1,11 @@
-"""The engine ``ray``: worker processes, each with a model, answer units; one whose worker dies is tried again."""
+"""The engine ``ray``: worker processes, each with a model, answer units; a unit whose worker dies runs again."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,12 +16,12 @@ from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import Record
 from ragbias.extras import required
 
-TRIES = 3  # of one unit whose worker dies; then the unit is taken to be the cause
-STORE_BYTES = 200 * 2**20  # of shared memory on a machine of our own; units and records are small
+TRIES = 3  # of one unit whose worker dies, before the run ends
+STORE_BYTES = 200 * 2**20  # of shared memory on this machine; units and records are small
 
 
 class Worker:
-    """An actor: answers units with a model of its own, in a process of its own."""
+    """An actor: answers units with its model, in its process."""
 
     def __init__(self, dtype: str, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -33,64 +33,51 @@ class Worker:
 
 
 def answered(units: Iterable[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
-    """The records of each unit, those of one method at a time; units come in the order in which they are finished.
+    """The records of each unit, those of one method at a time; units come in the order in which they finish.
 
     Runs on the cluster that ``RAY_ADDRESS`` names, else on this machine.
 
     Raises:
         MissingExtraError: ray is not installed.
-        RunError: workers die over the same unit again and again.
+        RunError: ``TRIES`` workers died over the same unit.
     """
     ray = load_ray()
     started = not ray.is_initialized()
     if started:
         _start(ray, workers)
     try:
-        yield from _Pool(ray, dtype, workers).answered(iter(units))
+        yield from _answered(ray, iter(units), dtype, workers)
     finally:
         if started:
             ray.shutdown()
 
 
-class _Pool:
-    """Workers, and the unit that each of them is answering."""
-
-    def __init__(self, ray: Any, dtype: str, workers: int) -> None:
-        gpus = ray.cluster_resources().get("GPU", 0)
-        self._ray = ray
-        self._workers = workers
-        self._class = ray.remote(num_cpus=1, num_gpus=min(1, gpus / workers))(Worker)
-        self._arguments = (dtype, max(1, (os.cpu_count() or 1) // workers))
-        self._running: dict[Any, tuple[Any, Unit]] = {}
-
-    def answered(self, units: Iterator[Unit]) -> Iterator[tuple[Unit, list[Record]]]:
-        for _, unit in zip(range(self._workers), units, strict=False):
-            self._assign(self._class.remote(*self._arguments), unit)
-        deaths: Counter[tuple[Any, ...]] = Counter()
-        while self._running:
-            (done,), _ = self._ray.wait(list(self._running), num_returns=1)
-            actor, unit = self._running.pop(done)
-            try:
-                found = self._ray.get(done)
-            except self._ray.exceptions.RayActorError as error:
-                name = (unit.model, unit.task.name, unit.noise, unit.cases[0].id)
-                deaths[name] += 1
-                if deaths[name] == TRIES:
-                    raise RunError(
-                        f"{TRIES} workers died over task {unit.task.name}, case {unit.cases[0].id!r} and those "
-                        f"batched with it; is there memory for {self._workers} models? {error}"
-                    ) from None
-                self._assign(self._class.remote(*self._arguments), unit)
-                continue
-            except self._ray.exceptions.RayTaskError as error:
-                raise error.cause from None
-            if (following := next(units, None)) is not None:
-                self._assign(actor, following)
-            for records in found:
-                yield unit, records
-
-    def _assign(self, actor: Any, unit: Unit) -> None:
-        self._running[actor.records.remote(unit)] = actor, unit
+def _answered(ray: Any, units: Iterator[Unit], dtype: str, workers: int) -> Iterator[tuple[Unit, list[Record]]]:
+    gpus = ray.cluster_resources().get("GPU", 0)
+    actors = ray.remote(num_cpus=1, num_gpus=min(1, gpus / workers), max_restarts=-1, max_task_retries=TRIES - 1)(
+        Worker
+    )
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    running: dict[Any, tuple[Any, Unit]] = {}
+    for unit in islice(units, workers):
+        actor = actors.remote(dtype, threads)
+        running[actor.records.remote(unit)] = actor, unit
+    while running:
+        (done,), _ = ray.wait(list(running), num_returns=1)
+        actor, unit = running.pop(done)
+        try:
+            found = ray.get(done)
+        except ray.exceptions.RayActorError as error:
+            raise RunError(
+                f"{TRIES} workers died over task {unit.task.name}, case {unit.cases[0].id!r} and those batched with "
+                f"it; is there memory for {workers} models? {error}"
+            ) from None
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        if (following := next(units, None)) is not None:
+            running[actor.records.remote(following)] = actor, following
+        for records in found:
+            yield unit, records
 
 
 def load_ray() -> Any:
@@ -100,8 +87,8 @@ def load_ray() -> Any:
         MissingExtraError: it is not installed.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else a warning of a change to come
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # what other workers met when a run ends with an error
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # silences a warning
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of other workers when a run ends with an error
     required("ray.exceptions", "ray")  # not loaded by ``ray`` itself
     return required("ray", "ray")
 

@@ -1,36 +1,74 @@
-"""Writing a run's folder: one process at a time, one set of settings, every finished record kept."""
+"""Write a run's folder: one process at a time, one set of settings, every finished record saved."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
+import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import torch
+
 from ragbias.errors import RunError
+from ragbias.evaluation.bench.configuration import BenchConfiguration, TaskSettings
+from ragbias.evaluation.cost.measuring import machine, versions
 from ragbias.evaluation.data.records import Key, Record, as_lines, read_records
 from ragbias.evaluation.data.run_folder import FILES, NOISE, ROWS, SETTINGS, SUMMARY, packed, read_about, read_counts
+from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.files import naming, sync_folder, write_atomically
 
 LOCK = ".lock"
 
 
+def described(settings: BenchConfiguration) -> dict[str, Any]:
+    """Plain data: ``decides`` holds what records depend on, the rest how and where they were made."""
+    return {
+        "decides": {
+            "models": settings.models,
+            "methods": "".join(settings.methods.split()),
+            "tasks": [_task(each) for each in settings.tasks],
+            "seeds": settings.seeds,
+            "limit": settings.limit,
+            "measure": settings.measure,
+            "batch_size": settings.batch_size,
+            **({"invariant_once": True} if settings.invariant_once else {}),
+            "dtype": settings.dtype,
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            **versions(),
+        },
+        "settings": settings.model_dump(mode="json"),
+        "python": platform.python_version(),
+        "machine": machine(),
+    }
+
+
+def _task(task: TaskSettings) -> dict[str, Any]:
+    """The task as typed; its files by their contents, so that they may move."""
+    plain = {"name": task.name, **task.options}
+    if task.name != HARNESS_TASK and "data" in plain:
+        files = task.made(0, None).data  # type: ignore[attr-defined]
+        plain["data"] = [{"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()} for path in files]
+    return plain
+
+
 class RecordFile:
-    """Records in a file of JSON lines; one that it holds is not written again."""
+    """Records in a file of JSON lines, each written once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.touch()
-        read = read_records(path)
-        _cut_torn_line(path)
-        self.by_key: dict[Key, Record] = {record.key: record for record in read}
+        self.by_key: dict[Key, Record] = {record.key: record for record in read_records(path)}
+        with path.open("r+b") as file:  # drop a write that was cut off
+            file.truncate(file.read().rfind(b"\n") + 1)
 
     def append(self, records: Sequence[Record]) -> int:
-        """Keep the records that are new; they are on disk when this returns. Returns their number."""
+        """Write the new records, and sync them to disk. Returns their number."""
         new = [record for record in records if record.key not in self.by_key]
         with naming(self.path), self.path.open("ab") as file:
             file.write(as_lines(new).encode())
@@ -40,7 +78,7 @@ class RecordFile:
         return len(new)
 
     def put_in_order(self, keys: Sequence[Key]) -> None:
-        """Rewrite the file in the order of ``keys``, if records came in another; those of no such key go last."""
+        """Rewrite the file in the order of ``keys``, if it has another; records with other keys go last."""
         if list(self.by_key)[: len(keys)] != keys:
             self.by_key = {**{key: self.by_key[key] for key in keys}, **self.by_key}
             write_atomically(self.path, as_lines(self.by_key.values()).encode())
@@ -49,14 +87,14 @@ class RecordFile:
 class Store:
     """The folder of a run, locked while this is open.
 
-    A run that is refused, or stopped, before it has given a record leaves nothing behind. Where one was killed so
-    early, its folder is taken for another run. A run may go on under a higher limit, for the questions it has asked
-    are the first ones of that too; not one of lm-eval's tasks, which are resumed in whole parts only.
+    A run that stops before its first record leaves nothing behind. Where one was killed so early, another run may use
+    its folder. A run may resume with a higher limit, whose first questions are the same; not with lm-eval's tasks,
+    which resume in whole parts only.
 
     Args:
-        folder: is made if it is not there.
+        folder: created if missing.
         about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
-            here, but for a higher ``"limit"``.
+            here, except for a higher ``"limit"``.
 
     Raises:
         RunError: the folder holds something else, or another process writes there.
@@ -70,28 +108,24 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:
-            self._take_lock()
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._check_settings(json.loads(json.dumps(about)))
             self.records, self.noise = RecordFile(folder / ROWS), RecordFile(folder / NOISE)
             sync_folder(folder)
-        except BaseException:
+        except BaseException as error:
             self._lock.close()
+            if isinstance(error, BlockingIOError):
+                raise RunError(f"{folder}: another process writes there; wait for it, or give a new folder") from None
             raise
-
-    def _take_lock(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{self.folder}: another process writes there; wait for it, or give a new folder") from None
 
     def _check_settings(self, about: dict[str, Any]) -> None:
         if (before := read_about(self.folder)) and holds_records(self.folder):
             changed = changes(before["decides"], about["decides"])
             if not changed:
                 return
-            if read_counts(self.folder) or not _asks_more(before["decides"], about["decides"]):
+            if read_counts(self.folder) or not _only_a_higher_limit(before["decides"], about["decides"]):
                 raise RunError(f"{self.folder} holds another run ({'; '.join(changed)}); give a new folder")
-            (self.folder / SUMMARY).unlink(missing_ok=True)  # of fewer questions
+            (self.folder / SUMMARY).unlink(missing_ok=True)  # it has fewer questions
         self.write(SETTINGS, about)
 
     def write(self, name: str, data: Any) -> None:
@@ -107,39 +141,38 @@ class Store:
         if error is not None and not holds_records(self.folder):
             for name in (*FILES, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
-            with suppress(OSError):  # the user's own file lies there, or another process has come
+            with suppress(OSError):  # the user put a file there, or another process has started
                 for made in self._made:
                     made.rmdir()
         self._lock.close()
 
 
 def holds_records(folder: Path) -> bool:
-    """Whether a run has given anything yet."""
+    """Whether a run has written any record."""
     return any((folder / name).is_file() and (folder / name).stat().st_size for name in (ROWS, NOISE))
 
 
 def refuse_other_contents(folder: Path) -> None:
-    """Raise ``RunError`` where a folder for results is a file, or holds something else than a run to go on with."""
+    """Raise ``RunError`` for a file, and for a folder with anything but a run to resume."""
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give a folder for the results")
     for path in (packed(folder, ROWS), packed(folder, NOISE)):
         if path.exists():
             raise RunError(
-                f"{folder} holds {path.name}, answers that are packed and not added to; give a new folder, or unpack "
+                f"{folder} holds {path.name}, compressed answers that cannot be extended; give a new folder, or unpack "
                 "it with gunzip first"
             )
     if folder.is_dir() and not (folder / SETTINGS).exists():
-        others = sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS)))
-        if others:
-            if others[0] in FILES:
+        for name in sorted(path.name for path in folder.iterdir() if not path.name.startswith((LOCK, SETTINGS))):
+            if name in FILES:
                 raise RunError(
-                    f"{folder} holds {others[0]!r} and no {SETTINGS} of a bench; put that back, or give a new folder"
+                    f"{folder} holds {name!r} and no {SETTINGS} of a bench; put that back, or give a new folder"
                 )
-            raise RunError(f"{folder} holds {others[0]!r} and no run of a bench; give a new folder")
+            raise RunError(f"{folder} holds {name!r} and no run of a bench; give a new folder")
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not the same, in words."""
+    """The differences in words."""
     return [
         f"{name} was {before.get(name)!r} and is {now.get(name)!r} now"
         for name in sorted({*before, *now})
@@ -147,15 +180,6 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _asks_more(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether nothing but the limit of questions differs, and it is higher now."""
-    asked, wanted = before.get("limit"), now.get("limit")
-    if not isinstance(asked, int) or not isinstance(wanted, int):
-        return False
-    return asked < wanted and {**before, "limit": wanted} == now
-
-
-def _cut_torn_line(path: Path) -> None:
-    """Drop what follows the last end of a line: a write that was cut off."""
-    with path.open("r+b") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)
+def _only_a_higher_limit(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    old, new = before.get("limit"), now.get("limit")
+    return isinstance(old, int) and isinstance(new, int) and old < new and {**before, "limit": new} == now

@@ -1,1 +1,1 @@
-"""What methods cost: time and memory beside plain attention, and beside what their arithmetic asks for."""
+"""Time and memory of methods beside plain attention, and beside the limits of their arithmetic."""

@@ -1,9 +1,9 @@
-"""What a method costs by its arithmetic alone: the ratio to the plain model that no implementation can beat by much.
+"""The cost of a method by its arithmetic alone: the ratio to the plain model that no implementation beats by much.
 
 The prefill is counted in multiply-adds: projections, MLP, scores and weighted values of the visible pairs of query and
 key, and the head on the last token. Norms, softmax, rotations and padding are not counted, and sliding windows count as
-full attention. Decoding is counted in bytes, as it is bound by reading: all weights once for the batch, and the cache
-of each prompt.
+full attention. Decoding is counted in bytes, since reading bounds it: all weights once for the batch, and the cache of
+each prompt.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def plain_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
     return shape.layers * layer + shape.hidden * shape.vocabulary
 
 
-def kept_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
-    """Multiply-adds up to the first token's logits where prefix and documents were kept, and only the suffix runs."""
+def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
+    """Multiply-adds up to the first token's logits where prefix and documents are cached, and only the suffix runs."""
     pairs = causal_pairs(lengths.total) - causal_pairs(lengths.total - lengths.suffix)
     layer = lengths.suffix * shape.weights(shape.active_experts) + 2 * shape.width * pairs
     return shape.layers * layer + shape.hidden * shape.vocabulary
 
 
 def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of multiply-adds to the plain model's, for the prompts of a batch; None: not known for this method."""
+    """Ratio of multiply-adds to the plain model's, for the prompts of a batch; None: unknown for this method."""
     plain = added = 0
     for lengths in prompts:
         own = method.added_multiply_adds(shape, lengths)
@@ -78,7 +78,7 @@ def plain_reads(shape: ModelShape, prompts: Sequence[PromptLengths]) -> int:
 
 
 def decode_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
-    """Ratio of bytes read to the plain model's, weights and cache being of one type; None: not known."""
+    """Ratio of bytes read to the plain model's, with weights and cache of one type; None: unknown."""
     if method.added_multiply_adds(shape, prompts[0]) is None:
         return None
     added = sum(method.added_key_reads(shape, lengths) for lengths in prompts)

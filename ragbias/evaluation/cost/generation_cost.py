@@ -1,4 +1,4 @@
-"""What methods cost when given prompts are answered: time and memory beside the plain model's."""
+"""Time and memory of methods when they answer given prompts, beside the plain model's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ragbias.evaluation.cost.interleaved import Spread, figures, interleaved, now
-from ragbias.evaluation.cost.memory import peak_bytes
+from ragbias.evaluation.cost.measuring import Spread, figures, interleaved, now, peak_bytes
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.prompt import Prompt
@@ -17,12 +16,12 @@ DECODED = 8  # tokens after the first one, in each round
 
 @dataclass(frozen=True)
 class GenerationCost:
-    """What one method costs; each ``(median, lowest, highest)`` over the rounds.
+    """The cost of one method; each ``(median, lowest, highest)`` over the rounds.
 
     Attributes:
-        prefill_seconds: until the first token, with all that the method does before.
+        prefill_seconds: until the first token, with all work of the method before it.
         decode_seconds: for each token after it.
-        peak_bytes: the most memory in use at once, beside what was in use before, i.e. the model.
+        peak_bytes: the most memory in use at once, beside the model.
         prefill_ratio, decode_ratio, peak_ratio: to ``none`` on the same prompt in the same round.
     """
 
@@ -37,41 +36,23 @@ class GenerationCost:
         return {name: list(spread) for name, spread in asdict(self).items()}
 
 
-class _Clock:
-    """Adds up the time of decoding: from the end of each forward pass to the end of the next, where that has one token.
-
-    All else counts as prefill: what a method runs before and between, and what a vote runs afterwards.
-    """
-
-    def __init__(self, lm: DebiasedLM) -> None:
-        self.decoding = 0.0
-        self._device = lm.model.device
-        self._last = self.now()
-
-    def now(self) -> float:
-        return now(self._device)
-
-    def hook(self, module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
-        now = self.now()
-        ids = arguments[0] if arguments else named["input_ids"]
-        if ids.shape[1] == 1:
-            self.decoding += now - self._last
-        self._last = now
-
-
 def measure_costs(
     lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
 ) -> dict[str, GenerationCost]:
     """The cost of each method by its label, greedily, on one prompt after the other.
 
     Args:
-        prompts: with room for ``DECODED`` tokens and one more in the model's window.
+        prompts: ``DECODED`` tokens and one more fit into the model's window after each.
         methods: ``none`` runs beside them, whether it is among them or not.
         rounds: counted ones; a round before them warms up. Memory does not vary and is measured in one more.
     """
     chosen = [prompts[index % len(prompts)] for index in range(rounds)]
     times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
-    peaks = interleaved(methods, chosen[:1], lambda prompt, method: (_peak(lm, prompt, method),))
+
+    def peak(prompt: str | Prompt, method: Method) -> tuple[float]:
+        return (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method)),)
+
+    peaks = interleaved(methods, chosen[:1], peak)
     found: dict[str, GenerationCost] = {}
     for label in methods:
         spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
@@ -84,17 +65,27 @@ def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
 
 
 def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
-    """Seconds of the prefill and of one token after it."""
-    clock = _Clock(lm)
-    attached = lm.model.register_forward_hook(clock.hook, with_kwargs=True)
+    """Seconds of the prefill and of one token after it.
+
+    Decoding lasts from the end of each forward pass to the end of the next, where that has one token. All else counts
+    as prefill: what a method runs before and between, and a vote afterwards.
+    """
+    device, decoding = lm.model.device, 0.0
+    begin = last = now(device)
+
+    def hook(module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
+        nonlocal decoding, last
+        end = now(device)
+        ids = arguments[0] if arguments else named["input_ids"]
+        if ids.shape[1] == 1:
+            decoding += end - last
+        last = end
+
+    attached = lm.model.register_forward_hook(hook, with_kwargs=True)
     try:
-        begin = clock.now()
+        begin = now(device)
         _generate(lm, prompt, method)
-        total = clock.now() - begin
+        total = now(device) - begin
     finally:
         attached.remove()
-    return total - clock.decoding, clock.decoding / DECODED
-
-
-def _peak(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> float:
-    return peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method))
+    return total - decoding, decoding / DECODED

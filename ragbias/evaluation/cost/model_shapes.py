@@ -1,4 +1,4 @@
-"""The model to measure on: random weights at a built-in shape or from a config file, or a model as it is."""
+"""The measured model: random weights at a built-in shape or from a config file, or a loaded model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, head_dim=128
     ),
 }  # fmt: skip
-# the head of a whole model would outweigh two layers in decoding, and hide what a method costs there
+# a full vocabulary's head would outweigh two layers in decoding, and hide the cost of a method
 VOCABULARY = 4096
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -35,7 +35,7 @@ def shaped(shape: str, layers: int) -> PreTrainedConfig:
 
 
 def is_config(name: str) -> bool:
-    """Whether a model's name is that of a config file, so that its weights are random."""
+    """Whether a model's name is a config file, so that its weights are random."""
     return name.endswith(".json")
 
 
@@ -56,7 +56,7 @@ def config_of(name: str) -> PreTrainedConfig:
 
 
 def with_random_weights(config: PreTrainedConfig, dtype: str | None, device: torch.device) -> PreTrainedModel:
-    """A model of this config; float32 unless another type is named."""
+    """A model of this config; float32 by default."""
     torch.manual_seed(0)
     with device:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype or "float32"])
@@ -65,7 +65,7 @@ def with_random_weights(config: PreTrainedConfig, dtype: str | None, device: tor
 
 
 def loaded(name: str, dtype: str | None, device: torch.device) -> PreTrainedModel:
-    """The model of this name; its weights as they are stored unless another type is named."""
+    """The model of this name; its weights in their stored type by default."""
     weights = DTYPES[dtype] if dtype else "auto"
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=weights)

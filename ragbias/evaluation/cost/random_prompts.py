@@ -37,7 +37,7 @@ class PromptBatch:
         return len({len(prompt.ids) for prompt in self.prompts}) > 1
 
     def inputs(self, step: int) -> dict[str, Any]:
-        """What a forward pass needs beside the tokens: the prompt's at step 0, then those of each next token."""
+        """Arguments of a forward pass beside the tokens: of the prompt at step 0, then of each next token."""
         if not self.has_padding:
             return {}
         mask = torch.cat((self.mask, self.mask.new_ones(len(self.mask), step)), dim=1)
@@ -65,7 +65,7 @@ def draw(
 
     Args:
         lengths: tokens of the documents.
-        count: of prompts; each has documents of its own.
+        count: of prompts; each has its own documents.
         ragged: draw each document's length between half and one and a half times its entry in ``lengths``.
         prefix: tokens before the documents.
     """

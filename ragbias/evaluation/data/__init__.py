@@ -1,1 +1,1 @@
-"""Files of an evaluation: questions in JSON lines go in; records of answers and the folder of a run come out."""
+"""Evaluation files: questions to read; records of answers and run folders to write."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.evaluation.data.jsonl import Line, read_lines
+from ragbias.evaluation.data.jsonl import Filled, Line, Row, read_lines
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Question:
 
     Attributes:
         documents: as retrieved, the best first; empty where a pipeline retrieves them.
-        answers: any of them is right; empty if that is not known.
-        gold: index of the document that holds the answer, counted from 0; None: not known.
+        answers: any of them is right; empty if unknown.
+        gold: index of the document that holds the answer, counted from 0; None: unknown.
     """
 
     question: str
@@ -26,40 +26,57 @@ class Question:
     gold: int | None = None
 
 
-def read_questions(path: Path, documents: bool = True) -> list[Question]:
+class _QuestionRow(Row):
+    question: Filled
+    answer: Filled | None = None
+    answers: tuple[Filled, ...] = ()
+
+
+class _DocumentsRow(_QuestionRow):
+    documents: tuple[Filled, ...]
+    gold: int | None = None
+
+
+def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
     """The questions of a file: ``question``, ``documents``, and, if known, ``answer`` or ``answers`` and ``gold``.
 
     Args:
-        documents: whether each line has at least two; if not, they are not read.
+        documents: each line must have at least two; if False, they are not read.
+        labelled: each line must have an answer and ``gold``.
 
     Raises:
-        DataError: a line is of another format, or the file holds none; names file and line.
+        DataError: a line is of another format, or the file is empty; names file and line.
     """
-    return [question_of(line, documents) for line in read_lines(path)]
+    if not documents:
+        return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]
+    return [_question(line, labelled) for line in read_lines(path, _DocumentsRow)]
 
 
-def question_of(line: Line, documents: bool = True) -> Question:
-    """The question of one line; arguments and errors as for ``read_questions``."""
-    texts = line.texts("documents") if documents else ()
-    if documents and len(texts) < 2:
-        raise line.error(f"{len(texts)} document has no order; give two or more")
-    answers = line.texts("answers") if "answers" in line.fields else ()
-    answers = (line.text("answer"),) if "answer" in line.fields else answers
-    question = line.text("question")
-    for name, each in (("question", [question]), ("documents", texts), ("answer", answers)):
-        if not all(text.strip() for text in each):
-            raise line.error(f"{name!r} holds an empty text; fill it in, or leave the line out")
-    gold = line.fields.get("gold")
-    if documents and gold is not None and (type(gold) is not int or not 0 <= gold < len(texts)):
-        raise line.error(f"'gold' is {gold!r} with {len(texts)} documents; expected an index, counted from 0")
-    return Question(question, texts, answers, gold if documents else None)
+def _question(line: Line[_DocumentsRow], labelled: bool) -> Question:
+    row = line.row
+    if len(row.documents) < 2:
+        raise line.error(f"{len(row.documents)} document has no order; give two or more")
+    if row.gold is not None and not 0 <= row.gold < len(row.documents):
+        raise line.error(f"'gold' is {row.gold} with {len(row.documents)} documents; expected an index, counted from 0")
+    answers = _answers(row)
+    if labelled and (not answers or row.gold is None):
+        missing = "gold" if answers else "answer"
+        raise line.error(
+            f"no {missing!r}; each line needs question (text), documents (list of texts), answer (text), gold (index "
+            "of the document that holds it)"
+        )
+    return Question(row.question, row.documents, answers, row.gold)
 
 
-def check_equally_many(questions: Sequence[Question], told: str = "the questions") -> None:
-    """Raise ``DataError`` unless all questions, named as ``told``, have one number of documents."""
+def _answers(row: _QuestionRow) -> tuple[str, ...]:
+    return row.answers if row.answer is None else (row.answer,)
+
+
+def check_equally_many(questions: Sequence[Question], name: str = "the questions") -> None:
+    """Raise ``DataError``, which calls the questions ``name``, unless all have the same number of documents."""
     counts = sorted({len(question.documents) for question in questions})
     if len(counts) != 1:
         raise DataError(
-            f"{told} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
+            f"{name} have {', '.join(map(str, counts))} documents, and positions among different numbers cannot be "
             "averaged; give questions with equally many"
         )

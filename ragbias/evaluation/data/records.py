@@ -10,24 +10,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from ragbias.display import complaints
+from pydantic import ConfigDict, Field, TypeAdapter
+
 from ragbias.errors import DataError
-from ragbias.extras import required
+from ragbias.evaluation.data.jsonl import parsed
 from ragbias.files import irregular
-
-required("pydantic", "bench")
-
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError  # noqa: E402
 
 Key: TypeAlias = tuple[str, str, str, str]
 Count = Annotated[int, Field(ge=0)]
-OF_LOGPROB = ("answer_tokens", "kl", "agrees")  # what is measured where ``logprob`` is
-PACKED = ".gz"  # ends the name of a file of records that is compressed
+OF_LOGPROB = ("answer_tokens", "kl", "agrees")  # measured together with ``logprob``
+PACKED = ".gz"  # ends the name of a compressed file of records
 
 
 @dataclass(frozen=True)
 class Record:
-    """What one model said to one case with one method.
+    """The answer of one model to one case with one method.
 
     Attributes:
         id: of the case; with ``task``, ``model`` and ``method`` it identifies the record.
@@ -41,19 +38,17 @@ class Record:
         score: 0 to 1; None: not measured.
         seconds: wall time of its batch, divided by the cases of the batch.
         method_ran: ``"none"`` where the method could not act; ``reason`` says why.
-        shown: the documents in the order in which the model saw them, as ``tasks.orders.ranking`` numbers them: a
-            number is the same document in all records of one question, equally many ``documents`` and the same
-            ``seed``. Only of methods that reorder the documents, and of ``none`` and ``segmented``, which show
-            them as given; else empty.
-        cut: what a prompt lost that was longer than the window left room for: ``"front"``, ``"middle"``, or nothing.
-        logprob: of the gold answer, in nats, summed over its tokens; of several gold answers the most probable one's.
-            None, as all that follows: not measured.
+        shown: the documents in the order in which the model saw them, numbered by ``tasks.orders.ranking``: a number
+            is the same document in all records of one question, equally many ``documents`` and the same ``seed``.
+            Only of methods that reorder the documents, and of ``none`` and ``segmented``; else empty.
+        cut: the lost part of a prompt longer than the window: ``"front"``, ``"middle"``, or nothing.
+        logprob: of the most probable gold answer, in nats, summed over its tokens. None: not measured, like the fields
+            below.
         answer_tokens: of that gold answer.
         kl: KL(plain || method) of the token after the prompt, in nats.
         agrees: whether the most probable token after the prompt is the plain model's.
         shorten: words that each passage was cut to, around the answer; None: passages are whole.
-        copied: whether an invariant method was not asked, and this is what it said to the same documents in another
-            order (setting ``invariant_once``).
+        copied: whether the record is that of the same documents in another order (setting ``invariant_once``).
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
@@ -101,7 +96,7 @@ _RECORD = TypeAdapter(Record)
 def read_records(path: Path) -> list[Record]:
     """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
 
-    A record that stands there twice, but for its ``seconds``, counts once.
+    Records that differ in nothing but their ``seconds`` count once.
 
     Raises:
         DataError: a line is no record, or two are of one case and differ; names file and lines.
@@ -110,11 +105,10 @@ def read_records(path: Path) -> list[Record]:
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")
     raw = _unpacked(path) if path.suffix == PACKED else path.read_bytes()
-    whole = raw[: raw.rfind(b"\n") + 1].split(b"\n")
     found: dict[Key, tuple[int, Record]] = {}
-    for number, line in enumerate(whole, start=1):
+    for number, line in enumerate(raw[: raw.rfind(b"\n") + 1].split(b"\n"), start=1):
         if line.strip():
-            record = _record(path, number, line)
+            record = _record(line, f"{path}, line {number}")
             first, same = found.setdefault(record.key, (number, record))
             if replace(record, seconds=same.seconds) != same:
                 raise DataError(
@@ -133,14 +127,11 @@ def _unpacked(path: Path) -> bytes:
         raise DataError(f"{path} is damaged, no whole gzip file: {error}; put the file back") from error
 
 
-def _record(path: Path, number: int, line: bytes) -> Record:
-    try:
-        record = _RECORD.validate_json(line)
-    except ValidationError as error:
-        raise DataError(f"{path}, line {number}: {complaints(error)}; repair the line, or drop it") from error
+def _record(line: bytes, where: str) -> Record:
+    record = parsed(line, where, _RECORD)
     if record.score is None and record.logprob is None:
-        raise DataError(f"{path}, line {number}: neither score nor logprob was measured; repair the line, or drop it")
+        raise DataError(f"{where}: neither score nor logprob was measured; repair the line, or drop it")
     if any((getattr(record, name) is None) != (record.logprob is None) for name in OF_LOGPROB):
         together = ", ".join(("logprob", *OF_LOGPROB))
-        raise DataError(f"{path}, line {number}: of {together} some are missing; repair the line, or drop it")
+        raise DataError(f"{where}: of {together} some are missing; repair the line, or drop it")
     return record

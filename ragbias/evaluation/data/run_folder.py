@@ -2,60 +2,60 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from ragbias.display import complaints
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.data.records import PACKED
-from ragbias.extras import required
 from ragbias.files import irregular
 
-required("pydantic", "bench")
-
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError  # noqa: E402
-
 ROWS = "rows.jsonl"
-NOISE = "noise.jsonl"  # the answers to cases that are asked again
+NOISE = "noise.jsonl"  # answers to cases that run a second time
 COST = "cost.json"
 SETTINGS = "settings.json"
 SUMMARY = "summary.json"
 HARNESS = "harness.json"  # numbers of records of the parts that lm-eval has run
 FILES = (ROWS, NOISE, COST, SETTINGS, SUMMARY, HARNESS)
 
+T = TypeVar("T")
 Costs = dict[str, dict[str, dict[str, Any]]]
 
 
 class _Task(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
-    data: list[dict[str, Any]] = Field(default_factory=list)
+    data: list[dict[str, Any]] = []
     tasks: list[str] | str = ""
 
 
 class _Decides(BaseModel):
-    """What records depend on, see ``ragbias.evaluation.bench.provenance``; only what is read again is checked."""
-
     model_config = ConfigDict(extra="allow", strict=True)
 
-    tasks: list[_Task] = Field(default_factory=list)
+    tasks: list[_Task] = []
 
 
 class _About(BaseModel):
+    """What ``bench.store.described`` writes; only what is read again is checked."""
+
     model_config = ConfigDict(extra="allow", strict=True)
 
     decides: _Decides
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: dict[str, Any] = {}
+
+
+_Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
 
 
 def packed(folder: Path, name: str) -> Path:
-    """Where a file of records (``ROWS``, ``NOISE``) lies compressed, in the folder of a run that is kept."""
+    """The compressed file of records (``ROWS``, ``NOISE``) in a published run folder."""
     return folder / f"{name}{PACKED}"
 
 
 def records_file(folder: Path, name: str) -> Path | None:
-    """The file of records of this name, as the bench writes it or compressed; None: there is neither.
+    """The file of records of this name, plain or compressed; None: there is neither.
 
     Raises:
         RunError: there are both.
@@ -64,12 +64,6 @@ def records_file(folder: Path, name: str) -> Path | None:
     if len(found) > 1:
         raise RunError(f"{folder} holds both {name} and {name}{PACKED}; remove the one that is out of date")
     return found[0] if found else None
-
-
-_Spread = Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
-_COSTS = TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])
-_COUNTS = TypeAdapter(dict[str, int])
-_ABOUT = TypeAdapter(_About)
 
 
 def cost_key(model: str, task: str, documents: int) -> str:
@@ -81,33 +75,30 @@ def read_costs(folder: Path) -> Costs:
     """By ``cost_key`` and label: ``[median, low, high]`` of each figure; empty where nothing was measured.
 
     Raises:
-        DataError: the file is damaged; so for all that is read here.
+        DataError: the file is damaged; so for all readers here.
     """
-    return dict(_checked(folder / COST, _COSTS) or {})
+    return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
 
 
 def read_counts(folder: Path) -> dict[str, int]:
-    """Numbers of records by part of what lm-eval runs; empty where it ran nothing."""
-    return dict(_checked(folder / HARNESS, _COUNTS) or {})
+    """Numbers of records by part of an lm-eval run; empty where it ran nothing."""
+    return _checked(folder / HARNESS, TypeAdapter(dict[str, int])) or {}
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """The run's settings, versions and machine, with ``"decides"``; empty where the file is missing."""
-    return dict(_checked(folder / SETTINGS, _ABOUT) or {})
+    about = _checked(folder / SETTINGS, TypeAdapter(_About))
+    return about.model_dump(exclude_unset=True) if about else {}
 
 
-def _checked(path: Path, form: TypeAdapter[Any]) -> Any:
-    """The data of a file, unchanged; ``None`` if there is no file."""
+def _checked(path: Path, form: TypeAdapter[T]) -> T | None:
+    """The content of a JSON file; None if there is no file."""
     if not path.exists():
         return None
     remedy = "put the file back" if path.name == SETTINGS else "put the file back, or remove it"
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}, no regular file; {remedy}")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        form.validate_python(data, strict=True)
+        return form.validate_json(path.read_bytes(), strict=True)
     except ValidationError as error:
         raise DataError(f"{path} is damaged: {complaints(error)}; {remedy}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is damaged, no JSON: {error}; {remedy}") from error
-    return data

@@ -1,27 +1,28 @@
-"""The demo for a real model: which bias is found in it, on questions about thirty short notes written for this purpose.
+"""The demo for a real model: its bias on questions about thirty short made-up notes (``notes.jsonl``, CC0).
 
-Each question's note stands at several positions among the notes that MiniLM finds nearest to the question. Measured are
-the log-probability of the gold answer, which shows a bias on few questions, and how often the answer given holds it.
+Each question's note is at several positions among its nearest notes by MiniLM. Measured are the log-probability of the
+gold answer, which shows a bias on few questions, and how often the answer holds it.
 """
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from ragbias.errors import RunError
-from ragbias.evaluation.demo.notes import NotesQA, notes
-from ragbias.evaluation.demo.outcome import conditions
-from ragbias.evaluation.demo.retrieval import Index, minilm
+from ragbias.evaluation.demo.shared import Asked, Index, StockQA, conditions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
 from ragbias.evaluation.measures.gold_probability import NATS
+from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread
@@ -32,16 +33,40 @@ METHODS = (NoMethod(), Pine(), RoToR(), ParallelContextWindows())
 
 
 @dataclass(frozen=True)
+class Note:
+    """A text, a question that it answers, the beginning of the answer, and the words that follow.
+
+    The beginning is given because a model that writes whole sentences gives a bare word no probability.
+    """
+
+    title: str
+    text: str
+    question: str
+    begin: str
+    answer: str
+
+    @property
+    def document(self) -> str:
+        return f"{self.title}\n{self.text}"
+
+
+def notes() -> list[Note]:
+    """All notes; made up, so that a model must read them."""
+    lines = (resources.files(__package__) / "notes.jsonl").read_text(encoding="utf-8").splitlines()
+    return [Note(**json.loads(line)) for line in lines]
+
+
+@dataclass(frozen=True)
 class NotesSettings:
-    """What the demo runs.
+    """Settings of the demo.
 
     Attributes:
         questions: number of questions, drawn with ``seed``.
         documents: notes in a prompt.
-        positions: how many positions of the gold note are tried.
+        positions: number of positions of the gold note.
     """
 
-    model: str = "smollm2"
+    model: str
     questions: int = 20
     documents: int = 10
     positions: int = 5
@@ -52,7 +77,7 @@ class NotesDemo:
     """Model and questions of one run.
 
     Raises:
-        RunError: there are not so many notes, or too few questions for intervals.
+        RunError: more questions than notes, or too few for intervals.
     """
 
     def __init__(self, settings: NotesSettings) -> None:
@@ -60,30 +85,30 @@ class NotesDemo:
         everything = notes()
         if settings.questions > len(everything):
             raise RunError(
-                f"questions={settings.questions}, but a model other than tiny is asked about {len(everything)} notes; "
-                "ask for fewer"
+                f"questions={settings.questions}, but the demo of a model other than tiny has {len(everything)} notes; "
+                "use fewer"
             )
         if settings.questions < FEWEST:
             raise RunError(f"questions={settings.questions}; intervals need {FEWEST} or more")
-        asked = random.Random(settings.seed).sample(everything, settings.questions)
         self.lm = DebiasedLM.from_pretrained(settings.model, "none")
-        index = Index([note.document for note in everything], minilm())
-        others = []
-        for note in asked:
+        index = Index([note.document for note in everything])
+        asked = []
+        for note in random.Random(settings.seed).sample(everything, settings.questions):
             found = [text for text in index.search(note.question, settings.documents + 1) if text != note.document]
-            others.append(found[: settings.documents - 1])
-        self.task = NotesQA(self.lm, asked, others, evenly_spread(settings.documents, settings.positions))
+            others = found[: settings.documents - 1]
+            asked.append(Asked(note.question, note.document, others, note.answer, note.begin))
+        self.task = StockQA(self.lm, asked, evenly_spread(settings.documents, settings.positions), best_subspan_em)
 
     @property
     def steps(self) -> int:
-        """Number of prompts that all methods see."""
+        """Number of prompts over all methods."""
         return len(METHODS) * self.settings.questions * self.settings.positions
 
 
 def run(demo: NotesDemo, progress: Callable[[str, int], None]) -> dict[str, Any]:
     """Measure every method; ``progress`` is called with the method's name and the number of prompts done.
 
-    A method that is invariant sees each question in one order, as all orders give it the same bits.
+    An invariant method sees each question in one order, as all orders give bit-identical answers.
 
     Returns:
         Plain data: ``settings``, and ``results`` by method, each figure ``[estimate, low, high]`` with a 95% interval,
@@ -93,7 +118,16 @@ def run(demo: NotesDemo, progress: Callable[[str, int], None]) -> dict[str, Any]
     measured = {method.name: _measured(demo, method, progress) for method in METHODS}
     plain = measured[NoMethod.name][0]
     results = {name: _figures(logprobs, right, plain) for name, (logprobs, right) in measured.items()}
-    return {"settings": _described(demo, time.perf_counter() - begin), "results": results}
+    settings = {
+        **asdict(demo.settings),
+        **conditions(demo.lm),
+        "methods": [str(method) for method in METHODS],
+        "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
+        "invariant_methods": "run on one order, as all orders give bit-identical answers",
+        "intervals": "95%, bootstrap over questions, paired",
+        "seconds": round(time.perf_counter() - begin, 1),
+    }
+    return {"settings": settings, "results": results}
 
 
 def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], None]) -> tuple[Scores, Scores]:
@@ -116,26 +150,13 @@ def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], No
 
 def _figures(logprobs: Scores, right: Scores, plain: Scores) -> dict[str, Any]:
     found, accuracy, minus = curve_figures(logprobs, NATS), curve_figures(right), minus_plain(logprobs, plain)
-    assert minus is not None  # all methods are asked the same questions
+    assert minus is not None  # all methods run on the same questions
     return {
         "logprob": {name: found[name] for name in ("mean", "worst", "best", "gap")},
         **{f"minus_plain_{name}": minus[name] for name in ("mean", "worst", "best")},
         "minus_plain_mean_by_position": minus["by_position"],
         "accuracy": accuracy["mean"],
         "accuracy_by_position": accuracy["by_position"],
-    }
-
-
-def _described(demo: NotesDemo, seconds: float) -> dict[str, Any]:
-    """Everything needed to repeat the run."""
-    return {
-        **asdict(demo.settings),
-        **conditions(demo.lm),
-        "methods": [str(method) for method in METHODS],
-        "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
-        "invariant_methods": "asked in one order, as all give them the same bits",
-        "intervals": "95%, bootstrap over questions, paired",
-        "seconds": round(seconds, 1),
     }
 
 

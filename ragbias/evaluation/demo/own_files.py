@@ -1,4 +1,4 @@
-"""An answer from one's own text files: chunk, embed, retrieve, generate."""
+"""Text files of the user as documents: chunk them, and fit the chunks into the window."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ragbias.errors import DataError
-from ragbias.evaluation.demo.retrieval import Index, minilm
-from ragbias.evaluation.prompts.stock_prompt import stock_prompt
+from ragbias.evaluation.prompts import stock_prompt
 from ragbias.files import irregular, naming
-from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
 
 ENDINGS = (".txt", ".md", ".rst")
@@ -21,20 +19,17 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Paragraphs of all text files at ``path``, joined up to about ``size`` characters, and cut where they are longer.
 
     Returns:
-        For each chunk the file that it was first found in, named from ``path``.
+        The first file of each chunk, relative to ``path``.
 
     Raises:
-        DataError: there is no such path, no text file in it, or a file is no text; names it.
+        DataError: the path is missing or has no text file, or a file is not text; names it.
     """
-    if not path.exists():
-        raise DataError(f"{path} does not exist; give a text file, or a folder of {', '.join(ENDINGS)} files")
-    if not path.is_dir() and (kind := irregular(path)):
+    kind = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
+    if kind:
         raise DataError(f"{path} is {kind}; give a text file, or a folder of {', '.join(ENDINGS)} files")
-    files = (
-        sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
-        if path.is_dir()
-        else [path]
-    )
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
     folder = path if path.is_dir() else path.parent
     chunks: dict[str, str] = {}
     for file in files:
@@ -67,16 +62,11 @@ def _chunks(text: str, size: int) -> Iterator[str]:
 
 
 def _paragraphs(text: str, size: int) -> Iterator[str]:
-    """No longer than ``size``: cut after a sentence if there is one, else between words, else within one."""
+    """Pieces of at most ``size`` characters: cut after a sentence if possible, else between words, else inside one."""
     end = r"(?=\s|$)"
     piece = re.compile(rf"\S.{{0,{size - 2}}}[.!?]{end}|\S.{{0,{size - 1}}}{end}|\S{{1,{size}}}", re.DOTALL)
     for paragraph in filter(None, (part.strip() for part in text.split("\n\n"))):
         yield from [paragraph] if len(paragraph) <= size else (found.strip() for found in piece.findall(paragraph))
-
-
-def nearest(question: str, chunks: Sequence[str], k: int) -> list[str]:
-    """The ``k`` chunks that are nearest to a question, the nearest first."""
-    return Index(chunks, minilm()).search(question, min(k, len(chunks)))
 
 
 def fitting(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
@@ -89,8 +79,3 @@ def fitting(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tok
 
 def _length(lm: DebiasedLM, question: str, documents: Sequence[str]) -> int:
     return len(lm.tokenizer(stock_prompt(lm, documents, question), add_special_tokens=False)["input_ids"])
-
-
-def answer(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> Generation:
-    """The answer from documents."""
-    return lm.generate(stock_prompt(lm, documents, question), documents=documents, max_new_tokens=max_new_tokens)

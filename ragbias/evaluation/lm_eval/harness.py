@@ -8,23 +8,171 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from rich.progress import track
+from torch import Tensor
 
+from ragbias import debias, methods
 from ragbias.display import shown
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.data.records import Record
 from ragbias.extras import required
+from ragbias.generation.scoring import continued, prefilled
 from ragbias.methods import Method
+from ragbias.models import local_path
 
-if TYPE_CHECKING:
-    from ragbias.evaluation.lm_eval.model import RagBiasLM
+required("lm_eval.models.huggingface", "lm-eval")
+
+from lm_eval import simple_evaluate  # noqa: E402
+from lm_eval.api.registry import register_model  # noqa: E402
+from lm_eval.models.huggingface import HFLM  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
 
 PREFERRED = ("acc", "exact_match", "score")  # of the measures that a task reports; ``score`` is LongBench's
+Scored = tuple[tuple[str, str] | None, list[int], list[int]]
+
+
+@register_model("ragbias")
+class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
+    """lm-eval's ``hf`` model with a method, for the side effects of methods that need no documents.
+
+    Continuations are scored as they would be generated: the context is the prompt and enters in one forward pass, the
+    continuation follows with the cache, since methods treat the two differently. Prompts run one at a time, whatever
+    the ``batch_size``, except for generated answers; choices of one token share the pass of their context. Whole texts
+    (for perplexity) have no prompt, and enter in one pass.
+
+    A prompt too long for the window loses its beginning, as in lm-eval, with a warning.
+
+    Args:
+        pretrained: ``"tiny"``, a hub name or a path.
+        method: a name or an instance that needs no documents.
+        device: default: a GPU if there is one.
+        cut_middle: cut the middle of such a prompt instead, as LongBench does.
+        settings: any other argument of lm-eval's ``hf`` model.
+
+    Attributes:
+        cut: for each shortened prompt, the number of its remaining tokens.
+
+    Raises:
+        RunError: the method needs documents, or ``cut_middle`` is neither True nor False.
+        UnknownMethodError, MethodError, UnsupportedModelError: see ``ragbias.debias``.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        method: str | Method = "none",
+        device: str | None = None,
+        cut_middle: bool = False,
+        **settings: Any,
+    ) -> None:
+        if type(cut_middle) is not bool:
+            raise RunError(f"cut_middle={cut_middle!r}; expected True or False")
+        self.cut_middle = cut_middle
+        self.cut: dict[str, int] = {}
+        self.method = methods.get(method, pretrained)
+        if self.method.needs_documents:
+            raise RunError(
+                f"{self.method.name} needs documents, and the prompts of lm-eval have none; take a method that acts on "
+                f"any prompt: {', '.join(name for name, each in methods.METHODS.items() if not each.needs_documents)}"
+            )
+        path = local_path(pretrained)
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        super().__init__(pretrained=path, backend="causal", device=device, **settings)
+        with debias(self.model, self.method):  # refuses at once what does not fit the model
+            pass
+
+    def tok_batch_encode(
+        self,
+        strings: Sequence[str],
+        padding_side: str = "left",
+        left_truncate_len: int | None = None,
+        truncation: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Token ids and mask ``[len(strings), width]`` of prompts, padded on the left; too long ones are cut."""
+        ids, mask = super().tok_batch_encode(strings, padding_side, None, truncation)
+        if left_truncate_len is None or ids.shape[1] <= left_truncate_len:
+            return ids, mask
+        cut = [
+            self._cut(prompt, own[seen.bool()].tolist(), left_truncate_len)
+            for prompt, own, seen in zip(strings, ids, mask, strict=True)
+        ]
+        padded = self.tokenizer.pad({"input_ids": cut}, padding_side="left", return_tensors="pt")
+        return padded["input_ids"], padded["attention_mask"]
+
+    def _cut(self, prompt: str, tokens: list[int], limit: int) -> list[int]:
+        """At most ``limit`` of a prompt's tokens."""
+        if len(tokens) <= limit:
+            return tokens
+        if not self.cut_middle and not self.cut:
+            warnings.warn(
+                f"a prompt of {len(tokens)} tokens is longer than the {limit} that fit the model's window of "
+                f"{self.max_length}, so it loses its beginning, like all longer ones; cut_middle=True (ragbias bench "
+                "--cut-middle) cuts its middle instead",
+                stacklevel=2,
+            )
+        self.cut[prompt] = limit
+        first = limit // 2 if self.cut_middle else 0
+        return tokens[:first] + tokens[len(tokens) - (limit - first) :]
+
+    def _model_generate(self, *args: Any, **settings: Any) -> Tensor:
+        with debias(self.model, self.method):
+            output: Tensor = super()._model_generate(*args, **settings)
+            return output
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Scored], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        """Log-probability of each continuation, and whether it is what greedy decoding would write."""
+        results = []
+        first: tuple[list[int], Tensor] | None = None  # of the last context: its tokens, the logits after them
+        for texts, context, continuation in track(requests, "Scoring continuations", disable=disable_tqdm):
+            limit = self.max_length + 1 - len(continuation)
+            if limit < 1:
+                raise RunError(
+                    f"a continuation of {len(continuation)} tokens leaves no tokens for its prompt in the model's "
+                    f"window of {self.max_length}; take a model with a longer one"
+                )
+            if texts is not None:
+                context = self._cut(texts[0], context, limit)
+            if texts is None:
+                logits = self._whole(context, continuation)
+            elif first is not None and first[0] == context and len(continuation) == 1:
+                logits = first[1]
+            else:
+                logits = self._after(context, continuation)
+                first = context, logits[:1]
+            target = torch.tensor(continuation, device=logits.device)
+            logprobs = logits.float().log_softmax(-1).gather(1, target[:, None])
+            result = logprobs.sum().item(), bool((logits.argmax(-1) == target).all())
+            results.append(result)
+            if texts is not None:
+                self.cache_hook.add_partial("loglikelihood", texts, result)
+        return results
+
+    @torch.no_grad()
+    def _after(self, context: list[int], continuation: list[int]) -> Tensor:
+        """Logits ``[len(continuation), V]`` for the tokens of a continuation, which follows the prompt's pass."""
+        with debias(self.model, self.method):
+            return continued(self.model, *prefilled(self.model, context), continuation)
+
+    @torch.no_grad()
+    def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
+        """Logits ``[len(continuation), V]`` for the tokens of a text that enters in one pass."""
+        with debias(self.model, self.method):
+            ids = self._ids([*context, *continuation[:-1]])
+            logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
+        return logits
+
+    def _ids(self, tokens: list[int]) -> Tensor:
+        return torch.tensor([tokens], device=self.device)
 
 
 def harness_records(
@@ -47,29 +195,15 @@ def harness_records(
         limit: number of examples of each task in a group, the first ones; default: all.
         seed: of the examples that lm-eval draws for few-shot prompts.
         include_path: a folder with more tasks, as YAML files.
-        cut_middle: what prompts lose that are longer than the window: their middle, not their beginning.
+        cut_middle: prompts that are longer than the window lose their middle, not their beginning.
 
     Raises:
         RunError: the method needs documents, which lm-eval's prompts do not have; no task has this name; or a task
             has no measure of one example from 0 to 1.
-        MissingExtraError: lm-eval is not installed.
     """
-    lm_class = model_class()
     manager = task_manager(tasks, include_path)
-    lm = lm_class(model, method=method, cut_middle=cut_middle)
+    lm = RagBiasLM(model, method=method, cut_middle=cut_middle)
     return [record for task in tasks for record in _records_of(lm, manager, task, model, label, limit, seed)]
-
-
-def model_class() -> type[RagBiasLM]:
-    """The model ``ragbias`` of lm-eval, registered there.
-
-    Raises:
-        MissingExtraError: lm-eval is not installed.
-    """
-    required("lm_eval.models.huggingface", "lm-eval")
-    from ragbias.evaluation.lm_eval.model import RagBiasLM
-
-    return RagBiasLM
 
 
 def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
@@ -77,11 +211,7 @@ def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
 
     Raises:
         RunError: no task has this name.
-        MissingExtraError: lm-eval is not installed.
     """
-    required("lm_eval.tasks", "lm-eval")
-    from lm_eval.tasks import TaskManager
-
     if include_path is not None:
         own = TaskManager(include_path=str(include_path), include_defaults=False)
         if set(tasks) <= set(own.all_tasks):
@@ -96,8 +226,6 @@ def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
 def _records_of(
     lm: RagBiasLM, manager: Any, task: str, model: str, label: str, limit: int | None, seed: int
 ) -> Iterator[Record]:
-    from lm_eval import simple_evaluate
-
     began = time.perf_counter()
     results = simple_evaluate(
         model=lm,
@@ -145,14 +273,14 @@ def _records_of(
 
 def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
     """The prompt of an example, the model's answer, and the number of tokens of both."""
-    said, arguments = sample["filtered_resps"], sample["arguments"]
-    if isinstance(said[0], str):
-        prompt, answer = arguments[0][0], said[0]
+    responses, arguments = sample["filtered_resps"], sample["arguments"]
+    if isinstance(responses[0], str):
+        prompt, answer = arguments[0][0], responses[0]
         return prompt, answer, len(lm.tok_encode(prompt)), len(lm.tok_encode(answer, add_special_tokens=False))
-    best = max(range(len(said)), key=lambda index: said[index][0])
+    best = max(range(len(responses)), key=lambda index: responses[index][0])
     prompt, choice = arguments[best]
     tokens, continuation = lm._encode_pair(prompt, choice)
-    likely = len(said) > 1 or said[0][1]  # a single continuation is an answer if greedy decoding writes it
+    likely = len(responses) > 1 or responses[0][1]  # a single continuation is an answer if greedy decoding writes it
     return prompt, choice.strip() if likely else "", len(tokens), len(continuation)
 
 
@@ -165,7 +293,11 @@ def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dic
     measured: list[str] = samples[0]["metrics"]
     reasons = {}
     for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):
-        wrong = [sample[name] for sample in samples if not _from_0_to_1(sample[name])]
+        wrong = [
+            sample[name]
+            for sample in samples
+            if not (isinstance(sample[name], (Real, np.bool_)) and 0 <= sample[name] <= 1)
+        ]
         if not wrong and higher_is_better.get(name) is not False:
             return name
         reasons[name] = f"is {_named(wrong[0])} for an example" if wrong else "is better the lower it is"
@@ -176,22 +308,16 @@ def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dic
     )
 
 
-def _from_0_to_1(value: Any) -> bool:
-    is_number = isinstance(value, (Real, np.bool_))
-    return is_number and bool(0 <= value <= 1)
-
-
 def _named(value: Any) -> str:
-    """A number; of anything else, which may hold text, only what it is."""
+    """A number, or the type of anything else, which may hold text."""
     return shown(value) if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
 def main() -> None:
     """The command line of lm-eval, with the model ``ragbias``."""
-    try:
-        model_class()
-        from lm_eval.__main__ import cli_evaluate
+    from lm_eval.__main__ import cli_evaluate
 
+    try:
         cli_evaluate()
     except (RagBiasError, ImportError) as error:
         print(f"Error: {error}", file=sys.stderr)

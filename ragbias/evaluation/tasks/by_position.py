@@ -1,4 +1,4 @@
-"""Accuracy by the position of the gold document, and what changes when only the order of the documents does."""
+"""Accuracy by the position of the gold document, and answers that change with the order of the documents."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH_SIZE = 10
 
 @dataclass(frozen=True)
 class Curve:
-    """How one method does on a set of questions.
+    """The results of one method on a set of questions.
 
     Attributes:
         scores: by question and position of the gold document.
@@ -33,8 +33,7 @@ class Curve:
     @property
     def accuracy_by_position(self) -> dict[int, float]:
         """Share of right answers for the gold document at each position, counted from 1."""
-        positions = (position + 1 for position in self.scores.positions)
-        return dict(zip(positions, self._point.by_position[0].tolist(), strict=True))
+        return dict(zip((at + 1 for at in self.scores.positions), self._point.by_position[0].tolist(), strict=True))
 
     @property
     def mean(self) -> float:
@@ -50,8 +49,7 @@ class Curve:
 
     @property
     def flip_rate(self) -> float:
-        """Share of questions whose answer is not the same for all positions of the gold document; the set of documents
-        is the same for all of them, so only their order differs."""
+        """Share of questions whose answer differs among positions of the gold document, i.e. among orders."""
         return sum(len(set(given)) > 1 for given in self.answers) / len(self.answers)
 
     @property
@@ -72,11 +70,11 @@ class Curve:
 def measure(
     lm: DebiasedLM, method: Method, task: Task, progress: Callable[[int], None] = lambda answered: None
 ) -> Curve:
-    """Ask all questions of a task with a method, in batches of prompts that have the gold document at one position.
+    """Run a method on all questions of a task, in batches of prompts with the gold document at one position.
 
     Args:
-        task: asks each question once with the gold document at each of the same positions.
-        progress: called with the number of answers just given.
+        task: has each question once with the gold document at each of the same positions.
+        progress: called with the number of new answers.
 
     Raises:
         DocumentNotFoundError: a prompt does not hold its documents verbatim.
@@ -103,12 +101,9 @@ def measure(
 
 
 def widest_margin(curves: Iterable[Curve]) -> float | None:
-    """The widest margin of error of an accuracy at a position: how far its 95% interval lies from it at most.
-
-    None: too few questions for intervals.
-    """
-    given = list(curves)
-    if min(len(each.scores.questions) for each in given) < FEWEST:
+    """The widest margin of error of an accuracy at a position, by 95% intervals; None: too few questions for them."""
+    scores = [each.scores for each in curves]
+    if min(len(each.questions) for each in scores) < FEWEST:
         return None
-    intervals = [interval for each in given for interval in curve(each.scores)["by_position"]]
+    intervals = [interval for each in scores for interval in curve(each)["by_position"]]
     return max(max(each.estimate - each.low, each.high - each.estimate) for each in intervals)

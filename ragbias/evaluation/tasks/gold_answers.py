@@ -1,4 +1,4 @@
-"""The measure ``logprob``: how probable the gold answer of a case is, and how far a method moves the next token."""
+"""The measure ``logprob``: the probability of a case's gold answer, and a method's effect on the next token."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ragbias.methods import Method
 
 @dataclass(frozen=True)
 class GoldScore:
-    """What one method makes of the gold answers of a case.
+    """The gold answers of a case under one method.
 
     Attributes:
         logprob: of the gold answer that is the most probable, in nats, summed over its tokens.
-        tokens: how many it has.
+        tokens: of that answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
         answer: the prompt's tokens and the report, with no prediction.
         seconds: wall time.

@@ -1,8 +1,9 @@
-"""The task ``judge``: which of two responses a model prefers, in both orders, with RewardBench's prompt and verdicts.
+"""The tasks ``judge`` and ``llmbar``: which of two responses a model prefers, with RewardBench's prompt and verdicts.
 
 Source of files, prompts and verdicts: Lambert et al., RewardBench: Evaluating Reward Models for Language Modeling,
 arXiv 2403.13787, ``rewardbench/generative.py`` of the released code (github.com/allenai/reward-bench, Apache-2.0).
-The same prompt stands in appendix F.2 of Wang et al., arXiv 2407.01100 (PINE).
+The same prompt is in appendix F.2 of Wang et al., arXiv 2407.01100 (PINE).
+LLMBar: Zeng et al., Evaluating Large Language Models at Evaluating Instruction Following, arXiv 2310.07641.
 """
 
 from __future__ import annotations
@@ -11,61 +12,71 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
+from pydantic import Field, StrictBool
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ragbias.display import shown
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.data.jsonl import Line, read_lines, sources
-from ragbias.evaluation.tasks.task import Answer, Case, Task
+from ragbias.evaluation.data.jsonl import Row, read_lines, sources
+from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 
-EXPLAINED = (
+_TASK = (
     "Please act as an impartial judge and evaluate the quality of the responses provided by two AI assistants to the "
     "user question displayed below. You should choose the assistant that follows the user's instructions and answers "
     "the user's question better. Your evaluation should consider factors such as the helpfulness, relevance, accuracy, "
-    "depth, creativity, and level of detail of their responses. Begin your evaluation by comparing the two responses "
-    "and provide a short explanation. Avoid any position biases and ensure that the order in which the responses were "
-    "presented does not influence your decision. Do not allow the length of the responses to influence your "
-    "evaluation. Do not favor certain names of the assistants. Be as objective as possible. After providing your "
-    'explanation, output your final verdict by strictly following this format: "[[A]]" if assistant A is better, '
-    '"[[B]]" if assistant B is better.'
+    "depth, creativity, and level of detail of their responses. "
+)
+_FAIR = (
+    "Avoid any position biases and ensure that the order in which the responses were presented does not influence your "
+    "decision. Do not allow the length of the responses to influence your evaluation. Do not favor certain names of "
+    "the assistants. Be as objective as possible. "
+)
+EXPLAINED = (
+    f"{_TASK}Begin your evaluation by comparing the two responses and provide a short explanation. {_FAIR}After "
+    'providing your explanation, output your final verdict by strictly following this format: "[[A]]" if assistant A '
+    'is better, "[[B]]" if assistant B is better.'
 )
 VERDICT_ONLY = (  # RewardBench's words for Gemini
-    "Please act as an impartial judge and evaluate the quality of the responses provided by two AI assistants to the "
-    "user question displayed below. You should choose the assistant that follows the user's instructions and answers "
-    "the user's question better. Your evaluation should consider factors such as the helpfulness, relevance, accuracy, "
-    "depth, creativity, and level of detail of their responses. Avoid any position biases and ensure that the order in "
-    "which the responses were presented does not influence your decision. Do not allow the length of the responses to "
-    "influence your evaluation. Do not favor certain names of the assistants. Be as objective as possible. Your output "
-    "should only consist of '[[A]]' if assistant A is better, or '[[B]]' if assistant B is better. Omit any other "
-    "output."
+    f"{_TASK}{_FAIR}Your output should only consist of '[[A]]' if assistant A is better, or '[[B]]' if assistant B is "
+    "better. Omit any other output."
 )
 TEMPLATE = "[User Question]\n{prompt}\n\n{responses}"
 RESPONSE = "[The Start of Assistant {letter}'s Answer]\n{text}\n[The End of Assistant {letter}'s Answer]"
 CUE = "\n\nEvaluation:"  # ends a prompt without a chat template
 LETTERS = "AB"
 VERDICT = re.compile(r"\[\[([AB])\]\]")
-LETTERS_OF = ("response", "position")
 SCORES = {"chosen": 1.0, "rejected": 0.0, "neither": 0.5}
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A prompt with two responses, of which one is better, and the part of the benchmark that it belongs to."""
 
     prompt: str
     better: str
     worse: str
     subset: str
+
+
+class _RewardBenchRow(Row):
+    prompt: str
+    chosen: str
+    rejected: str
+    subset: str
+
+
+class _LLMBarRow(Row):
+    input: str
+    output_1: str
+    output_2: str
+    label: Annotated[int, Field(ge=1, le=2)]
 
 
 @dataclass(frozen=True)
@@ -80,45 +91,40 @@ class Judge(Task):
     The verdict is the one of ``[[A]]`` and ``[[B]]`` that occurs in the answer; if neither or both do, there is none,
     and the answer scores 0.5. (The released code takes an answer with both for A.) The prediction is ``"chosen"``,
     ``"rejected"`` or ``"neither"``. The order with the better response first is 0, and ``gold_position`` is its
-    position. A method that asks several times, as ``permutation-vote``, is asked for each verdict; most verdicts win,
-    and as many of both are ``"neither"``.
+    position. A method with several prompts per answer, such as ``permutation-vote``, gives a verdict for each; most
+    verdicts win, and a tie is ``"neither"``.
 
     Pairs of equal responses have no right verdict and are left out. Where a chat template has no system's turn, the
-    instruction stands before the user's question.
+    instruction precedes the user's question.
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
         limit: number of pairs of each file, the first ones; default: all.
         seed: unused, since nothing is drawn; all tasks have it.
-        explain: let the model explain itself before its verdict, as the benchmark does. False asks for the verdict
+        explain: let the model explain itself before its verdict, as the benchmark does. False prompts for the verdict
             alone, and allows nothing else, so that there always is one.
-        letters: ``"response"``, or ``"position"``: the response shown first is A, as in the benchmark. The letters tell
-            the order then, so no method can be invariant.
+        letters: ``"response"``, or ``"position"``: the response shown first is A, as in the benchmark. The letters
+            reveal the order then, so no method can be invariant.
     """
 
-    data: tuple[Path, ...]
-    limit: int | None = None
-    seed: int = 0
-    explain: bool = True
-    letters: str = "response"
+    data: Files
+    limit: Limit | None = None
+    seed: Seed = 0
+    explain: StrictBool = True
+    letters: Literal["response", "position"] = "response"
 
     name = "judge"
     max_new_tokens = 500
+    row: ClassVar[type[Row]] = _RewardBenchRow
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.letters not in LETTERS_OF:
-            expected = " or ".join(map(repr, LETTERS_OF))
-            raise RunError(f"{self.name}: letters={shown(self.letters)}; expected {expected}")
-
-    def pair(self, line: Line, source: str) -> Pair:
+    def pair(self, row: Any, source: str) -> Pair:
         """The pair of a line; ``source`` is the name of its file."""
-        return Pair(line.text("prompt"), line.text("chosen"), line.text("rejected"), line.text("subset"))
+        return Pair(row.prompt, row.chosen, row.rejected, row.subset)
 
     def cases(self) -> Iterator[Case]:
         found = False
         for source, path in sources(self.data).items():
-            pairs = ((f"{source}/{line.number}", self.pair(line, source)) for line in read_lines(path))
+            pairs = ((f"{source}/{line.number}", self.pair(line.row, source)) for line in read_lines(path, self.row))
             for question, pair in islice((each for each in pairs if each[1].better != each[1].worse), self.limit):
                 found = True
                 yield from self._both_orders(question, pair)
@@ -148,12 +154,12 @@ class Judge(Task):
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
         requests = [lm.prepare(self.prompt(lm, case), case.documents, method=method) for case in cases]
-        asked = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
+        groups = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
         decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _only_verdicts(lm)
-        outputs = iter(lm.batch([each for one in asked for each in one], batch_size=batch_size, **decoding))
+        outputs = iter(lm.batch([each for group in groups for each in group], batch_size=batch_size, **decoding))
         return [
-            _answer(case, request, [next(outputs) for _ in one])
-            for case, request, one in zip(cases, requests, asked, strict=True)
+            _answer(case, request, [next(outputs) for _ in group])
+            for case, request, group in zip(cases, requests, groups, strict=True)
         ]
 
     def _both_orders(self, question: str, pair: Pair) -> Iterator[Case]:
@@ -174,6 +180,22 @@ class Judge(Task):
                 group=pair.subset,
                 contents=responses[:: -1 if order else 1],
             )
+
+
+@dataclass(frozen=True)
+class LLMBar(Judge):
+    """Pairs from LLMBar's files, each in both orders; arguments, verdicts and scores are those of ``Judge``.
+
+    A file is a list of objects with ``input``, ``output_1``, ``output_2`` and ``label``: 1 or 2, the better output. It
+    is its own group in reports.
+    """
+
+    name = "llmbar"
+    row = _LLMBarRow
+
+    def pair(self, row: Any, source: str) -> Pair:
+        outputs = row.output_1, row.output_2
+        return Pair(row.input, outputs[row.label - 1], outputs[2 - row.label], source.removesuffix(".json"))
 
 
 def verdict_in(answer: str) -> str | None:
@@ -198,15 +220,17 @@ def _digest(response: str) -> bytes:
 def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
     """Settings that let a model write one of the two verdicts and nothing else.
 
-    Verdicts are tokenised as they stand at the beginning of a chat's turn, or after the colon of a flat prompt.
+    Verdicts are tokenised as at the beginning of a chat's turn, or after the colon of a flat prompt.
 
     Raises:
-        RunError: the tokenizer does not tell them apart.
+        RunError: the tokenizer does not distinguish them.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{each}]]", add_special_tokens=False)["input_ids"] for each in LETTERS]
     if verdicts[0] == verdicts[1] or len(verdicts[0]) != len(verdicts[1]):
-        raise RunError(f"the tokenizer of {lm.name!r} does not tell the letters A and B apart, so it cannot judge")
+        raise RunError(
+            f"the tokenizer of {lm.name!r} does not distinguish the letters A and B; use another model to judge"
+        )
     return {"max_new_tokens": len(verdicts[0]), "prefix_allowed_tokens_fn": partial(_following, verdicts)}
 
 

@@ -7,15 +7,17 @@ the released code.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.jsonl import Line, numbered_lines
+from ragbias.evaluation.data.jsonl import Filled, Line, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import value_in_answer
 from ragbias.evaluation.tasks.orders import arranged
-from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions
 
 TEMPLATE = (
     "Extract the value corresponding to the specified key in the JSON object below.\n\n"
@@ -24,8 +26,14 @@ TEMPLATE = (
 Pair = tuple[str, str]
 
 
+class _Row(Row):
+    ordered_kv_records: Annotated[tuple[Pair, ...], Field(min_length=1)]
+    key: str
+    value: Filled
+
+
 @dataclass(frozen=True)
-class KVRetrieval(Task):
+class KVRetrieval(FileTask):
     """Find the value of a key in a JSON object, from the official files ``kv-retrieval-{75,140,300}_keys.jsonl.gz``.
 
     The documents are the pairs ``"key": "value"``. The prompt has one separator fewer than pairs, so a method that
@@ -33,38 +41,27 @@ class KVRetrieval(Task):
     makes the segments the same in any order.
 
     Args:
-        data: official files.
+        data, orders, limit, seed, chat: see ``FileTask``.
         documents: numbers of pairs, the wanted one and others drawn with the seed; default: all pairs.
         positions: of the wanted pair, counted from 0; default: the one it has in the file.
-        orders: number of orders of the other pairs, for each position of the wanted one.
-        limit: number of questions of each file, the first ones; default: all.
-        seed: for pairs that are drawn, and for orders other than the first.
-        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
-    data: tuple[Path, ...]
-    documents: tuple[int, ...] | None = None
-    positions: tuple[int, ...] | None = None
-    orders: int = 1
-    limit: int | None = None
-    seed: int = 0
-    chat: bool = True
+    documents: Documents | None = None
+    positions: Positions | None = None
 
     name = "kv-retrieval"
 
     def cases(self) -> Iterator[Case]:
-        for question, line in numbered_lines(self.data, self.limit):
+        for question, line in numbered_lines(self.data, self.limit, _Row):
             yield from self._cases_of(line, question)
 
     def score(self, case: Case, prediction: str) -> float:
         return value_in_answer(prediction, case.answers[0])
 
-    def _cases_of(self, line: Line, question: str) -> Iterator[Case]:
-        pairs, gold = list(line.pairs("ordered_kv_records")), (line.text("key"), line.text("value"))
+    def _cases_of(self, line: Line[_Row], question: str) -> Iterator[Case]:
+        pairs, gold = line.row.ordered_kv_records, (line.row.key, line.row.value)
         if gold not in pairs:
             raise line.error(f"the pair {gold} of 'key' and 'value' is not among 'ordered_kv_records'; repair the line")
-        if not gold[1].strip():
-            raise line.error("'value' is empty, and part of any answer; leave the line out")
         for count in (len(pairs),) if self.documents is None else self.documents:
             drawn = count < len(pairs)
             others, own = self._drawn(line, pairs, pairs.index(gold), count, question)
@@ -82,11 +79,13 @@ class KVRetrieval(Task):
                     seed=self.seed if drawn else 0,
                 )
 
-    def _drawn(self, line: Line, pairs: list[Pair], gold: int, count: int, question: str) -> tuple[list[Pair], int]:
+    def _drawn(
+        self, line: Line[_Row], pairs: Sequence[Pair], gold: int, count: int, question: str
+    ) -> tuple[list[Pair], int]:
         """The other ``count - 1`` pairs, in the order of the file, and the position of the wanted one among them."""
         if count > len(pairs):
-            raise RunError(f"documents={count}, but {line.path}, line {line.number}, has {len(pairs)}; ask for fewer")
+            raise RunError(f"documents={count}, but {line.where}, has {len(pairs)}; use fewer")
         rest = [index for index in range(len(pairs)) if index != gold]
         rng = random.Random(f"pairs {self.seed} {question}")
-        kept = sorted(rng.sample(rest, len(rest))[: count - 1])
-        return [pairs[index] for index in kept], sum(index < gold for index in kept)
+        chosen = sorted(rng.sample(rest, len(rest))[: count - 1])
+        return [pairs[index] for index in chosen], sum(index < gold for index in chosen)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
-from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, StrictBool
+from pydantic.dataclasses import dataclass
 
 from ragbias.errors import RunError
-from ragbias.evaluation.data.jsonl import Line, read_lines, sources
+from ragbias.evaluation.data.jsonl import Answers, Line, Row, read_lines, sources
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
-from ragbias.evaluation.tasks.shortening import shortened
-from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, Words, shortened
 
 TEMPLATE = (
     "Write a high-quality answer for the given question using only the provided search results (some of which might be "
@@ -29,106 +30,115 @@ DRAWN_DOCUMENTS = (10, 20)
 DRAWN_POSITIONS = 5
 
 
-class _Passage(NamedTuple):
+class Passage(NamedTuple):
+    """A title and a text, as the files hold them."""
+
     title: str
     text: str
 
+    def document(self, number: int | None = None) -> str:
+        """The passage in a prompt, with its number, counted from 1, or without."""
+        index = "" if number is None else f"[{number}]"
+        return f"Document {index}(Title: {self.title}) {self.text}"
 
-@dataclass(frozen=True)
-class _Example:
-    source: str
-    line: Line
+
+class _Context(Row):
+    title: str
+    text: str
+    isgold: bool
+
+
+class MdqaRow(Row):
+    """One question of an official file, with the passages and the index of the gold one."""
+
     question: str
-    answers: tuple[str, ...]
-    passages: list[_Passage]
-    gold: int
+    answers: Answers
+    ctxs: Annotated[tuple[_Context, ...], Field(min_length=1)]
+
+    @cached_property
+    def passages(self) -> list[Passage]:
+        return [Passage(context.title, context.text) for context in self.ctxs]
 
     @property
-    def others(self) -> list[_Passage]:
-        return self.passages[: self.gold] + self.passages[self.gold + 1 :]
+    def gold(self) -> int:
+        return [context.isgold for context in self.ctxs].index(True)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The same for files that differ in nothing but the order of the passages."""
         content = "\0".join((self.question, *(part for passage in sorted(self.passages) for part in passage)))
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
+_Question = tuple[str, Line[MdqaRow]]  # with the name of its file
+
+
 @dataclass(frozen=True)
-class MultiDocumentQA(Task):
+class MultiDocumentQA(FileTask):
     """Questions with one gold document among distractors, from the official files.
 
     - ``nq-open-{10,20,30}_total_documents_gold_at_{i}.jsonl.gz``: documents as in the file. Files that differ in
       nothing but the gold document's position hold the same questions, and give each arrangement once.
     - ``nq-open-oracle.jsonl.gz``, where each line has its gold document alone: distractors are gold documents of other
       questions, drawn with the seed. None has the title of the question's own, or holds one of its answers as whole
-      words (normalised as by the measure), so no distractor is right. They are easier to tell apart than the official
+      words (normalised as by the measure), so no distractor is right. They are easier to distinguish than the official
       ones, which were retrieved for the question. The first distractors of 20 documents are those of 10.
 
     Args:
-        data: files of one of the two kinds.
+        data: files of one of the two kinds; ``limit`` counts questions of all files together.
+        orders, limit, seed, chat: see ``FileTask``.
         documents: numbers of documents; default: as in the file, or 10 and 20 for the oracle file.
         positions: of the gold document, counted from 0; default: as in the file, or five, evenly spread, for the
             oracle file.
-        orders: number of orders of the distractors, for each position of the gold document.
-        limit: number of questions, the first ones; default: all.
-        seed: for distractors that are drawn, and for orders other than the first.
-        indices: number the documents as the official prompt does. The numbers tell their order, so no method can be
+        indices: number the documents as the official prompt does. The numbers reveal their order, so no method can be
             invariant; False writes ``Document (Title: ...)``.
         shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning;
             titles stay. None: passages are whole.
-        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
     """
 
-    data: tuple[Path, ...]
-    documents: tuple[int, ...] | None = None
-    positions: tuple[int, ...] | None = None
-    orders: int = 1
-    limit: int | None = None
-    seed: int = 0
-    indices: bool = True
-    shorten: int | None = None
-    chat: bool = True
+    documents: Documents | None = None
+    positions: Positions | None = None
+    indices: StrictBool = True
+    shorten: Words | None = None
 
     name = "mdqa"
 
     def cases(self) -> Iterator[Case]:
-        questions: dict[str, list[_Example]] = {}
+        questions: dict[str, list[_Question]] = {}
         for source, path in sources(self.data).items():
-            for line in read_lines(path):
-                example = _example(source, line)
-                questions.setdefault(example.question, []).append(example)
-        pool = _pool([example for examples in questions.values() for example in examples])
-        for examples in islice(questions.values(), self.limit):
+            for line in read_lines(path, MdqaRow):
+                if (gold := sum(context.isgold for context in line.row.ctxs)) != 1:
+                    raise line.error(f"{gold} documents in 'ctxs' have \"isgold\": true; expected one")
+                questions.setdefault(line.row.question, []).append((source, line))
+        pool = _pool([line for same in questions.values() for _, line in same])
+        for same in islice(questions.values(), self.limit):
             given = set()
-            for case in (case for example in examples for case in self._cases_of(example, pool)):
-                arrangement = case.question, case.documents
-                if arrangement not in given:
+            for case in (case for question in same for case in self._cases_of(question, pool)):
+                if (arrangement := (case.question, case.documents)) not in given:
                     given.add(arrangement)
                     yield case
 
     def score(self, case: Case, prediction: str) -> float:
         return best_subspan_em(prediction, case.answers)
 
-    def _cases_of(self, example: _Example, pool: dict[_Passage, str]) -> Iterator[Case]:
-        for others in self._distractors(example, pool):
+    def _cases_of(self, question: _Question, pool: dict[Passage, str]) -> Iterator[Case]:
+        source, line = question
+        row = line.row
+        for others in self._distractors(line, pool):
             count = len(others) + 1
-            default = evenly_spread(count, DRAWN_POSITIONS) if pool else [example.gold]
+            default = evenly_spread(count, DRAWN_POSITIONS) if pool else [row.gold]
             positions = default if self.positions is None else self.positions
-            gold, key = example.passages[example.gold], f"{self.seed} {example.id}"
+            gold, key = row.passages[row.gold], f"{self.seed} {row.id}"
             for passages, position, order in arranged(gold, others, positions, self.orders, key):
-                cut = [_Passage(title, shortened(text, example.answers, self.shorten)) for title, text in passages]
-                documents = [
-                    document_text(*passage, number if self.indices else None)
-                    for number, passage in enumerate(cut, start=1)
-                ]
+                cut = [Passage(title, shortened(text, row.answers, self.shorten)) for title, text in passages]
+                documents = [each.document(number if self.indices else None) for number, each in enumerate(cut, 1)]
                 yield Case(
-                    id=f"{example.source}/{example.line.number}/{count}/{position}/{order}"
+                    id=f"{source}/{line.number}/{count}/{position}/{order}"
                     + (f"/{self.seed}" if pool or order else ""),
-                    question=example.id,
-                    text=TEMPLATE.format(search_results="\n".join(documents), question=example.question),
+                    question=row.id,
+                    text=TEMPLATE.format(search_results="\n".join(documents), question=row.question),
                     documents=tuple(documents),
-                    answers=example.answers,
+                    answers=row.answers,
                     gold_position=position,
                     order=order,
                     seed=self.seed if pool else 0,
@@ -136,25 +146,24 @@ class MultiDocumentQA(Task):
                     shorten=self.shorten,
                 )
 
-    def _distractors(self, example: _Example, pool: dict[_Passage, str]) -> Iterator[list[_Passage]]:
+    def _distractors(self, line: Line[MdqaRow], pool: dict[Passage, str]) -> Iterator[list[Passage]]:
         """The other documents, for each number of documents."""
         if pool:
             for count in self.documents or DRAWN_DOCUMENTS:
-                yield self._drawn(example, pool, count - 1)
+                yield self._drawn(line, pool, count - 1)
             return
-        count = len(example.passages)
+        count = len(line.row.passages)
         if self.documents is not None and count not in self.documents:
-            wanted = ", ".join(map(str, self.documents))
-            raise example.line.error(
-                f"{count} documents, but documents={wanted} is asked for; official files have a fixed number, "
-                "so give those of that number, or the oracle file"
+            raise line.error(
+                f"{count} documents, but documents={', '.join(map(str, self.documents))}; official files have a fixed "
+                "number, so give those of that number, or the oracle file"
             )
-        yield example.others
+        yield [each for index, each in enumerate(line.row.passages) if index != line.row.gold]
 
-    def _drawn(self, example: _Example, pool: dict[_Passage, str], count: int) -> list[_Passage]:
-        own = example.passages[example.gold]
-        answers = [f" {answer} " for answer in map(squad_normalised, example.answers) if answer]
-        rng = random.Random(f"distractors {self.seed} {example.id}")
+    def _drawn(self, line: Line[MdqaRow], pool: dict[Passage, str], count: int) -> list[Passage]:
+        own = line.row.passages[line.row.gold]
+        answers = [f" {answer} " for answer in map(squad_normalised, line.row.answers) if answer]
+        rng = random.Random(f"distractors {self.seed} {line.row.id}")
         candidates = (
             passage
             for passage in rng.sample(list(pool), len(pool))
@@ -163,36 +172,21 @@ class MultiDocumentQA(Task):
         found = list(islice(candidates, count))
         if len(found) < count:
             raise RunError(
-                f"documents={count + 1}, but {example.line.path} has {len(found)} distractors for line "
-                f"{example.line.number}; ask for at most {len(found) + 1} documents"
+                f"documents={count + 1}, but {line.where}, has {len(found)} distractors in its file; use at most "
+                f"{len(found) + 1} documents"
             )
         return found
 
 
-def document_text(title: str, text: str, number: int | None = None) -> str:
-    """A passage as prompts have it, with its number, counted from 1, or without."""
-    index = "" if number is None else f"[{number}]"
-    return f"Document {index}(Title: {title}) {text}"
-
-
-def _example(source: str, line: Line) -> _Example:
-    contexts = line.objects("ctxs")
-    gold = [index for index, context in enumerate(contexts) if context.flag("isgold")]
-    if len(gold) != 1:
-        raise line.error(f"{len(gold)} documents in 'ctxs' have \"isgold\": true; expected one")
-    passages = [_Passage(context.text("title"), context.text("text")) for context in contexts]
-    return _Example(source, line, line.text("question"), line.answers(), passages, gold[0])
-
-
-def _pool(examples: Sequence[_Example]) -> dict[_Passage, str]:
-    """The gold passages with their normalised texts between blanks, if that is all the files hold; else nothing.
+def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
+    """The gold passages with their normalised texts between blanks, if the files hold no others; else nothing.
 
     Raises:
-        DataError: it is all that some of the lines hold.
+        DataError: some of the lines hold the gold passage alone.
     """
-    alone = [example for example in examples if len(example.passages) == 1]
-    if alone and len(alone) < len(examples):
-        raise alone[0].line.error(
+    alone = [line for line in lines if len(line.row.passages) == 1]
+    if alone and len(alone) < len(lines):
+        raise alone[0].error(
             "one document, but other lines have several; give either the oracle file or files with distractors"
         )
-    return {passage: f" {squad_normalised(' '.join(passage))} " for example in alone for passage in example.passages}
+    return {each: f" {squad_normalised(' '.join(each))} " for line in alone for each in line.row.passages}

@@ -1,4 +1,4 @@
-"""Which orders of its documents a question is asked in."""
+"""The orders in which the documents of a question are shown."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def evenly_spread(documents: int, count: int) -> list[int]:
 
 
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
-    """``count`` different orders: the given one, then shuffles that are the same for the same key.
+    """``count`` different orders: the given one, then shuffles drawn from ``key``.
 
     Raises:
-        RunError: there are not so many orders.
+        RunError: there are fewer orders.
     """
     if count > 1 and count > math.factorial(min(len(things), 20)):
         raise RunError(
-            f"orders={count}, but {len(things)} documents that may move have {math.factorial(len(things))} orders; "
-            "ask for fewer, or give more documents"
+            f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
+            "use fewer, or give more documents"
         )
     rng = random.Random(f"orders {key}")
     found = [list(range(len(things)))]
@@ -46,10 +46,10 @@ def arranged(
 
     Args:
         positions: of the gold document, counted from 0; the order of the others does not depend on it.
-        key: what the shuffles are drawn from.
+        key: draws the shuffles.
 
     Raises:
-        RunError: a position is beyond the documents, or there are not so many orders.
+        RunError: a position is beyond the documents, or there are fewer orders.
     """
     for position in positions:
         if position > len(others):
@@ -61,9 +61,9 @@ def arranged(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """The documents in an order, each as its rank in alphabetical order, which does not depend on the order given.
+    """The documents in an order, each as its alphabetical rank, which does not depend on the given order.
 
-    Equal documents cannot be told apart: whichever is shown first has the first of their ranks.
+    Of equal documents the one shown first has the first of their ranks.
 
     Args:
         order: indices into ``contents``.

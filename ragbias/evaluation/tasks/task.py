@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
-from ragbias.evaluation.tasks.field_checks import check_fields
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+from ragbias import checks as bounds
+from ragbias.checks import Bounds
 from ragbias.generation.report import Generation, Report
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
+
+
+def _listed(value: Any) -> Any:
+    return [value] if type(value) in (int, str) or isinstance(value, Path) else value
+
+
+def _different(values: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError(f"expected different numbers, got {values}")
+    return values
+
+
+def within(limits: Bounds) -> Any:
+    """The constraint of a number within these bounds."""
+    return Field(ge=limits.least, le=limits.most)
+
+
+# the types of fields that tasks share: a single value stands for a list of one
+Files = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
+Documents = Annotated[
+    tuple[Annotated[StrictInt, within(bounds.DOCUMENTS)], ...],
+    BeforeValidator(_listed),
+    AfterValidator(_different),
+    Field(min_length=1),
+]
+Positions = Annotated[
+    tuple[Annotated[StrictInt, within(bounds.POSITIONS)], ...],
+    BeforeValidator(_listed),
+    AfterValidator(_different),
+    Field(min_length=1),
+]
+Orders = Annotated[StrictInt, within(bounds.ORDERS)]
+Limit = Annotated[StrictInt, within(bounds.QUESTIONS)]
+Seed = Annotated[StrictInt, within(bounds.SEED)]
+Words = Annotated[StrictInt, within(bounds.WORDS)]
 
 
 @dataclass(frozen=True)
@@ -46,7 +87,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """A model's answer to a case; ``prediction`` is what ``Task.score`` reads."""
+    """A model's answer to a case; ``Task.score`` reads ``prediction``."""
 
     prediction: str
     prompt_tokens: int
@@ -54,29 +95,23 @@ class Answer:
     report: Report
 
     @classmethod
-    def of(cls, prediction: str, output: Generation) -> Answer:
-        return cls(prediction, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
+    def of(cls, output: Generation) -> Answer:
+        return cls(output.text, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
 
 
 @dataclass(frozen=True)
 class Task:
     """A task; a subclass is a frozen dataclass with the data's files and the choice of cases as fields.
 
-    Raises:
-        RunError: a field that tasks share is out of range (see ``field_checks``).
-
     Attributes:
         name: as typed in ``--task``.
         max_new_tokens: of an answer.
-        before_answer: what a model writes before its answer, where the prompt does not end with white space.
+        before_answer: text between a prompt that does not end with white space and its answer.
     """
 
     name: ClassVar[str]
     max_new_tokens: ClassVar[int] = 100
     before_answer: ClassVar[str] = " "
-
-    def __post_init__(self) -> None:
-        check_fields(self)
 
     @property
     def chat(self) -> bool:
@@ -88,7 +123,7 @@ class Task:
 
     @property
     def answers_at_once(self) -> bool:
-        """Whether a gold answer can follow the prompt at once, as its log-probability takes it."""
+        """Whether a gold answer can directly follow the prompt, as its log-probability requires."""
         return True
 
     def cases(self) -> Iterator[Case]:
@@ -104,21 +139,15 @@ class Task:
         raise NotImplementedError
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
-        """Ask the model, greedily, in padded batches; one answer for each case."""
-        outputs = self.outputs(lm, cases, method, batch_size, max_new_tokens=self.max_new_tokens)
-        return [Answer.of(output.text, output) for output in outputs]
-
-    def outputs(
-        self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int, **decoding: Any
-    ) -> list[Generation]:
-        """What the model generates for each case; ``decoding`` goes to ``DebiasedLM.batch``."""
-        return lm.batch(
+        """Generate greedily in padded batches; one answer for each case."""
+        outputs = lm.batch(
             [self.prompt(lm, case) for case in cases],
             documents=[case.documents for case in cases],
             method=method,
             batch_size=batch_size,
-            **decoding,
+            max_new_tokens=self.max_new_tokens,
         )
+        return [Answer.of(output) for output in outputs]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
         """The gold answers as they follow the prompt, for their log-probability."""
@@ -133,3 +162,54 @@ class Task:
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
+
+
+@pydantic_dataclass(frozen=True)
+class FileTask(Task):
+    """A task whose questions are in files.
+
+    Args:
+        data: files in the benchmark's official format.
+        orders: number of orders of the documents, or of the distractors at each position of the gold document.
+        limit: number of questions of each file, the first ones; default: all.
+        seed: draws orders other than the first, and documents where the task draws them.
+        chat: give the prompt as the user's message to models that have a chat template; False: the bare text.
+    """
+
+    data: Files
+    orders: Orders = 1
+    limit: Limit | None = None
+    seed: Seed = 0
+    chat: StrictBool = True
+
+
+def shortened(text: str, answers: Sequence[str], words: int | None) -> str:
+    """At most ``words`` words of a passage, in one piece, verbatim.
+
+    The piece has the first occurrence of an answer in its middle, where the passage is long enough on both sides. Case
+    does not matter, and whole words precede parts of words. Without an answer, the piece is the beginning. A distractor
+    that holds an answer is cut around it as well.
+
+    Args:
+        words: separated by white space; None: the passage stays whole.
+    """
+    spans = [match.span() for match in re.finditer(r"\S+", text)]
+    if words is None or len(spans) <= words:
+        return text
+    begin, end = _first_answer(text, answers)
+    inside = [index for index, (first, last) in enumerate(spans) if last > begin and first < end]
+    first = 0
+    if inside:
+        before = max(0, words - len(inside)) // 2
+        first = max(0, min(inside[0] - before, len(spans) - words))
+    return text[spans[first][0] : spans[first + words - 1][1]]
+
+
+def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
+    """Where the first occurrence of an answer begins and ends; ``(0, 0)`` where there is none."""
+    given = [re.escape(answer.strip()) for answer in answers if answer.strip()]
+    for form in (r"(?<!\w)(?:{})(?!\w)", "{}"):
+        found = [match.span() for each in given if (match := re.search(form.format(each), text, re.IGNORECASE))]
+        if found:
+            return min(found)
+    return 0, 0

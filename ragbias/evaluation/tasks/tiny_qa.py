@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from pydantic.dataclasses import dataclass
 
 from ragbias.evaluation.measures.metrics import exact
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
-from ragbias.evaluation.tasks.task import Case, Task
+from ragbias.evaluation.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task
 from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.cases import cases as held_out_cases
 
@@ -19,23 +20,23 @@ class TinyQA(Task):
     """The embedded model's own questions, prompts as in ``ragbias.models.tiny.cases``; made for the model ``tiny``.
 
     Args:
-        documents: numbers of documents; each has questions of its own.
+        documents: numbers of documents; each has its own questions.
         positions: of the gold document, counted from 0; default: five, evenly spread.
         orders: number of orders of the distractors, for each position of the gold document.
         limit: number of questions for each number of documents.
         seed: draws the questions, and the orders other than the first.
     """
 
-    documents: tuple[int, ...] = (10, 20)
-    positions: tuple[int, ...] | None = None
-    orders: int = 1
-    limit: int = 100
-    seed: int = 0
+    documents: Documents = (10, 20)
+    positions: Positions | None = None
+    orders: Orders = 1
+    limit: Limit = 100
+    seed: Seed = 0
 
     name = "tiny"
     max_new_tokens = 8
     chat = False
-    before_answer = ""  # the model writes none
+    before_answer = ""  # the model writes no space
 
     def cases(self) -> Iterator[Case]:
         for count in self.documents:

@@ -13,7 +13,7 @@ def bench(cli):
     return partial(cli, "bench")
 
 
-QUICK = ("--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")
+QUICK = ("--model", "tiny", "--task", "tiny", "--documents", "3", "--positions", "0,2", "--limit", "2", "--no-cost")
 
 
 def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(bench, tmp_path):
@@ -24,7 +24,9 @@ def test_a_run_tells_its_figures_and_its_files_and_a_yaml_file_goes_on_with_it(b
     assert json.loads((tmp_path / "summary.json").read_text()) == json.loads((out / "summary.json").read_text())
     before = (out / "rows.jsonl").read_bytes()
     file = tmp_path / "bench.yaml"
-    file.write_text("methods: none,pine\nlimit: 2\ntasks: [{name: tiny, documents: [3], positions: [0, 2]}]\n")
+    file.write_text(
+        "models: tiny\nmethods: none,pine\nlimit: 2\ntasks: [{name: tiny, documents: [3], positions: [0, 2]}]\n"
+    )
     code, _, errors = bench(file, "--no-cost", "--out", out)
     assert (code, errors, (out / "rows.jsonl").read_bytes()) == (0, "", before)
 
@@ -35,14 +37,14 @@ def test_a_report_says_what_the_order_is_only_where_a_method_reorders(bench, cli
         assert bench(*QUICK, "--methods", methods, "--out", out)[0] == 0
         code, said, errors = cli("report", out, "--html", page)
         assert (code, errors) == (0, "")
-        assert ("order: how alike" in said) == ("Order: how alike" in page.read_text()) == told
+        assert ("order: agreement" in said) == ("Order: agreement" in page.read_text()) == told
         assert "vs none: worst - none" in " ".join(said.split())
 
 
 def test_a_report_of_log_probabilities_alone_explains_its_own_columns_and_no_others(bench, cli, tmp_path):
     assert bench(*QUICK, "--methods", "none,canonical-order", "--measure", "logprob", "--out", tmp_path / "run")[0] == 0
     code, said, errors = cli("report", tmp_path / "run")
-    assert (code, errors) == (0, "") and "order: how alike" not in said
+    assert (code, errors) == (0, "") and "order: agreement" not in said
     assert "vs none: mean - none, and its 95% interval" in " ".join(said.split())
 
 
@@ -51,7 +53,18 @@ def test_judges_are_run_and_reported_with_their_sections(bench, cli, tmp_path):
     lines = [{**pair, "subset": subset} for subset in ("alpacaeval-easy", "math-prm")]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     out, summary = tmp_path / "run", tmp_path / "summary.json"
-    judge = ("--task", "judge", "--data", tmp_path / "pairs.jsonl", "--no-explain", "--no-cost", "--methods", "pine")
+    judge = (
+        "--model",
+        "tiny",
+        "--task",
+        "judge",
+        "--data",
+        tmp_path / "pairs.jsonl",
+        "--no-explain",
+        "--no-cost",
+        "--methods",
+        "pine",
+    )
     code, _, errors = bench(*judge, "--out", out, "--json", summary)
     assert (code, errors) == (0, "")
     (result,) = json.loads(summary.read_text())["results"]
@@ -82,7 +95,7 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
     files = [
         official(tmp_path / f"nq-open-3_total_documents_gold_at_{position}.jsonl", position) for position in (0, 2)
     ]
-    rest = ("--methods", "none", "--no-cost", "--no-indices", "--out", tmp_path / "run")
+    rest = ("--model", "tiny", "--methods", "none", "--no-cost", "--no-indices", "--out", tmp_path / "run")
     code, _, errors = bench("--task", "mdqa", "--data", *files, *rest)
     assert (code, errors) == (0, "")
     records = read_records(tmp_path / "run" / "rows.jsonl")
@@ -96,14 +109,21 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (("--task", "tiny", "--methods", "none"), "the command line: no model; name one as models: or --model"),
         ((*QUICK, "--methods", "pien"), "did you mean 'pine'"),
         ((*QUICK, "--methods", "pine(strength=1)"), "unknown parameter 'strength'"),
         (QUICK, "the command line: 'methods' is missing"),
-        (("--methods", "none"), "the command line: tasks:"),
-        (("--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
-        (("--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"), "judge has no option documents"),
-        (("--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
-        (("--task", "mmlu", "--methods", "none,pine"), "needs documents and task 'lm-eval' has none"),
+        (("--model", "tiny", "--methods", "none"), "the command line: tasks:"),
+        (("--model", "tiny", "--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
+        (
+            ("--model", "tiny", "--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"),
+            "judge has no option documents",
+        ),
+        (("--model", "tiny", "--task", "mdqa", "--data", "missing.jsonl", "--methods", "none"), "missing.jsonl"),
+        (
+            ("--model", "tiny", "--task", "mmlu", "--methods", "none,pine"),
+            "needs documents and task 'lm-eval' has none",
+        ),
         ((*QUICK, "--methods", "none", "--positions", "0,x"), "'--positions': must be whole numbers from 0 to 9,999"),
         ((*QUICK, "--methods", "none", "--positions", "7"), "position 7 among 3 documents"),
         ((*QUICK, "--methods", "none", "--seed", "1", "--seeds", "2"), "--seed and --seeds"),

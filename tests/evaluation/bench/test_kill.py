@@ -22,14 +22,21 @@ LIMIT = 125
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     out = tmp_path_factory.mktemp("bench") / "whole"
-    whole = {"methods": METHODS, "tasks": [{"name": "tiny", **ASKED}], "limit": LIMIT, "cost": False, "out": out}
+    whole = {
+        "models": "tiny",
+        "methods": METHODS,
+        "tasks": [{"name": "tiny", **ASKED}],
+        "limit": LIMIT,
+        "cost": False,
+        "out": out,
+    }
     run(checked(whole, "here"), Progress(disable=True))
     return out
 
 
 def command(out, engine):
     asked = [f"--{name}={','.join(map(str, values))}" for name, values in ASKED.items()]
-    whole = [sys.executable, "-m", "ragbias", "bench", "--task=tiny", *asked, f"--limit={LIMIT}"]
+    whole = [sys.executable, "-m", "ragbias", "bench", "--model=tiny", "--task=tiny", *asked, f"--limit={LIMIT}"]
     return [*whole, f"--methods={METHODS}", "--no-cost", f"--engine={engine}", f"--out={out}"]
 
 
@@ -68,5 +75,5 @@ def test_a_killed_bench_goes_on_and_has_every_example_once(uninterrupted, tmp_pa
 @pytest.mark.slow
 def test_an_interrupted_bench_says_how_to_go_on(tmp_path):
     code, said = signalled(tmp_path / "run", "local", signal.SIGINT, 20)
-    assert code == 130 and "the same command goes on from here" in " ".join(said.split())
+    assert code == 130 and "the same command resumes the run" in " ".join(said.split())
     assert len(read_records(tmp_path / "run" / "rows.jsonl")) >= 20

@@ -16,7 +16,15 @@ METHODS = "pine,none,canonical-order"
 
 
 def settings(out, **changes):
-    asked = {"methods": METHODS, "tasks": [TASK], "limit": 5, "batch_size": 4, "cost": False, "measure": "logprob"}
+    asked = {
+        "models": "tiny",
+        "methods": METHODS,
+        "tasks": [TASK],
+        "limit": 5,
+        "batch_size": 4,
+        "cost": False,
+        "measure": "logprob",
+    }
     return checked({**asked, "out": out, **changes}, "here")
 
 
@@ -102,7 +110,7 @@ def test_another_measure_in_the_same_folder_is_refused(folder):
     [
         ({"measure": "perplexity"}, "measure"),
         ({"measure": "logprob,logprob"}, "one of them is given twice"),
-        ({"tasks": ["mmlu"]}, "lm-eval has measures of its own"),
+        ({"tasks": ["mmlu"]}, "lm-eval has its own measures"),
     ],
 )
 def test_measures_that_do_not_fit_are_refused(tmp_path, changes, complaint):

@@ -25,7 +25,15 @@ TASK = {"name": "tiny", "documents": [3], "positions": [0, 2]}
 
 
 def settings(out, **changes):
-    whole = {"methods": "none,canonical-order", "tasks": [TASK], "limit": 5, "batch_size": 4, "cost": False, "out": out}
+    whole = {
+        "models": "tiny",
+        "methods": "none,canonical-order",
+        "tasks": [TASK],
+        "limit": 5,
+        "batch_size": 4,
+        "cost": False,
+        "out": out,
+    }
     return checked({**whole, **changes}, "here")
 
 

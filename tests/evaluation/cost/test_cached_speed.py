@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbias.evaluation.cost.arithmetic import kept_prefill, plain_prefill
+from ragbias.evaluation.cost.arithmetic import cached_prefill, plain_prefill
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
 
 QUICK = ("--rounds", 1, "--steps", 1)
@@ -30,7 +30,7 @@ def test_documents_are_computed_once_and_found_in_memory_and_on_disk_in_any_orde
 
 def test_the_limit_counts_what_follows_the_documents():
     shape, lengths = ModelShape(8, 16, 2, 1, 4, 3, 50), PromptLengths(2, (3, 4), 5)
-    whole, kept = plain_prefill(shape, lengths), kept_prefill(shape, lengths)
+    whole, kept = plain_prefill(shape, lengths), cached_prefill(shape, lengths)
     pairs_before = 9 * 10 // 2
     assert whole - kept == 3 * (9 * shape.weights(1) + 2 * shape.width * pairs_before)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbias.cli.terminal import console
-from ragbias.evaluation.cost.speed_measurement import SpeedSettings
+from ragbias.evaluation.cost.speed import SpeedSettings
 
 QUICK = ("--rounds", 1, "--steps", 1)
 
@@ -106,7 +106,7 @@ def test_a_plot_is_drawn_over_several_numbers_of_documents(speed, config, tmp_pa
         (["--documents", "2000"], "the model's window has 131072"),
         (["--documents", "99999999999999999999999"], "must be whole numbers from 1 to 10,000"),
         (["--documents", "2", "--total-tokens", "999999"], "the model's window has 131072"),
-        (["--plot", "/nonexistent/x.png"], "/nonexistent is no folder"),
+        (["--plot", "/nonexistent/x.png"], "/nonexistent is not a folder"),
     ],
 )
 def test_bad_input_ends_with_code_2_and_says_what_is_wrong(speed, arguments, words):

@@ -3,7 +3,8 @@
 import json
 
 from ragbias.evaluation.demo import demo_run as demo
-from ragbias.evaluation.demo.outcome import save
+from ragbias.evaluation.demo import shared
+from ragbias.evaluation.demo.shared import save
 from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import NoMethod, Pine
 
@@ -21,7 +22,7 @@ def test_tiny_has_a_bias_and_pine_removes_it():
 
 
 def test_every_method_is_measured_and_written_with_a_picture(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "ROUNDS", 1)
+    monkeypatch.setattr(shared, "ROUNDS", 1)
     settings = demo.DemoSettings(questions=2, documents=(4, 5), positions=2, corpus=30, seed=5)
     outcome = demo.run(demo.Demo(settings), lambda name, count: None)
     save(outcome, demo.figure(outcome), tmp_path)

@@ -1,6 +1,6 @@
 """The notes that the demo of a real model asks about."""
 
-from ragbias.evaluation.demo.notes import notes
+from ragbias.evaluation.demo.notes_run import notes
 
 
 def test_every_note_answers_its_own_question_only():

@@ -10,8 +10,7 @@ from rich.console import Console
 from ragbias.cli.demo import notes_tables
 from ragbias.errors import RunError
 from ragbias.evaluation.demo import notes_run
-from ragbias.evaluation.demo.kept_documents import first_token_line
-from ragbias.evaluation.demo.outcome import save
+from ragbias.evaluation.demo.shared import first_token_line, save
 
 SMALL = notes_run.NotesSettings(model="tiny", questions=5, documents=3, positions=2)
 
@@ -30,7 +29,7 @@ def test_figures_are_paired_with_the_plain_model_and_invariant_methods_are_flat(
         assert set(row["accuracy_by_position"]) == {"0", "2"}
         assert name == "none" or row["logprob"]["gap"][0] == 0
     line = first_token_line(prepared.lm, prepared.task)
-    assert "its 3 documents computed before" in line and "with ape" in line and "tokens were kept" in line
+    assert "its 3 documents cached" in line and "with ape" in line and "tokens came from the cache" in line
     save(outcome, notes_run.figure(outcome), tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["settings"]["questions"] == 5
     assert (tmp_path / "bias.png").read_bytes().startswith(b"\x89PNG")

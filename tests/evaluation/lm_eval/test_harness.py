@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from lm_eval.models.huggingface import HFLM
 
 from ragbias import methods
 from ragbias.errors import MissingExtraError, RunError
-from ragbias.evaluation.lm_eval.harness import harness_records, model_class
+from ragbias.evaluation.lm_eval.harness import RagBiasLM, harness_records
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.methods import ChannelScaling, MsPoE, Pine
 from ragbias.models import tiny
@@ -144,7 +145,7 @@ REQUESTS = [(context, choice) for context in (CONTEXT, "Question: short?\nAnswer
 
 @pytest.mark.parametrize("method", ["none", MsPoE(min_ratio=1, max_ratio=1)], ids=["none", "neutral-ms-poe"])
 def test_a_method_that_changes_nothing_scores_as_the_plain_model(plain: object, method: object) -> None:
-    own = scored(model_class()("tiny", method=method), REQUESTS)
+    own = scored(RagBiasLM("tiny", method=method), REQUESTS)
     expected = scored(plain, REQUESTS)
     assert [greedy for _, greedy in own] == [greedy for _, greedy in expected]
     assert [value for value, _ in own] == pytest.approx([value for value, _ in expected], rel=1e-5, abs=1e-4)
@@ -154,7 +155,7 @@ def test_a_method_scores_as_ragbias_itself_does(plain: object) -> None:
     from ragbias import DebiasedLM
 
     method = MsPoE(min_ratio=1.5, max_ratio=3.0, layers=(0, None))
-    own = scored(model_class()("tiny", method=method), [(CONTEXT, choice) for choice in CHOICES])
+    own = scored(RagBiasLM("tiny", method=method), [(CONTEXT, choice) for choice in CHOICES])
     lm = DebiasedLM.from_pretrained("tiny", method=method)
     expected = [lm.score(CONTEXT, choice.strip()).total for choice in CHOICES]  # as lm-eval splits the tokens
     assert [value for value, _ in own] == pytest.approx(expected, rel=1e-5, abs=1e-4)
@@ -165,7 +166,7 @@ def test_a_whole_text_is_as_likely_as_for_the_plain_model(plain: object) -> None
     from lm_eval.api.instance import Instance
 
     requests = [Instance("loglikelihood_rolling", {}, (CONTEXT,), 0)]
-    own = model_class()("tiny", method=MsPoE(min_ratio=1, max_ratio=1))
+    own = RagBiasLM("tiny", method=MsPoE(min_ratio=1, max_ratio=1))
     expected = plain.loglikelihood_rolling(requests, disable_tqdm=True)  # type: ignore[attr-defined]
     assert own.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, abs=1e-3)
 
@@ -223,7 +224,7 @@ def fitted(model: object, text: str, room: int) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("room", [40, 41])
 def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> None:
-    model, text = model_class()("tiny", cut_middle=True), FACT + LONG * 20
+    model, text = RagBiasLM("tiny", cut_middle=True), FACT + LONG * 20
     whole, kept = fitted(model, text, room)
     assert len(whole) > room and kept == whole[: room // 2] + whole[len(whole) - (room - room // 2) :]
     assert len(kept) == room and model.cut == {text: room}
@@ -232,7 +233,7 @@ def test_a_prompt_that_is_too_long_keeps_its_first_and_last_half(room: int) -> N
 
 
 def test_without_the_option_it_loses_its_beginning_as_in_lm_eval_and_a_warning_says_so(plain: object) -> None:
-    model, text = model_class()("tiny"), FACT + LONG * 20
+    model, text = RagBiasLM("tiny"), FACT + LONG * 20
     with pytest.warns(UserWarning, match="longer than the 40 .*cut_middle=True"):
         whole, kept = fitted(model, text, 40)
     assert kept == fitted(plain, text, 40)[1] == whole[-40:] and model.cut == {text: 40}
@@ -261,7 +262,7 @@ def test_the_score_of_longbench_counts_and_prompts_that_were_cut_are_counted(tas
 @pytest.mark.parametrize("cut_middle", [True, False])
 @pytest.mark.filterwarnings("ignore:a prompt of")
 def test_scored_continuations_follow_a_prompt_that_was_cut(cut_middle: bool) -> None:
-    model = model_class()("tiny", cut_middle=cut_middle, max_length=40)
+    model = RagBiasLM("tiny", cut_middle=cut_middle, max_length=40)
     context, continuation = FACT + LONG * 20, " green lamp"
     tokens, target = model._encode_pair(context, continuation)
     room = 41 - len(target)
@@ -270,13 +271,13 @@ def test_scored_continuations_follow_a_prompt_that_was_cut(cut_middle: bool) -> 
     logits = model._after(tokens[:first] + tokens[len(tokens) - (room - first) :], target)
     assert value == pytest.approx(logits.log_softmax(-1)[range(len(target)), target].sum().item(), abs=1e-5)
     assert model.cut == {context: room}
-    with pytest.raises(RunError, match="leaves no room for its prompt in the model's window of 40"):
+    with pytest.raises(RunError, match="leaves no tokens for its prompt in the model's window of 40"):
         scored(model, [(FACT, LONG * 20)])
 
 
 def test_an_option_that_is_neither_true_nor_false_is_refused() -> None:
     with pytest.raises(RunError, match="cut_middle='yes'; expected True or False"):
-        model_class()("tiny", cut_middle="yes")
+        RagBiasLM("tiny", cut_middle="yes")
 
 
 def test_methods_that_need_documents_are_refused(tasks: Path) -> None:
@@ -291,8 +292,9 @@ def test_an_unknown_task_is_named(tasks: Path) -> None:
 
 def test_without_lm_eval_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval.models.huggingface", None)
+    monkeypatch.delitem(sys.modules, RagBiasLM.__module__)
     with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[lm-eval\]'"):
-        model_class()
+        import_module(RagBiasLM.__module__)
 
 
 @pytest.mark.slow

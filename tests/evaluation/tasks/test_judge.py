@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import Judge
+from ragbias.evaluation.tasks import Judge, make
 from ragbias.evaluation.tasks import judge as judging
 from ragbias.evaluation.tasks.judge import verdict_in
 from ragbias.evaluation.tasks.task import Case
@@ -179,18 +179,18 @@ def test_equal_responses_are_left_out(write: Any) -> None:
 
 def test_a_line_of_another_format_is_named(write: Any) -> None:
     path = write("a.jsonl", LINES[0], {**LINES[1], "prompt": [{"role": "user", "content": "x"}]})
-    with pytest.raises(DataError, match=r"line 2: 'prompt' is \[.*; expected a string"):
+    with pytest.raises(DataError, match=r"line 2: prompt: Input should be a valid string, got \["):
         cases(path)
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"letters": "both"}, "judge: letters='both'; expected 'response' or 'position'"),
-        ({"explain": 1}, "judge: explain=1; expected true or false"),
+        ({"letters": "both"}, "judge: letters: Input should be 'response' or 'position', got 'both'"),
+        ({"explain": 1}, "judge: explain: Input should be a valid boolean, got 1"),
     ],
     ids=["letters", "explain"],
 )
 def test_options_out_of_range_are_named(option: dict[str, Any], message: str) -> None:
     with pytest.raises(RunError, match=re.escape(message)):
-        Judge((Path("a.jsonl"),), **option)
+        make("judge", data="a.jsonl", **option)

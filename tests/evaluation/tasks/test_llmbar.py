@@ -44,21 +44,21 @@ def test_the_labelled_output_is_the_better_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({**ENTRIES[1], "label": 3}, "'label' is 3; expected 1 or 2"),
-        ({**ENTRIES[1], "label": "2"}, "'label' is \"2\"; expected 1 or 2"),
-        ({**ENTRIES[1], "label": True}, "'label' is true; expected 1 or 2"),
-        ({**ENTRIES[1], "label": None}, "'label' is null; expected 1 or 2"),
+        ({**ENTRIES[1], "label": 3}, "1.label: Input should be less than or equal to 2, got 3"),
+        ({**ENTRIES[1], "label": "2"}, "1.label: Input should be a valid integer, got '2'"),
+        ({**ENTRIES[1], "label": True}, "1.label: Input should be a valid integer, got True"),
+        ({**ENTRIES[1], "label": None}, "1.label: Input should be a valid integer, got None"),
         (
             {name: value for name, value in ENTRIES[1].items() if name != "label"},
-            "no field 'label' (fields: 'input', 'output_1', 'output_2'); expected one that is 1 or 2",
+            "'1.label' is missing",
         ),
-        ({**ENTRIES[1], "output_2": 7}, "'output_2' is 7; expected a string"),
+        ({**ENTRIES[1], "output_2": 7}, "1.output_2: Input should be a valid string, got 7"),
     ],
     ids=["3", "text", "true", "null", "none", "output"],
 )
-def test_a_missing_or_wrong_label_is_named_with_file_line_and_entry(tmp_path: Path, entry: Any, message: str) -> None:
+def test_a_missing_or_wrong_label_is_named_with_file_and_entry(tmp_path: Path, entry: Any, message: str) -> None:
     path = written(tmp_path, [ENTRIES[0], entry])
-    with pytest.raises(DataError, match=re.escape(f"{path}, line 8: entry 2: {message}")):
+    with pytest.raises(DataError, match=re.escape(f"{path}: {message}")):
         cases(path)
 
 

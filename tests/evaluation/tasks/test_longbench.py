@@ -103,11 +103,11 @@ def test_white_space_around_passages_does_not_tell_their_position(write: Any) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dataset": "gov_report"}, "dataset 'gov_report' is not supported; supported are hotpotqa, 2wikimqa, musique"),
+        ({"dataset": "gov_report"}, "dataset: Input should be 'hotpotqa', '2wikimqa', 'musique'"),
         ({"context": "no passages"}, "'context' does not begin with a line 'Passage 1:'"),
         ({"context": "first\nPassage 1:\nx"}, "'context' does not begin with a line 'Passage 1:'"),
         ({"context": "Passage 1:\nx\n\nPassage 2:\n\n"}, "passage 2 of 'context' is empty"),
-        ({"answers": "Mara"}, "'answers' is \"Mara\"; expected a list"),
+        ({"answers": "Mara"}, "answers: Input should be a valid array, got 'Mara'"),
     ],
 )
 def test_a_line_of_another_format_is_named(write: Any, change: dict[str, Any], message: str) -> None:

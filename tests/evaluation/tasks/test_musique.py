@@ -8,7 +8,7 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import DataError, RunError
-from ragbias.evaluation.tasks import MuSiQue
+from ragbias.evaluation.tasks import MuSiQue, make
 from ragbias.evaluation.tasks.task import Case
 from ragbias.generation.request import in_parts
 
@@ -66,8 +66,8 @@ def test_the_measures_are_f1_or_the_answer_in_the_first_line(data: Path) -> None
     (case, _), said = cases(data), "It was built by Mara Quill"
     assert 0 < MuSiQue(data=(data,)).score(case, said) < 1
     assert MuSiQue(data=(data,), metric="subspan-em").score(case, said) == 1
-    with pytest.raises(RunError, match="metric='bleu'; expected 'f1' or 'subspan-em'"):
-        MuSiQue(data=(data,), metric="bleu")
+    with pytest.raises(RunError, match="musique: metric: Input should be 'f1' or 'subspan-em', got 'bleu'"):
+        make("musique", data=data, metric="bleu")
 
 
 def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
@@ -79,14 +79,14 @@ def test_passages_can_be_cut_around_the_answer(data: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"ctxs": []}, "'ctxs' is an empty list"),
-        ({"ctxs": [{"title": "", "text": " "}]}, r"ctxs\[0\]: 'text' is empty"),
-        ({"answers": [" "]}, "'answers' holds an empty text"),
-        ({"answers": "Mara"}, "'answers' is \"Mara\"; expected a list"),
+        ({"ctxs": []}, "1.ctxs: Tuple should have at least 1 item"),
+        ({"ctxs": [{"title": "", "text": " "}]}, "1.ctxs.0.text: is empty"),
+        ({"answers": [" "]}, "1.answers.0: is empty"),
+        ({"answers": "Mara"}, "1.answers: Input should be a valid array, got 'Mara'"),
     ],
 )
 def test_an_entry_of_another_format_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(json.dumps([ENTRY, {**ENTRY, **change}]))
-    with pytest.raises(DataError, match=f"entry 2.*{complaint}"):
+    with pytest.raises(DataError, match=f"broken.json: {complaint}"):
         cases(path)

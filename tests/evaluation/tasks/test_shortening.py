@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.evaluation.tasks.shortening import shortened
+from ragbias.evaluation.tasks.task import shortened
 
 WORDS = [f"w{index}" for index in range(100)]
 TEXT = "  ".join(WORDS)

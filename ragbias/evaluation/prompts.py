@@ -1,4 +1,4 @@
-"""Questions with one gold document among others, made ready to run with that at several positions."""
+"""Prompts of evaluations: the stock retrieval prompt, questions with one gold document, strings of random tokens."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import random
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from ragbias.errors import MethodError
-from ragbias.evaluation.data.jsonl import Line, read_lines
-from ragbias.evaluation.data.questions import Question, question_of
+from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.tasks import kv_retrieval
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.generation.request import in_parts
@@ -20,8 +22,34 @@ from ragbias.models.tiny.cases import FORMAT
 from ragbias.models.tiny.world import ask, sample_entries
 from ragbias.prompt import TokenisedPrompt, tokenise
 
-DATA_FIELDS = "question (text), documents (list of texts), answer (text), gold (index of the document that holds it)"
+# of LangChain's documentation
+SYSTEM = (
+    "Use the given context to answer the question. If you don't know the answer, say you don't know. "
+    "Keep the answer concise.\n\nContext: "
+)
 Texts = Callable[[DebiasedLM, Sequence[str], Question], tuple[str, str]]
+
+
+def stock_prompt(lm: DebiasedLM, documents: Sequence[str], question: str) -> str:
+    """The flat prompt, documents verbatim and a blank line apart; in the model's chat template if it has one."""
+    system = SYSTEM + "\n\n".join(documents)
+    if lm.tokenizer.chat_template is None:
+        return f"{system}\n\nQuestion: {question}\nAnswer:"
+    return lm.chat_text([{"role": "system", "content": system}, {"role": "user", "content": question}])
+
+
+def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int) -> Tensor:
+    """Strings ``begin`` to ``end - 1`` of a set that depends on ``seed`` only, ``[strings, length]``.
+
+    Over many of them content averages out, and the position remains. Tokens are drawn evenly from the vocabulary
+    without its special tokens; each string starts with the BOS token if there is one.
+    """
+    tokenizer = lm.tokenizer
+    usable = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
+    strings = np.stack([np.random.default_rng((seed, index)).choice(usable, length) for index in range(begin, end)])
+    if tokenizer.bos_token_id is not None:
+        strings[:, 0] = tokenizer.bos_token_id
+    return torch.tensor(strings, device=lm.model.device)
 
 
 @dataclass(frozen=True)
@@ -44,7 +72,7 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
 
     Args:
         questions: with gold document and answer.
-        text: of documents in their order and their question: the flat prompt and the answer that follows it.
+        text: makes the flat prompt and its answer from documents in their order and their question.
 
     Raises:
         MethodError: a prompt is longer than the model's window, or cannot be split at its documents.
@@ -60,7 +88,7 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
 
 
 def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
-    """One flat prompt, made ready; errors as of ``samples_of``."""
+    """The tokens of one flat prompt and its answer; errors: see ``samples_of``."""
     parts, _, reason, _ = in_parts(text, documents, None)
     if reason:
         raise MethodError(f"a prompt cannot be split at its documents: {reason}")
@@ -74,21 +102,8 @@ def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], 
     return Sample(prompt, ids, gold, question)
 
 
-def labelled_questions(path: Path) -> list[Question]:
-    """The questions of a file, each with an answer and its gold document; errors name file, line and field."""
-    return [_labelled(line) for line in read_lines(path)]
-
-
-def _labelled(line: Line) -> Question:
-    question = question_of(line)
-    if not question.answers or question.gold is None:
-        missing = "answer" if not question.answers else "gold"
-        raise line.error(f"no {missing!r}; each line needs {DATA_FIELDS}")
-    return question
-
-
 def kv_question(rng: random.Random, pairs: int) -> Question:
-    """JSON key-value retrieval of Liu et al.: random identifiers, one of which is asked for."""
+    """JSON key-value retrieval of Liu et al.: random identifiers, one of which is the question."""
     drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
     (asked, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
     return Question(asked, texts, (answer,), gold=0)

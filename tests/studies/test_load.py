@@ -1,4 +1,4 @@
-"""``ragbias load`` against real servers."""
+"""``python -m studies.load`` against real servers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,31 @@ import json
 import pytest
 
 from ragbias import DebiasedLM
+from ragbias.errors import RunError
+from studies.load import main
 from support.live_server import serving
 
 
 @pytest.mark.slow
-def test_each_target_is_measured_with_each_number_of_clients(cli, tmp_path):
-    out, lm = tmp_path / "load.json", DebiasedLM.from_pretrained("tiny")
-    few = ["--clients", "1,3", "--requests", 2, "--rounds", 2, "--documents", 3, "--distinct", 2, "--max-new-tokens", 3]
+def test_each_target_is_measured_with_each_number_of_clients(tmp_path, capsys):
+    out, lm = tmp_path / "load.json", DebiasedLM.from_pretrained("tiny", method="none")
+    few = [
+        "--clients",
+        "1,3",
+        "--requests",
+        "2",
+        "--rounds",
+        "2",
+        "--documents",
+        "3",
+        "--distinct",
+        "2",
+        "--max-new-tokens",
+        "3",
+    ]
     with serving({"tiny": lm}, api_key="k") as address, serving({"other": lm}, api_key="k") as other:
         given = ["--url", f"{address}/v1", "--against", other, "--api-key", "k", "--methods", "none,ape(scale=0.5)"]
-        code, said, errors = cli("load", *given, *few, "--json", out)
-    assert code == 0, errors
+        main([*given, *few, "--json", str(out)])
     found = json.loads(out.read_text())
     assert '"k"' not in out.read_text()
     assert [(each["target"], each["clients"]) for each in found["results"]] == [
@@ -27,12 +41,11 @@ def test_each_target_is_measured_with_each_number_of_clients(cli, tmp_path):
         assert each["requests"] == 4 and each["errors"] == {} and each["requests_per_second"] > 0
         assert each["first_seconds"]["p50"] <= each["whole_seconds"]["p50"] <= each["whole_seconds"]["p99"]
     with serving({"tiny": lm}) as address:
-        code, *_ = cli("load", "--url", address, "--methods", "none", *few, "--no-stream", "--json", out)
-    assert code == 0
+        main(["--url", address, "--methods", "none", *few, "--no-stream", "--json", str(out)])
     assert all(each["first_seconds"] is None for each in json.loads(out.read_text())["results"])
-    assert "requests/s" in said
+    assert "requests/s" in capsys.readouterr().out
 
 
-def test_a_server_that_is_not_there_or_refuses_is_told(cli):
-    code, _, errors = cli("load", "--url", "http://127.0.0.1:9", "--model", "m", "--clients", "1", "--requests", 1)
-    assert code == 2 and "answers nothing: ConnectError" in " ".join(errors.split())
+def test_an_unreachable_server_is_reported():
+    with pytest.raises(RunError, match="answers nothing: APIConnectionError"):
+        main(["--url", "http://127.0.0.1:9", "--model", "m", "--clients", "1", "--requests", "1"])

@@ -1,0 +1,284 @@
+"""``ragbias speed``: methods inside the model, on random prompts in padded batches, beside plain attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from rich.progress import Progress
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ragbias.attention.backends import check_backend
+from ragbias.binding import backend_of, debias
+from ragbias.binding.architectures import window_of
+from ragbias.checks import check_choice
+from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
+from ragbias.evaluation.cost import model_shapes, random_prompts
+from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
+from ragbias.evaluation.cost.measuring import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
+from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX, PromptBatch
+from ragbias.methods import Method, NoMethod
+from ragbias.methods.parse import parse_methods
+
+
+@dataclass(frozen=True)
+class SpeedSettings:
+    """Methods, model and prompts to measure.
+
+    Attributes:
+        methods: names separated by commas; without parameters a method acts in every layer.
+        shape: of a model with random weights and ``layers`` layers; ``"1b"`` unless there is a ``model``.
+        model: ``"tiny"``, a hub name, a folder; or a config file, whose model gets random weights.
+        layers: 2 by default; a ``model`` has its own.
+        documents: numbers of documents to measure at, one after the other.
+        tokens: of each document, 100 by default; or ``total_tokens`` of all documents together.
+        ragged: draw the documents' lengths between half and one and a half times that.
+        batch: prompts that run together, each with its documents.
+        rounds, steps: see ``measure``.
+        dtype: of the weights; float32 by default, a loaded model's own.
+        backend: computes the methods' attention, see ``ragbias.debias``.
+    """
+
+    methods: str = "pine,channel-scaling"
+    shape: str | None = None
+    model: str | None = None
+    layers: int | None = None
+    documents: tuple[int, ...] = (20,)
+    tokens: int | None = None
+    total_tokens: int | None = None
+    ragged: bool = False
+    batch: int = 1
+    rounds: int = 5
+    steps: int = 8
+    dtype: str | None = None
+    device: str = "cpu"
+    backend: str = "auto"
+
+    def __post_init__(self) -> None:
+        check_backend(self.backend)
+        check_choice("device", self.device, ("cpu", "cuda"))
+        if self.shape is not None:
+            check_choice("shape", self.shape, tuple(model_shapes.SHAPES))
+        if self.dtype is not None:
+            check_choice("dtype", self.dtype, tuple(model_shapes.DTYPES))
+        if self.model is not None and (self.shape is not None or self.layers is not None):
+            raise ArgumentError("shape and layers belong to a built-in model, and model has its own; leave one out")
+        if self.tokens is not None and self.total_tokens is not None:
+            raise ArgumentError("tokens (of each document) and total_tokens (of all) are both given; give one of them")
+        if self.total_tokens is not None and self.total_tokens < max(self.documents):
+            raise ArgumentError(
+                f"total_tokens={self.total_tokens} for {max(self.documents)} documents; expected at least one for each"
+            )
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ArgumentError("device 'cuda': this torch sees no CUDA device; use 'cpu'")
+        if self.model is None:  # recorded with the values that run
+            object.__setattr__(self, "shape", self.shape or "1b")
+            object.__setattr__(self, "layers", self.layers or 2)
+        if self.total_tokens is None:
+            object.__setattr__(self, "tokens", self.tokens or 100)
+
+
+@dataclass(frozen=True)
+class ForwardCost:
+    """The cost of one method; times and their ratios to plain attention in one round ``(median, lowest, highest)``.
+
+    Attributes:
+        prefill_seconds: of the forward pass over the prompts, up to the logits of the first token.
+        first_token_seconds: the same, with attaching the method before it and reading the token after it.
+        decode_seconds: for one token after the first, in each sequence.
+        peak_bytes: the most memory in use at once during all of this, beside the model; measured once.
+        prefill_limit, decode_limit: the ratios that the arithmetic requires, see ``cost.arithmetic``; None: unknown.
+    """
+
+    prefill_seconds: Spread
+    first_token_seconds: Spread
+    decode_seconds: Spread
+    prefill_ratio: Spread
+    first_token_ratio: Spread
+    decode_ratio: Spread
+    peak_bytes: float
+    peak_ratio: float
+    prefill_limit: float | None
+    decode_limit: float | None
+
+
+def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
+    """Measure at each number of documents.
+
+    Returns:
+        plain data: ``settings``, ``model``, ``versions``, ``machine``; and ``results``, one for each number of
+        documents: ``documents``, ``lengths`` by sequence, ``prefix``, ``suffix``, and ``methods``: a ``ForwardCost`` by
+        label.
+
+    Raises:
+        UnknownMethodError, MethodError: no such method, or none that runs inside the model.
+        PromptTooLongError: prompt and decoded tokens do not fit into the model's window.
+        ArgumentError: there is no such config file.
+    """
+    methods, config = prepared(settings)
+    batches = []
+    for count in settings.documents:
+        check_length(count, settings.total_tokens or count * (settings.tokens or 1), settings.steps, config)
+        lengths = random_prompts.document_lengths(count, settings.tokens, settings.total_tokens)
+        vocabulary, device = config.get_text_config().vocab_size, torch.device(settings.device)
+        batches.append(random_prompts.draw(lengths, settings.batch, vocabulary, device, settings.ragged))
+    runs = len(batches) * (settings.rounds + 2) * len({NoMethod.name, *methods})
+    task = progress.add_task("building the model", total=runs)
+    model = built(settings, config)
+    results = []
+    for count, batch in zip(settings.documents, batches, strict=True):
+        progress.update(task, description=f"{count} documents")
+        costs = measure(
+            model, methods, batch, settings.steps, settings.rounds, settings.backend, lambda: progress.advance(task)
+        )
+        result = {
+            "documents": count,
+            "lengths": [list(lengths_of(prompt).documents) for prompt in batch.prompts],
+            "prefix": PREFIX,
+            "suffix": SUFFIX,
+            "methods": {label: asdict(cost) for label, cost in costs.items()},
+        }
+        results.append(result)
+    return {"settings": asdict(settings), **conditions(settings, model), "results": results}
+
+
+def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
+    """The methods by label, and the config of the model they run in.
+
+    Raises:
+        MethodError: a method needs more than one pass, or does not fit the model.
+    """
+    methods = parse_methods(settings.methods, settings.model, model_shapes.in_every_layer)
+    if settings.model is None:
+        config = model_shapes.shaped(settings.shape or "", settings.layers or 0)
+    else:
+        config = model_shapes.config_of(settings.model)
+    text = config.get_text_config()
+    for label, method in methods.items():
+        if method.acts_on == "nothing":
+            continue
+        if method.acts_on != "attention" or method.selective:
+            raise MethodError(
+                f"{label} needs whole prompts: it decides before or between passes of the model. `ragbias speed` times "
+                "methods inside one pass; `ragbias bench` measures the cost of every method on a task's prompts"
+            )
+        method.validate(text.hidden_size, text.num_hidden_layers)
+    return methods, config
+
+
+def check_length(count: int, total: int, steps: int, config: PreTrainedConfig, prefix: int = PREFIX) -> None:
+    """Raise ``PromptTooLongError`` unless ``count`` documents of ``total`` tokens and ``steps`` more fit the window."""
+    window, needed = window_of(config), prefix + total + SUFFIX + steps
+    if needed > window:
+        raise PromptTooLongError(
+            f"{count} documents make a prompt that needs {needed} tokens with the {steps} decoded ones, and "
+            f"the model's window has {window}; take fewer documents or tokens"
+        )
+
+
+def built(settings: SpeedSettings, config: PreTrainedConfig) -> PreTrainedModel:
+    """The model, on its device; raises where the backend cannot run in it."""
+    device = torch.device(settings.device)
+    if settings.model and not model_shapes.is_config(settings.model):
+        model = model_shapes.loaded(settings.model, settings.dtype, device)
+    else:
+        model = model_shapes.with_random_weights(config, settings.dtype, device)
+    backend_of(model, settings.backend)
+    return model
+
+
+def conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any]:
+    """The model, the versions and the machine, as plain data."""
+    described = {
+        "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
+        "weights": "random" if not settings.model or model_shapes.is_config(settings.model) else "loaded",
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu",
+        "attention": model.config._attn_implementation,
+        "backend": backend_of(model, settings.backend),
+        "config": model.config.to_dict(),
+    }
+    return {"model": described, "versions": all_versions(), "machine": machine()}
+
+
+@torch.no_grad()
+def measure(
+    model: PreTrainedModel,
+    methods: Mapping[str, Method],
+    batch: PromptBatch,
+    steps: int = 8,
+    rounds: int = 5,
+    backend: str = "auto",
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, ForwardCost]:
+    """The cost of the plain model and of each method, by label.
+
+    Args:
+        methods: by label; the plain model runs beside them as ``none``.
+        steps: decoded tokens after the first one, in each round.
+        rounds: counted ones; a round before them warms up, and one after them measures memory.
+        backend: computes the methods' attention, see ``ragbias.debias``.
+        progress: called after each run, ``rounds + 2`` times for each method and for ``none``.
+    """
+    methods = {NoMethod.name: NoMethod(), **methods}
+
+    def times(batch: PromptBatch, method: Method) -> tuple[float, ...]:
+        taken = _times(model, method, batch, steps, backend)
+        progress()
+        return taken
+
+    def peak(batch: PromptBatch, method: Method) -> tuple[float, ...]:
+        highest = peak_bytes(model.device, lambda: _times(model, method, batch, steps, backend))
+        progress()
+        return (highest,)
+
+    timed = interleaved(methods, [batch] * (rounds + 1), times)
+    peaks = interleaved(methods, [batch], peak)
+    shape, layouts = shape_of(model.config), [lengths_of(prompt) for prompt in batch.prompts]
+    found: dict[str, ForwardCost] = {}
+    for label, method in methods.items():
+        (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
+            figures(timed, label, index, 1) for index in range(3)
+        )
+        (peak_memory, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
+        found[label] = ForwardCost(
+            prefill_seconds=prefill,
+            first_token_seconds=first,
+            decode_seconds=decode,
+            prefill_ratio=prefill_ratio,
+            first_token_ratio=first_ratio,
+            decode_ratio=decode_ratio,
+            peak_bytes=peak_memory,
+            peak_ratio=peak_ratio,
+            prefill_limit=prefill_limit(shape, layouts, method),
+            decode_limit=decode_limit(shape, layouts, method),
+        )
+    return found
+
+
+def _times(
+    model: PreTrainedModel, method: Method, batch: PromptBatch, steps: int, backend: str
+) -> tuple[float, float, float]:
+    """Seconds of the prefill, until the first token, and of one decoding step."""
+    begin = now(model.device)
+    with debias(model, method, batch.spans, backend):
+        attached = now(model.device)
+        output = model(batch.ids, use_cache=True, logits_to_keep=1, **batch.inputs(0))
+        prefilled = now(model.device)
+        token = _chosen(output)
+        first = now(model.device)
+        for step in range(1, steps + 1):
+            cache = output.past_key_values
+            output = model(token, past_key_values=cache, use_cache=True, **batch.inputs(step))
+            token = _chosen(output)
+        return prefilled - attached, first - begin, (now(model.device) - first) / steps
+
+
+def _chosen(output: Any) -> torch.Tensor:
+    """The next token of each sequence, ``[batch, 1]``, read back as generation does to check for its end."""
+    token: torch.Tensor = output.logits[:, -1:].argmax(-1)
+    token.tolist()
+    return token

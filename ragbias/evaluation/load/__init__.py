@@ -1,1 +1,0 @@
-"""Load on servers: requests per second, and how long clients wait."""

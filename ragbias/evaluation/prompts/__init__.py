@@ -1,1 +1,0 @@
-"""Prompts that an evaluation makes by itself: questions with one gold document, random strings, the stock prompt."""

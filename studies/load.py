@@ -1,0 +1,257 @@
+"""Load test of servers: many clients with the same questions, each with one open request at a time.
+
+    python -m studies.load --url http://127.0.0.1:8000 --methods none,pine --json load.json
+
+Prints and writes requests per second, and percentiles of the time to the first token and to the whole answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from openai import AsyncOpenAI, OpenAIError
+from rich.console import Console
+from rich.progress import Progress
+
+from ragbias.errors import RunError
+from ragbias.evaluation.data.questions import read_questions
+from ragbias.evaluation.prompts import SYSTEM
+from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.files import write_atomically
+from ragbias.methods.parse import parse_methods, written
+from ragbias.models.tiny.world import held_out_corpus
+
+PERCENTILES = (50, 95, 99)
+LoadCase = tuple[str, tuple[str, ...]]  # a question and its documents
+
+
+@dataclass(frozen=True)
+class Target:
+    """A server with a model and a method.
+
+    Attributes:
+        url: of the server, with ``/v1``.
+        method: sent with the documents; None for a server without either.
+        streamed: else answers come whole, so that a server can put requests into padded batches.
+    """
+
+    label: str
+    url: str
+    model: str
+    method: str | None = None
+    key: str = field(default="", repr=False)
+    streamed: bool = True
+
+    def client(self) -> AsyncOpenAI:
+        return AsyncOpenAI(base_url=self.url, api_key=self.key or "none", timeout=600, max_retries=0)
+
+
+@dataclass
+class Latencies:
+    """Waiting times of the clients of one target, with one number of clients.
+
+    Attributes:
+        seconds: of each of its rounds.
+        first, whole: seconds until the first text of streams, and until the end, of each answer.
+        pieces: events with text, about a token each, or the tokens of whole answers.
+        errors: by their class.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    whole: list[float] = field(default_factory=list)
+    pieces: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def figures(self) -> dict[str, Any]:
+        """Requests and pieces per second, and percentiles."""
+        total = sum(self.seconds)
+        return {
+            "requests": len(self.whole),
+            "requests_per_second": len(self.whole) / total,
+            "pieces_per_second": self.pieces / total,
+            "first_seconds": _percentiles(self.first),
+            "whole_seconds": _percentiles(self.whole),
+            "errors": self.errors,
+        }
+
+
+def _percentiles(values: Sequence[float]) -> dict[str, float] | None:
+    return {f"p{each}": float(np.percentile(values, each)) for each in PERCENTILES} if values else None
+
+
+async def load_test(
+    targets: Sequence[Target],
+    cases: Sequence[LoadCase],
+    clients: Sequence[int],
+    requests: int,
+    rounds: int,
+    max_new_tokens: int,
+) -> list[dict[str, Any]]:
+    """Measure each target with each number of clients; targets take turns in every round.
+
+    Args:
+        cases: used in a cycle.
+        requests: of each target, number of clients and round.
+        rounds: counted ones; one request for each client before them warms up.
+
+    Raises:
+        RunError: a target gives no answer at all.
+    """
+    found = []
+    with Progress() as bar:
+        task = bar.add_task("", total=len(targets) * len(clients) * rounds * requests)
+        for count in clients:
+            latencies = {target.label: Latencies() for target in targets}
+            for target in targets:
+                await _round(target, cases, count, count, max_new_tokens, Latencies())
+            for _, target in itertools.product(range(rounds), targets):
+                await _round(target, cases, count, requests, max_new_tokens, latencies[target.label])
+                bar.update(task, advance=requests, description=f"{target.label}, {count} clients")
+            for target in targets:
+                own = latencies[target.label]
+                if not own.whole:
+                    raise RunError(f"{target.label} at {target.url} answers nothing: {', '.join(own.errors)}")
+                found.append({"target": target.label, "clients": count, **own.figures()})
+    return found
+
+
+async def _round(
+    target: Target, cases: Sequence[LoadCase], clients: int, requests: int, most: int, latencies: Latencies
+) -> None:
+    numbers = iter(range(requests))
+    async with target.client() as api:
+
+        async def client() -> None:
+            for number in numbers:
+                await _counted(api, target, cases[number % len(cases)], most, latencies)
+
+        begin = time.perf_counter()
+        await asyncio.gather(*(client() for _ in range(clients)))
+        latencies.seconds.append(time.perf_counter() - begin)
+
+
+async def _counted(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
+    """One answer, or its error: the load goes on."""
+    try:
+        await _answer(api, target, case, most, latencies)
+    except OpenAIError as error:
+        name = type(error).__name__
+        latencies.errors[name] = latencies.errors.get(name, 0) + 1
+
+
+async def _answer(api: AsyncOpenAI, target: Target, case: LoadCase, most: int, latencies: Latencies) -> None:
+    question, documents = case
+    system = SYSTEM + "\n\n".join(documents)
+    body: dict[str, Any] = {
+        "model": target.model,
+        "messages": [{"role": "system", "content": system}, {"role": "user", "content": question}],
+        "max_tokens": most,
+        "temperature": 0,
+        "stream": target.streamed,
+    }
+    if target.method is not None:
+        body["extra_body"] = {"documents": list(documents), "ragbias": {"method": target.method}}
+    begin = time.perf_counter()
+    first: float | None = None
+    answer = await api.chat.completions.create(**body)
+    if target.streamed:
+        async for event in answer:
+            if any(choice.delta.content for choice in event.choices):
+                first = first or time.perf_counter() - begin
+                latencies.pieces += 1
+    else:
+        latencies.pieces += answer.usage.completion_tokens if answer.usage else 0
+    total = time.perf_counter() - begin
+    latencies.whole.append(total)
+    if target.streamed:
+        latencies.first.append(total if first is None else first)  # an answer without text
+
+
+def _cases(questions: Path | None, documents: int, distinct: int, seed: int) -> list[LoadCase]:
+    """Questions of a file, or about passages of the embedded model's world."""
+    if questions is not None:
+        return [(each.question, each.documents) for each in read_questions(questions)]
+    texts = [passage.text for passage in held_out_corpus(documents * distinct, seed)]
+    groups = [texts[begin : begin + documents] for begin in range(0, len(texts), documents)]
+    return [(f"What is said of {own[0].split()[0]}?", tuple(own)) for own in groups]
+
+
+async def _target(label: str, url: str, model: str | None, method: str | None, key: str, streamed: bool) -> Target:
+    """The target, with the server's only model unless one is named."""
+    url = url.rstrip("/").removesuffix("/v1") + "/v1"
+    if model is None:
+        async with Target(label, url, "", None, key).client() as api:
+            names = [each.id async for each in api.models.list()]
+        if len(names) != 1:
+            raise RunError(f"{url} serves {', '.join(names)}; name one with --model or --against-model")
+        model = names[0]
+    return Target(label, url, model, method, key, streamed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", required=True, help="of a server of `ragbias serve`")
+    parser.add_argument("--methods", default="none,pine", help="comma-separated; they take turns")
+    parser.add_argument("--model", help="its name there; default: the only one")
+    parser.add_argument("--api-key", default=os.environ.get("RAGBIAS_API_KEY", ""), help="of the servers")
+    parser.add_argument("--against", help="another OpenAI-compatible server, for the same prompts")
+    parser.add_argument("--against-model", help="its name there; default: the only one")
+    parser.add_argument("--clients", default="1,4,16", help="numbers of clients, each with one open request")
+    parser.add_argument("--requests", type=int, default=48, help="of each target, number of clients and round")
+    parser.add_argument("--rounds", type=int, default=2, help="in which the targets take turns")
+    parser.add_argument("--documents", type=int, default=10, help="in each prompt")
+    parser.add_argument("--questions", type=Path, help="JSON lines of question and documents, instead")
+    parser.add_argument("--distinct", type=int, default=16, help="different questions, used in a cycle")
+    parser.add_argument("--seed", type=int, default=0, help="draws them")
+    parser.add_argument("--no-stream", action="store_true", help="whole answers, which run in padded batches")
+    parser.add_argument("--max-new-tokens", type=int, default=32, help="of each answer")
+    parser.add_argument("--json", type=Path, help="write the results to this file as well")
+    given = parser.parse_args(arguments)
+    key, streamed = given.api_key, not given.no_stream
+
+    async def measured() -> tuple[list[Target], list[dict[str, Any]]]:
+        targets = [
+            await _target(label, given.url, given.model, written(each), key, streamed)
+            for label, each in parse_methods(given.methods, given.model).items()
+        ]
+        if given.against:
+            targets.append(await _target("against", given.against, given.against_model, None, key, streamed))
+        cases = _cases(given.questions, given.documents, given.distinct, given.seed)
+        clients = [int(each) for each in given.clients.split(",")]
+        found = await load_test(targets, cases, clients, given.requests, given.rounds, given.max_new_tokens)
+        return targets, found
+
+    targets, found = asyncio.run(measured())
+    table = plain_table(
+        f"{given.requests * given.rounds} requests each; seconds, percentiles 50 / 95 / 99",
+        *("target", "clients", "requests/s", "pieces/s", "first token", "whole", "errors"),
+        wrap=True,
+    )
+    for each in found:
+        spread = [
+            " / ".join(f"{value:.2f}" for value in (each[name] or {}).values()) or "-"
+            for name in ("first_seconds", "whole_seconds")
+        ]
+        rates = [f"{each['requests_per_second']:.2f}", f"{each['pieces_per_second']:.1f}"]
+        table.add_row(each["target"], str(each["clients"]), *rates, *spread, str(sum(each["errors"].values())))
+    Console().print(table)
+    if given.json:
+        names = ("rounds", "max_new_tokens", "seed", "documents", "requests")
+        described = [{name: value for name, value in asdict(each).items() if name != "key"} for each in targets]
+        settings = {"targets": described, **{name: getattr(given, name) for name in names}}
+        write_atomically(given.json, (json.dumps({"settings": settings, "results": found}, indent=2) + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()
