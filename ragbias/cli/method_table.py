@@ -104,12 +104,14 @@ def _constructor(method: type[Method]) -> str:
 
 
 def as_markdown() -> str:
-    """The table of this package's methods in Markdown, sources as links."""
-    lines = [_line(HEADINGS), _line(["---"] * len(HEADINGS))]
+    """The table of this package's methods in Markdown, sources as links; ``ragbias methods NAME`` shows the cost."""
+    shown = [name for name in HEADINGS if not name.startswith("cost")]
+    lines = [_line(shown), _line(["---"] * len(shown))]
     for row in map(_row, METHODS.values()):
-        name, *middle, source = row.cells()
-        link = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", source)
-        lines.append(_line([f"`{name}`", *middle, link]))
+        cells = dict(zip(HEADINGS, row.cells(), strict=True))
+        cells["method"] = f"`{row.name}`"
+        cells["source"] = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row.source)
+        lines.append(_line([cells[name] for name in shown]))
     return "\n".join(lines) + "\n"
 
 

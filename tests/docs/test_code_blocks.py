@@ -9,11 +9,9 @@ A comment before a block says where that takes too long or is not possible:
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -24,15 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from ragbias.cli import app
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.models import tiny
+from support.documented_commands import parse_command, run_script
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LANGUAGES = ("python", "sh", "diff", "yaml", "json", "toml", "text")
+LANGUAGES = ("python", "sh", "diff", "yaml", "json", "toml", "text", "mermaid")
 LARGE = re.compile(r"Qwen/Qwen2\.5-7B-Instruct|my/model")
 FENCE = re.compile(r"^( *)(```+)([\w-]*)[^\n]*\n(.*?)^\1\2 *$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!-- (run with|only parsed|not run): ([^>]+?) -->\s*\Z")
@@ -181,12 +178,12 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
     program, *words = shlex.split(command, comments=True)
     runs, more = block.how != "only parsed", shlex.split(block.note) if block.how == "run with" else []
     if program == "ragbias":
-        parse(words)
+        parse_command(words)
         code, out, err = cli(*words, *more) if runs else (0, "", "")
         assert code == 0, f"{command}: {err}"
         return out
     if program == "python":
-        check_script([*words, *more], runs)
+        run_script([*words, *more], only_parse=not runs)
     elif program == "make":
         assert all(f"\n{target}:" in (ROOT / "Makefile").read_text() for target in words if "=" not in target)
     elif program == "pip":
@@ -200,41 +197,6 @@ def check_command(command: str, block: Block, cli: Cli) -> str:
     else:
         pytest.fail(f"{command}: nothing here can check {program}")
     return ""
-
-
-def parse(words: list[str]) -> None:
-    """The command, of a group as well, is there and takes these arguments."""
-    command: Any = typer.main.get_command(app)
-    while hasattr(command, "commands"):
-        command, *words = command.commands[words[0]], *words[1:]
-    command.make_context(command.name, words)
-
-
-class ParsedError(Exception):
-    """The arguments are right."""
-
-
-def check_script(words: list[str], runs: bool) -> None:
-    """``python FILE ...`` or ``python -m MODULE ...``, up to the arguments where it shall not run."""
-    as_module = words[0] == "-m"
-    script, arguments = words[as_module], words[as_module + 1 :]
-    parse = argparse.ArgumentParser.parse_args
-
-    def only_parse(parser: argparse.ArgumentParser, *given: Any) -> Any:
-        parse(parser, *given)
-        raise ParsedError
-
-    with pytest.MonkeyPatch.context() as patches:
-        if not runs:
-            patches.setattr(argparse.ArgumentParser, "parse_args", only_parse)
-        patches.setattr(sys, "argv", [script, *arguments])
-        try:
-            (runpy.run_module if as_module else runpy.run_path)(script, run_name="__main__")
-        except ParsedError:
-            assert not runs
-        except SystemExit as ended:
-            if ended.code:
-                pytest.fail(f"{script} ended with {ended.code}")
 
 
 def check_install(words: list[str]) -> None:

@@ -9,6 +9,7 @@ from zipfile import ZipFile
 
 import pytest
 
+import ragbias
 from ragbias.extras import EXTRAS
 
 if sys.version_info >= (3, 11):
@@ -22,7 +23,6 @@ FOLDERS = {
     "langchain_ragbias": ROOT / "integrations" / "langchain",
     "llama_index/llms/ragbias": ROOT / "integrations" / "llama-index",
 }
-OF_DEVELOPMENT = {"test", "lint", "docs"}
 
 
 def project(folder):
@@ -59,6 +59,7 @@ def test_a_wheel_says_what_it_is(wheel):
         "Author: The ragbias authors",
         "License-Expression: Apache-2.0",
         "License-File: LICENSE",
+        f"Version: {ragbias.__version__}",
         "Requires-Python: >=3.10",
         "Classifier: Typing :: Typed",
         *(f"Classifier: Programming Language :: Python :: 3.{minor}" for minor in range(10, 14)),
@@ -70,20 +71,29 @@ def test_a_wheel_says_what_it_is(wheel):
 
 def test_all_distributions_carry_the_same_licence_and_version():
     assert len({(folder / "LICENSE").read_bytes() for folder in FOLDERS.values()}) == 1
-    assert len({project(folder)["version"] for folder in FOLDERS.values()}) == 1
+    for folder in FOLDERS.values():
+        version = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["hatch"]["version"]["path"]
+        assert (folder / version).resolve() == ROOT / "ragbias" / "__init__.py"
 
 
 def test_the_command_line_knows_the_modules_of_every_extra():
     declared = project(ROOT)["optional-dependencies"]
-    assert set(EXTRAS) == set(declared) - OF_DEVELOPMENT
+    assert set(EXTRAS) == set(declared)
     installed = importlib.metadata.packages_distributions()
     for extra, modules in EXTRAS.items():
         provided = {_normal(each) for module in modules for each in (module, *installed.get(module, ()))}
         named = {_normal(re.split(r"[^\w.-]", each)[0]) for each in declared[extra]}
         # several distributions may share a namespace, of which not all are installed
-        missing = {name for name in named - provided - {"ragbias"} if not name.startswith(tuple(map(_normal, modules)))}
+        missing = {name for name in named - provided if not name.startswith(tuple(map(_normal, modules)))}
         assert not missing
 
 
 def _normal(name):
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_no_extra_refers_to_a_distribution_of_this_repository():
+    own = {_normal(project(folder)["name"]) for folder in FOLDERS.values()}
+    for folder in FOLDERS.values():
+        for extra, requirements in project(folder)["optional-dependencies"].items():
+            assert not own & {_normal(re.split(r"[^\w.-]", each)[0]) for each in requirements}, extra

@@ -1,0 +1,49 @@
+"""Fill the option tables of the command-line reference when the site is built."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ragbias.cli import app
+
+MARK = re.compile(r"<!-- options: ([\w -]+?) -->")
+BOUNDS = re.compile(r"[\d,]+ to ")
+
+
+def commands() -> dict[str, Any]:
+    """Return every command by name; those of groups as "cache warm"."""
+    found: dict[str, Any] = {}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", {})
+        found |= {f"{name} {each}": inner[each] for each in inner} or {name: command}
+    return found
+
+
+def options_table(command: Any) -> str:
+    """Return a Markdown table with a row for each argument and option of a command."""
+    lines = ["| Option | Default | Meaning |", "|---|---|---|"]
+    for option in command.params:
+        is_option = option.param_type_name == "option"
+        shown = max(option.opts, key=len) if is_option else option.name.upper()
+        default = option.default
+        if off := "".join(option.secondary_opts):
+            default = shown if default else off
+            shown = f"{shown}`, `{off}"
+        if isinstance(default, (str, int, float, Path)) and not isinstance(default, bool):
+            default = f"`{default}`" if default != "" else ""
+        else:
+            default = "required" if option.required else ""
+        words = (option.help or "").split()
+        if BOUNDS.match(option.metavar or ""):
+            words.append(f"From {option.metavar}.".replace(", ....", " each."))
+        lines.append(f"| `{shown}` | {default} | {' '.join(words)} |")
+    return "\n".join(lines)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each mark of a page with the table of its command."""
+    return MARK.sub(lambda mark: options_table(commands()[mark[1]]), markdown)
