@@ -5,22 +5,23 @@ Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
-from ragbias.calibration.calibration_set import CalibrationSet, calibration_set
-from ragbias.calibration.calibration_settings import CalibrationPlan, CalibrationSettings
-from ragbias.calibration.channel_search import NoPositionalChannelError, search
+from ragbias.calibration.channel_search import NoPositionalChannelError, Ranking, layer_outputs, search
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import curve, difference, is_clear_gain, loss_by_depth, rounded, search_record
+from ragbias.calibration.settings import CalibrationPlan, CalibrationSet, CalibrationSettings, calibration_set
 from ragbias.evaluation.prompts import Sample
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
@@ -28,24 +29,17 @@ from ragbias.methods.profiles import Profile
 
 CANDIDATES, BEST = 10, 3  # channels whose loss is measured, and those tried with further factors
 FACTORS = (0.5, 0.0, -0.5, -1.0)
+CURVE_POINTS = 200  # of each layer's curve
+DIGITS = 6  # significant, of every number
 
-Progress = Callable[[str, int, int], None]  # a stage, the steps just done, all steps of the stage
+Progress = Callable[[str, int, int], None]  # a stage, all its steps, the steps just done
 Measured = dict[ChannelScaling | NoMethod, list[float]]  # the loss of each sample
-
-
-def no_progress(stage: str, done: int, total: int) -> None:
-    """Report nothing."""
 
 
 def begin(
     settings: CalibrationSettings, out: Path, restart: bool
 ) -> tuple[DebiasedLM, CalibrationPlan, CalibrationSet, PartialResults]:
-    """The model, the plan for it, its calibration set and the results so far.
-
-    Raises:
-        MethodError: invalid settings, or partial results of other settings.
-        ModelFileError: the model cannot be loaded.
-    """
+    """The model, the plan for it, its calibration set and the results so far."""
     lm = DebiasedLM.from_pretrained(settings.model, "none", dtype=settings.dtype, device="auto")
     plan = settings.plan(lm.window)
     data = calibration_set(lm, plan)  # may be refused, so before anything is written
@@ -53,19 +47,9 @@ def begin(
 
 
 def calibrate(
-    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = no_progress
+    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> Profile:
-    """Run the search and write the profile to ``out``. An interrupted search goes on when called again.
-
-    Args:
-        restart: delete the results of an unfinished calibration.
-        progress: called with a stage, the steps just done and all steps of the stage.
-
-    Raises:
-        MethodError, RunError: see ``begin``.
-        NoPositionalChannelError: no channel follows the position in any layer.
-        OSError: ``out`` cannot be written.
-    """
+    """Run the search and write the profile to ``out``. An interrupted search goes on unless it is to ``restart``."""
     lm, plan, data, results = begin(settings, out, restart)
     try:
         chosen, record = _Search(lm, plan, data, results, progress).run()
@@ -94,7 +78,7 @@ class _Search:
     def run(self) -> tuple[ChannelScaling, dict[str, Any]]:
         """The best setting, and everything measured as plain data."""
         lm, plan, choose = self._lm, self._plan, self._data.choose
-        states = mean_states(lm, plan, self._results, lambda done: self._progress("random strings", done, plan.strings))
+        states = mean_states(lm, plan, self._results, partial(self._progress, "random strings", plan.strings))
         ranking = search(states, CANDIDATES, variant=plan.variant, without=plan.without)
 
         first_layers = papers_layers(lm.model.config.get_text_config().num_hidden_layers)
@@ -110,7 +94,7 @@ class _Search:
             pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
             together = self._losses("two channels", choose, [replace(pair, factor=factor) for factor in FACTORS])
 
-        advance = partial(self._advance, "retrieving layers", len(choose))
+        advance = partial(self._progress, "retrieving layers", len(choose))
         attention = self._results.once(
             "attention", advance, len(choose), lambda: gold_attention(lm.model, choose, plan.batch_size, advance)
         )
@@ -151,7 +135,7 @@ class _Search:
         """The losses of all samples, by method."""
         if not methods:
             return {}
-        advance = partial(self._advance, stage, len(samples))
+        advance = partial(self._progress, stage, len(samples))
 
         def measure(sample: Sample) -> list[float]:
             found = losses(self._lm.model, sample, methods)
@@ -163,9 +147,6 @@ class _Search:
             for index, sample in enumerate(samples)
         ]
         return {method: list(values) for method, values in zip(methods, zip(*by_sample, strict=True), strict=True)}
-
-    def _advance(self, stage: str, total: int, done: int) -> None:
-        self._progress(stage, done, total)
 
 
 def _lowest(measured: Measured) -> ChannelScaling:
@@ -186,3 +167,72 @@ def _rows(measured: Measured, samples: Sequence[Sample], plain: Sequence[float])
         for method, values in measured.items()
         if isinstance(method, ChannelScaling)
     ]
+
+
+def difference(samples: Sequence[Sample], found: Sequence[float], plain: Sequence[float]) -> dict[str, float]:
+    """Mean difference from plain, and its standard error over questions (their depths are not independent)."""
+    steps = [ours - theirs for ours, theirs in zip(found, plain, strict=True)]
+    by_question = list(_means([sample.question for sample in samples], steps).values())
+    error = stdev(by_question) / len(by_question) ** 0.5 if len(by_question) > 1 else 0.0
+    return {"difference": mean(by_question), "standard_error": error}
+
+
+def is_clear_gain(against_plain: Mapping[str, float]) -> bool:
+    """Whether a ``difference`` is below 0 by more than two standard errors. One question has none, so never is."""
+    error = against_plain["standard_error"]
+    return error > 0 and against_plain["difference"] < -2 * error
+
+
+def loss_by_depth(samples: Sequence[Sample], found: Sequence[float]) -> dict[str, Any]:
+    """Mean loss, also by the position of the gold document, counted from 1."""
+    by_depth = _means([sample.gold + 1 for sample in samples], found)
+    return {"loss": mean(found), "by_depth": {str(depth): by_depth[depth] for depth in sorted(by_depth)}}
+
+
+def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
+    groups = defaultdict(list)
+    for key, value in zip(keys, values, strict=True):
+        groups[key].append(value)
+    return {key: mean(group) for key, group in groups.items()}
+
+
+def search_record(ranking: Ranking, states: NDArray[np.float64]) -> dict[str, Any]:
+    """The channels that passed, those that were tried, and every channel that is monotone somewhere.
+
+    ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer, over the
+    positions of the monotone test. ``smoothness`` is the roughness.
+    """
+    tested = layer_outputs(states)[ranking.searched.first : ranking.searched.last + 1, ranking.searched.skip_fit :]
+    positions = np.arange(tested.shape[1])
+    correlation = {
+        str(channel): {
+            str(layer): float(np.corrcoef(positions, curves[:, channel])[0, 1])
+            for layer, curves in enumerate(tested, start=ranking.searched.first)
+        }
+        for channel in ranking.ranked
+    }
+    return {
+        "passed": ranking.passed,
+        "tried": ranking.ranked,
+        "windows": asdict(ranking.searched),
+        "smoothness": {str(channel): value for channel, value in ranking.roughness.items()},
+        "position_correlation": correlation,
+        "monotone_layers": {str(channel): layers for channel, layers in ranking.monotone.items() if layers},
+    }
+
+
+def curve(states: NDArray[np.float64], channel: int) -> dict[str, Any]:
+    """A channel's mean by position, thinned to ``CURVE_POINTS``, for the output of each layer."""
+    outputs = layer_outputs(states)[:, :, channel]
+    points = np.unique(np.linspace(0, outputs.shape[1] - 1, min(CURVE_POINTS, outputs.shape[1])).astype(int))
+    by_layer = {str(layer): values[points].tolist() for layer, values in enumerate(outputs)}
+    return {"positions": points.tolist(), "by_layer": by_layer}
+
+
+def rounded(data: Any) -> Any:
+    """Plain data with floats rounded to ``DIGITS`` significant digits, and tuples as lists."""
+    if isinstance(data, dict):
+        return {name: rounded(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [rounded(value) for value in data]
+    return float(f"{data:.{DIGITS}g}") if isinstance(data, float) else data

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from ragbias.calibration.algorithm import calibrate
-from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.calibration.parameter_search import search_parameters
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.methods import ChannelScaling
 
@@ -41,7 +41,7 @@ def _bars(progress: Progress) -> Callable[[str, int, int], None]:
     """Adds a bar for each stage as it begins."""
     tasks: dict[str, TaskID] = {}
 
-    def advance(stage: str, done: int, total: int) -> None:
+    def advance(stage: str, total: int, done: int) -> None:
         if stage not in tasks:
             tasks[stage] = progress.add_task(stage, total=total)
         progress.update(tasks[stage], advance=done)

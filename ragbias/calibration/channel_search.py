@@ -11,14 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.signal import savgol_filter
 
 from ragbias import checks as bounds
 from ragbias.errors import MethodError
-from ragbias.extras import required
-
-required("scipy.signal", "calibrate")
-
-from scipy.signal import savgol_filter  # noqa: E402
 
 Array = NDArray[np.float64]
 
@@ -35,16 +31,11 @@ class NoPositionalChannelError(MethodError):
 
 @dataclass(frozen=True)
 class SearchRange:
-    """Positions and layers that are tested.
+    """Positions and layers that are tested."""
 
-    Attributes:
-        skip_fit, skip_smooth: first positions that the monotone test and the smoothness leave out.
-        first, last: first and last layer.
-    """
-
-    skip_fit: int
-    skip_smooth: int
-    first: int
+    skip_fit: int  # first positions that the monotone test leaves out
+    skip_smooth: int  # and the smoothness
+    first: int  # layer
     last: int
 
     @classmethod
@@ -53,9 +44,6 @@ class SearchRange:
 
         Below 1000 positions the skips shrink in proportion. Below 8 layers all are tested but the last, whose output no
         attention reads.
-
-        Raises:
-            MethodError: the strings are too short for a cubic fit.
         """
         if length < MIN_LENGTH:
             raise MethodError(f"random strings of {length} tokens are too short; expected at least {MIN_LENGTH}")
@@ -65,22 +53,12 @@ class SearchRange:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Result of the search.
+    """Result of the search. If no channel passed, ``ranked`` goes by the number of monotone layers."""
 
-    Attributes:
-        monotone: by channel, the layers with a monotone cubic fit, all in one direction.
-        roughness: by channel that passed (or is ranked), the sum of squared second differences: the minimum over its
-            monotone layers (released), or the mean over all tested layers (paper).
-        ranked: the channels to try, best first.
-        passed: the channels that are monotone in enough layers, by index; all without that criterion. If none,
-            ``ranked`` goes by the number of monotone layers.
-        searched: the tested range.
-    """
-
-    monotone: dict[int, list[int]]
-    roughness: dict[int, float]
-    ranked: list[int]
-    passed: list[int]
+    monotone: dict[int, list[int]]  # by channel, the layers with a monotone cubic fit, all in one direction
+    roughness: dict[int, float]  # minimum over the monotone layers (released), or mean over tested layers (paper)
+    ranked: list[int]  # the channels to try, best first
+    passed: list[int]  # the channels that are monotone in enough layers, by index
     searched: SearchRange
 
 
@@ -100,14 +78,8 @@ def search(
 
     Args:
         states: mean hidden states ``[n_hs, T, D]`` as in transformers, the embeddings first.
-        top: maximum number of ranked channels.
-        searched: the range to test; default: the authors', scaled to the shape.
-        variant: ``"released"`` or ``"paper"``: the skipped positions, and how layers combine into a roughness.
-        without: criteria to leave out: without ``"monotonicity"`` every channel passes, without ``"smoothness"`` those
-            monotone in the most layers come first.
-
-    Raises:
-        NoPositionalChannelError: no channel is monotone in any layer.
+        without: without ``"monotonicity"`` every channel passes, without ``"smoothness"`` those monotone in the most
+            layers come first.
     """
     outputs = layer_outputs(states)
     n_layers, length, channels = outputs.shape

@@ -15,8 +15,8 @@ import ragbias
 from ragbias.binding import attach
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attached
-from ragbias.calibration.calibration_settings import CalibrationPlan
 from ragbias.calibration.partial_results import PartialResults
+from ragbias.calibration.settings import CalibrationPlan
 from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefilled
@@ -92,12 +92,10 @@ def gold_attention(
 
 
 def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
-    """The layers that retrieve.
-
-    In these, attention to the gold document exceeds that to another one by at least half of the greatest excess.
+    """The layers whose attention to the gold document exceeds that to another by at least half the greatest excess.
 
     Args:
-        attention: per layer, the last token's attention to the gold document and to the average other one.
+        attention: per layer, see ``gold_attention``.
     """
     excess = [gold - other for gold, other in attention]
     best = max(range(len(excess)), key=excess.__getitem__)
@@ -105,25 +103,15 @@ def retrieving(attention: Sequence[Sequence[float]]) -> set[int]:
 
 
 def layer_ranges(attention: Sequence[Sequence[float]]) -> dict[str, tuple[int, int]]:
-    """Ranges of layers to compare, by their origin.
-
-    A layer retrieves if its attention to the gold document exceeds that to another one by at least half of the greatest
-    excess. ``around the best``: the layer that retrieves best and its unbroken neighbours that retrieve; ``all that
-    retrieve``: from the first to the last of them.
-
-    Args:
-        attention: per layer, see ``gold_attention``.
-    """
-    excess = [gold - other for gold, other in attention]
-    best = max(range(len(excess)), key=excess.__getitem__)
+    """Ranges of layers to compare. ``around the best``: the layer that retrieves best and unbroken neighbours."""
     found = retrieving(attention)
-    first = last = best
+    first = last = max(range(len(attention)), key=lambda layer: attention[layer][0] - attention[layer][1])
     while first - 1 in found:
         first -= 1
     while last + 1 in found:
         last += 1
     return {
-        "the paper's": papers_layers(len(excess)),
+        "the paper's": papers_layers(len(attention)),
         "around the best": (first, last),
         "all that retrieve": (min(found), max(found)),
     }

@@ -7,7 +7,7 @@ are tuned by the loss of the right answers. The loss is measured for all.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from ragbias.cache import DocumentCache
-from ragbias.calibration.algorithm import Progress, begin, no_progress
-from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.calibration.algorithm import Progress, begin, difference, is_clear_gain, rounded
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import difference, is_clear_gain, rounded
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.evaluation.prompts import Sample
 from ragbias.files import write_atomically
 from ragbias.generation.scoring import continuation_logits, kl
@@ -37,14 +36,7 @@ Setting = dict[str, float]
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The search space of a method.
-
-    Attributes:
-        axes: by parameter, the values to try.
-        start: one value for each parameter.
-        method: makes the method of a setting, for a number of layers.
-        by: the figure to minimise.
-    """
+    """The search space of a method: values to try by parameter, a start, and the figure to minimise."""
 
     axes: Mapping[str, Sequence[float]]
     start: Setting
@@ -79,19 +71,11 @@ SPACES = {
 
 
 def search_parameters(
-    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = no_progress
+    settings: CalibrationSettings, out: Path, restart: bool = False, progress: Progress = lambda *_: None
 ) -> dict[str, Any]:
     """Search the parameters of ``settings.method`` and write the record to ``out``. An interrupted search goes on.
 
-    Returns:
-        ``method`` (as typed), ``by``, ``tried`` (settings with divergence and loss, the best first), ``check`` (plain,
-        start and best on other questions; start and best with the loss's difference from plain and its standard error
-        over questions), ``beats_plain`` (whether the best loss is lower there by more than two standard errors; None if
-        the search is not by loss), ``settings``.
-
-    Raises:
-        MethodError, RunError: see ``ragbias.calibration.algorithm.begin``.
-        OSError: ``out`` cannot be written.
+    ``beats_plain``: whether the best loss on other questions is lower than plain by more than two standard errors.
     """
     lm, plan, data, results = begin(settings, out, restart)
     search = _Search(lm.model.config.get_text_config().num_hidden_layers, SPACES[plan.method], results, progress)
@@ -134,7 +118,7 @@ class _Search:
         for sweep in range(1, SWEEPS + 1):
             before = dict(best)
             for axis, values in self.space.axes.items():
-                advance = partial(self._advance, f"sweep {sweep}: {axis}", len(values) * len(samples.samples))
+                advance = partial(self._progress, f"sweep {sweep}: {axis}", len(values) * len(samples.samples))
                 found = {}
                 for value in values:
                     setting = {**best, axis: value}
@@ -151,28 +135,16 @@ class _Search:
     def check(self, unseen: Comparison, best: Setting) -> dict[str, dict[str, float]]:
         """Plain, start and best on samples of other questions."""
         methods = {"plain": NoMethod(), "start": self.method(self.space.start), "best": self.method(best)}
-        advance = partial(self._advance, "check", len(methods) * len(unseen.samples))
+        advance = partial(self._progress, "check", len(methods) * len(unseen.samples))
         found = {name: self._measured(f"check {name}", unseen, method, advance) for name, method in methods.items()}
         plain = found["plain"]["loss"]
         against = {name: difference(unseen.samples, found[name]["loss"], plain) for name in ("start", "best")}
         return {name: {**_means(figures), **against.get(name, {})} for name, figures in found.items()}
 
-    def _advance(self, stage: str, total: int, done: int) -> None:
-        self._progress(stage, done, total)
-
     def _measured(
         self, name: str, comparison: Comparison, method: Method, advance: Callable[[int], None]
     ) -> dict[str, list[float]]:
-        """For each sample, the divergence of the next token from the plain model's (nats), and the answer's loss."""
-
-        def measure() -> dict[str, list[float]]:
-            found: dict[str, list[float]] = {"divergence": [], "loss": []}
-            for divergence, loss in comparison.figures(method):
-                found["divergence"].append(divergence)
-                found["loss"].append(loss)
-                advance(1)
-            return found
-
+        measure = partial(comparison.figures, method, advance)
         figures: dict[str, list[float]] = self._results.once(name, advance, len(comparison.samples), measure)
         return figures
 
@@ -188,14 +160,18 @@ class Comparison:
         self._lm, self.samples = lm, samples
         self._plain: list[Tensor] = []  # float32 [V] of the samples so far, on the CPU to save GPU memory
 
-    def figures(self, method: Method) -> Iterator[tuple[float, float]]:
-        """For each sample, KL(plain || method) of the next token and the mean loss of an answer token, in nats."""
+    def figures(self, method: Method, advance: Callable[[int], None] = lambda _: None) -> dict[str, list[float]]:
+        """By sample, KL(plain || method) of the next token and the mean loss of an answer token, in nats."""
+        found: dict[str, list[float]] = {"divergence": [], "loss": []}
         for index, sample in enumerate(self.samples):
             if index == len(self._plain):
                 self._plain.append(self._logprobs(sample, NoMethod(), sample.answer[:1])[0].cpu())
             own = self._logprobs(sample, method, sample.answer)
             answer = torch.tensor(sample.answer, device=own.device)
-            yield kl(self._plain[index].to(own.device), own[0]), -float(own.gather(1, answer[:, None]).mean())
+            found["divergence"].append(kl(self._plain[index].to(own.device), own[0]))
+            found["loss"].append(-float(own.gather(1, answer[:, None]).mean()))
+            advance(1)
+        return found
 
     def _logprobs(self, sample: Sample, method: Method, target: Sequence[int]) -> Tensor:
         logits = continuation_logits(self._lm.model, sample.prompt, method, target, self._lm.backend, self._lm.cache)

@@ -23,13 +23,7 @@ RESTART = "start again with --restart"
 class PartialResults:
     """Results by name in ``<out>.partial.json``; the sum of hidden states in ``<out>.partial.npz``.
 
-    Args:
-        out: the profile to write.
-        settings: what the results depend on.
-        restart: delete partial results.
-
-    Raises:
-        MethodError: the partial results are damaged, or have other settings.
+    The ``settings`` are all that the results depend on; results of other settings are refused.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, Any], restart: bool = False) -> None:
@@ -46,11 +40,7 @@ class PartialResults:
         self._write()
 
     def once(self, name: str, advance: Callable[[int], None], steps: int, measure: Callable[[], Any]) -> Any:
-        """A saved result, or else the new one of ``measure``.
-
-        Args:
-            advance: called with ``steps`` for a saved result; ``measure`` reports its own progress.
-        """
+        """A saved result, reported as ``steps``, or else the new one of ``measure``, which reports its own progress."""
         if name in self.results:
             advance(steps)
         else:

@@ -24,9 +24,8 @@ from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
 from ragbias.cli.failures import reason
 from ragbias.cli.methods import list_methods
-from ragbias.cli.proxy import proxy
 from ragbias.cli.report import report
-from ragbias.cli.serve import serve
+from ragbias.cli.serve import proxy, serve
 from ragbias.cli.speed import speed
 from ragbias.errors import chain, out_of_memory
 

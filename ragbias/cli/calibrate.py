@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,17 +20,14 @@ def _json_file(path: Path) -> Path | None:
     return writable(path)
 
 
+DTYPE = "Weights: auto, float32, bfloat16 or float16."
+
+
 def calibrate(
     model: Annotated[str, typer.Option(help=MODELS)],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="Profile to write, for ChannelScaling.from_profile; a plot is saved beside it.", callback=_json_file
-        ),
-    ],
+    out: Annotated[Path, typer.Option(help="Profile to write; a plot is saved beside it.", callback=_json_file)],
     method: Annotated[
-        Literal["channel-scaling", "ape", "siw", "position-interpolation"],
-        typer.Option(help="Method: channel-scaling, ape, siw or position-interpolation (by layer)."),
+        Literal["channel-scaling", "ape", "siw", "position-interpolation"], typer.Option(help="Method to tune.")
     ] = "channel-scaling",
     task: Annotated[
         Literal["kv", "tiny", "data"] | None,
@@ -39,35 +37,21 @@ def calibrate(
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
     strings: Annotated[int, whole(bounds.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
-    length: Annotated[
-        int | None, whole(bounds.STRING_LENGTH, "Tokens per string. Default: 1000, or the window if less.")
-    ] = None,
-    questions: Annotated[
-        int | None, whole(bounds.DRAWN_QUESTIONS, "Questions of a drawn set. Default: 100, tiny 40.")
-    ] = None,
-    documents: Annotated[
-        int | None, whole(bounds.DRAWN_DOCUMENTS, "Documents per question of a drawn set. Default: by task and window.")
-    ] = None,
+    length: Annotated[int | None, whole(bounds.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
+    questions: Annotated[int | None, whole(bounds.DRAWN_QUESTIONS, "Drawn questions. Default: 100, tiny 40.")] = None,
+    documents: Annotated[int | None, whole(bounds.DRAWN_DOCUMENTS, "Per drawn question. Default: by task.")] = None,
     depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
     seed: Annotated[int, whole(bounds.SEED, "Seed for strings and questions.")] = 0,
     batch_size: Annotated[int, whole(bounds.BATCH, "Sequences per batch.")] = 8,
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        typer.Option(help="Weights: auto, float32, bfloat16 or float16."),
-    ] = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help=DTYPE)] = "auto",
     variant: Annotated[
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")
     ] = "released",
     without: Annotated[
-        list[str] | None,
-        typer.Option(help="Criterion to leave out, as in the paper's ablation: monotonicity, smoothness, validation."),
+        list[str] | None, typer.Option(help="Criterion to leave out: monotonicity, smoothness, validation.")
     ] = None,
-    pair: Annotated[
-        bool, typer.Option("--pair", help="Also measure the best two channels together, as in the paper's ablation.")
-    ] = False,
-    restart: Annotated[
-        bool, typer.Option("--restart", help="Delete the results of an interrupted calibration.")
-    ] = False,
+    pair: Annotated[bool, typer.Option("--pair", help="Also measure the best two channels together.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Delete an interrupted calibration's results.")] = False,
     json_path: JsonPath = None,
 ) -> None:
     """Find a method's parameters for a model: by default the channel that carries the position, and its scaling.
@@ -77,29 +61,14 @@ def calibrate(
     Ends with exit code 1 if no channel is found, or if the best setting does not clearly lower the loss on other
     questions; APE, which is tuned without labels, ends with 0.
     """
+    options = {**locals(), "without": tuple(without or ())}
     from ragbias.calibration import calibration_report as report
-    from ragbias.calibration.calibration_settings import CalibrationSettings
     from ragbias.calibration.channel_search import NoPositionalChannelError
     from ragbias.calibration.partial_results import unfinished
+    from ragbias.calibration.settings import CalibrationSettings
 
     quiet_libraries()
-    settings = CalibrationSettings(
-        model=model,
-        task=task,
-        data=data,
-        strings=strings,
-        length=length,
-        questions=questions,
-        documents=documents,
-        depths=depths,
-        seed=seed,
-        batch_size=batch_size,
-        dtype=dtype,
-        variant=variant,
-        without=tuple(without or ()),
-        pair=pair,
-        method=method,
-    )
+    settings = CalibrationSettings(**{each.name: options[each.name] for each in fields(CalibrationSettings)})
     try:
         with naming(out), progress() as bar:
             record = report.run(settings, out, restart, bar)

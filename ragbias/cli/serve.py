@@ -1,9 +1,9 @@
-"""``ragbias serve``."""
+"""``ragbias serve`` and ``ragbias proxy``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 PORTS = Bounds(0, 65_535)
 COUNTS = Bounds(1, 1_000_000)
@@ -33,6 +36,11 @@ MaxBody = Annotated[int, whole(MEGABYTES, "Megabytes per request.")]
 Grace = Annotated[int, whole(SECONDS, "Time for running requests to finish at shutdown.")]
 
 
+def _named(options: dict[str, Any], settings: type[BaseModel]) -> dict[str, Any]:
+    """The options that are fields of the settings."""
+    return {name: value for name, value in options.items() if name in settings.model_fields}
+
+
 def serve(
     model: Annotated[str | None, typer.Argument(help=MODELS)] = None,
     named: Annotated[str | None, typer.Option("--model", help="Same as the argument.")] = None,
@@ -44,12 +52,10 @@ def serve(
     dtype: Annotated[str, typer.Option(help="Weights: auto, float32, bfloat16 or float16.")] = "auto",
     device: Annotated[str | None, typer.Option(help="Such as cuda. Default: a GPU if there is one.")] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Run each request alone, so that its bits do not depend on others.")
+        bool, typer.Option("--strict", help="Run each request alone, for bit-identical answers.")
     ] = False,
     strip_numbering: StripNumbering = False,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder for cached documents, for methods that reuse them.")
-    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for cached documents.")] = None,
     cache_memory: Annotated[
         str | None, typer.Option(help="Memory for cached documents, such as 4GB. Default: 2GB with --cache, else none.")
     ] = None,
@@ -60,14 +66,10 @@ def serve(
     max_streams: Annotated[int, whole(COUNTS, "Streamed answers at the same time.")] = 4,
     max_waiting: Annotated[int, whole(COUNTS, "Requests that may wait.")] = 256,
     max_documents: MaxDocuments = 1_000,
-    max_new_tokens: Annotated[
-        int | None, whole(TOKENS, "Tokens that a request may ask for. Default: the model's window.")
-    ] = None,
+    max_new_tokens: Annotated[int | None, whole(TOKENS, "New tokens per request. Default: the window.")] = None,
     max_body_mb: MaxBody = 4,
     grace_seconds: Grace = 30,
-    engine: Annotated[
-        Literal["local", "ray"], typer.Option(help="local: one process; ray: replicas on Ray Serve.")
-    ] = "local",
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="One process, or replicas on Ray Serve.")] = "local",
     replicas: Annotated[int, whole(REPLICAS, "Replicas on Ray Serve.")] = 1,
     max_replicas: Annotated[int | None, whole(REPLICAS, "Let Ray Serve scale up to this many. Default: off.")] = None,
     replica_cpus: Annotated[int, whole(COUNTS, "Cores per replica.")] = 1,
@@ -77,41 +79,20 @@ def serve(
 
     Routes: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /ready, /metrics, /docs.
     """
+    options = {**locals(), "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
     required_all("serve")
     from ragbias import methods
     from ragbias.serving.app import create_app
-    from ragbias.serving.local_engine import LocalEngine, ModelSettings
+    from ragbias.serving.local_engine import LocalEngine
+    from ragbias.serving.server import Metrics, log_to_stderr
     from ragbias.serving.server import serve as run
-    from ragbias.serving.settings import ServerSettings
-    from ragbias.serving.telemetry import Metrics, log_to_stderr
+    from ragbias.serving.settings import ModelSettings, ServerSettings
 
     if (model is None) == (named is None):
         raise typer.BadParameter("name one model, as the argument or with --model, such as `ragbias serve smollm2`")
     name = model or named or ""
-    settings = ServerSettings(
-        api_key=api_key,
-        max_body_bytes=max_body_mb * 2**20,
-        max_documents=max_documents,
-        max_new_tokens=max_new_tokens,
-        max_waiting=max_waiting,
-        max_batch=max_batch,
-        max_batch_tokens=max_batch_tokens,
-        max_streams=max_streams,
-        strict=strict,
-        grace_seconds=grace_seconds,
-        on_missing=on_missing,
-        separator=separator,
-    )
-    chosen = ModelSettings(
-        model=name,
-        name=served_name,
-        method=method,
-        dtype=dtype,
-        device=device,
-        strip_numbering=strip_numbering,
-        cache=None if cache is None else str(cache.resolve()),
-        cache_memory=cache_memory,
-    )
+    settings = ServerSettings(**_named(options, ServerSettings))
+    chosen = ModelSettings(**_named({**options, "model": name, "name": served_name}, ModelSettings))
     methods.get(method, name)  # refuse a wrong method or cache before loading
     chosen.document_cache()
     quiet_libraries()
@@ -124,12 +105,43 @@ def serve(
     required("ray.serve", "serve-ray")
     from ragbias.serving import ray_serve
 
-    replicated = ray_serve.ReplicatedModel(
-        **chosen.model_dump(),
-        replicas=replicas,
-        min_replicas=replicas,
-        max_replicas=max_replicas,
-        num_cpus=replica_cpus,
-        num_gpus=replica_gpus,
-    )
+    scale = {"replicas": replicas, "min_replicas": replicas, "max_replicas": max_replicas}
+    own = {**chosen.model_dump(), **scale, "num_cpus": replica_cpus, "num_gpus": replica_gpus}
+    replicated = ray_serve.ReplicatedModel.model_validate(own)
     ray_serve.run(ray_serve.Cluster(models=[replicated], settings=settings), host, port)
+
+
+def proxy(
+    upstream: Annotated[str, typer.Option(help="Address of an OpenAI-compatible server: vLLM, Ollama, a hosted one.")],
+    method: Annotated[
+        str, typer.Option(help="Default method: canonical-order, long-context-reorder or none.")
+    ] = "canonical-order",
+    host: Host = "127.0.0.1",
+    port: Port = 8001,
+    api_key: ApiKey = "",
+    upstream_key: Annotated[
+        str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="Key for the upstream server. Default: the client's.")
+    ] = "",
+    separator: Separator = "",
+    strip_numbering: StripNumbering = False,
+    on_missing: OnMissing = "warn",
+    max_documents: MaxDocuments = 1_000,
+    max_body_mb: MaxBody = 4,
+    timeout: Annotated[int, whole(Bounds(1, 86_400), "Seconds without a byte from the upstream server.")] = 600,
+    grace_seconds: Grace = 30,
+) -> None:
+    """Arrange the documents of requests in front of any OpenAI-compatible server.
+
+    Supports methods that only arrange text, and needs no model. Embeddings and similar routes are passed on unchanged.
+    """
+    options = {**locals(), "max_body_bytes": max_body_mb * 2**20}
+    required_all("serve")
+    from ragbias.serving.proxy import Upstream, create_proxy
+    from ragbias.serving.server import Metrics, log_to_stderr
+    from ragbias.serving.server import serve as run
+    from ragbias.serving.settings import ServerSettings
+
+    settings = ServerSettings(**_named(options, ServerSettings))
+    app = create_proxy(Upstream(upstream, upstream_key, not api_key, timeout), method, settings, Metrics())
+    log_to_stderr()
+    run(app, settings, host, port)

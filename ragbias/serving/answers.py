@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from itertools import accumulate
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -46,14 +47,7 @@ class _Answer:
 
 
 class ChatAnswer(_Answer):
-    """The answer to a chat request.
-
-    Args:
-        model: its name for the client.
-        form: how to read the answer.
-        raw: return the model's text as it is.
-        parallel: allow several tool calls.
-    """
+    """The answer to a chat request; ``raw`` as the model writes it, and ``parallel`` with several tool calls."""
 
     def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
         super().__init__(model, "chatcmpl", "chat.completion.chunk")
@@ -130,8 +124,7 @@ Answer = ChatAnswer | CompletionAnswer
 
 
 def _call(call: ToolCall) -> Json:
-    arguments = json.dumps(call.arguments, ensure_ascii=False)
-    function = {"name": call.name, "arguments": arguments}
+    function = {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
     return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
@@ -140,12 +133,10 @@ def _logprobs(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Jso
     if generation.logprobs is None:
         return None
     content = openai_logprobs(generation, tokenizer)["content"]
-    offsets = [0]
-    for each in content:
-        offsets.append(offsets[-1] + len(each["token"]))
+    offsets = accumulate((len(each["token"]) for each in content), initial=0)
     return {
         "tokens": [each["token"] for each in content],
         "token_logprobs": [each["logprob"] for each in content],
         "top_logprobs": None,
-        "text_offset": offsets[:-1],
+        "text_offset": list(offsets)[:-1],
     }

@@ -16,11 +16,10 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from ragbias.serving.answers import report_headers
-from ragbias.serving.base_app import EventStream, base_app, unless_gone
 from ragbias.serving.errors import ApiError, internal, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
+from ragbias.serving.server import EventStream, Metrics, base_app, log, unless_gone
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics, log
 
 
 class Engine(Protocol):
@@ -98,12 +97,9 @@ async def _respond(engine: Engine, body: Request, request: HttpRequest, metrics:
         _log_report(fields, report)
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         first_token = metrics.first.labels(body.model)
-        return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, fields, headers)
+        return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, headers)
     whole = await unless_gone(request, engine.answer(body))
-    _log_report(fields, whole["ragbias"])
-    _log_usage(fields, whole["usage"])
-    fields["cached_tokens"] = whole["usage"].get("prompt_tokens_details", {}).get("cached_tokens")
-    fields["finish_reason"] = whole["choices"][0]["finish_reason"]
+    _log_end(fields, whole)
     return JSONResponse(whole, headers=report_headers(whole["ragbias"]))
 
 
@@ -112,28 +108,27 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
     fields["documents"] = report["n_found"]
 
 
-def _log_usage(fields: dict[str, Any], usage: Json) -> None:
-    fields |= {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+def _log_end(fields: dict[str, Any], body: Json) -> None:
+    """Log the report and usage of a whole answer, or of the chunks that have them."""
+    if "ragbias" in body:
+        _log_report(fields, body["ragbias"])
+        fields["finish_reason"] = body["choices"][0]["finish_reason"]
+    if usage := body.get("usage"):
+        fields |= {name: usage[name] for name in ("prompt_tokens", "completion_tokens")}
+        fields["cached_tokens"] = usage.get("prompt_tokens_details", {}).get("cached_tokens")
 
 
 async def _events(
     chunks: AsyncGenerator[Json, None], fields: dict[str, Any], first_token: Callable[[float], None], begin: float
 ) -> AsyncGenerator[str | bytes, None]:
-    """Chunks as events, ``data: [DONE]`` last; an error while answering is an event too.
-
-    Args:
-        first_token: takes the seconds from ``begin`` to the first chunk with text or a tool call.
-    """
+    """Chunks as events, ``data: [DONE]`` last; an error while answering is an event too."""
     try:
         async for chunk in chunks:
             if "seconds_to_first" not in fields and any(map(_has_text, chunk["choices"])):
                 seconds = time.perf_counter() - begin
                 fields["seconds_to_first"] = round(seconds, 4)
                 first_token(seconds)
-            if "ragbias" in chunk:
-                fields["finish_reason"] = chunk["choices"][0]["finish_reason"]
-            if usage := chunk.get("usage"):
-                _log_usage(fields, usage)
+            _log_end(fields, chunk)
             yield _event(chunk)
     except ApiError as error:
         fields["code"] = error.code

@@ -9,35 +9,24 @@ from typing import Any
 
 from fastapi.exceptions import HTTPException
 from fastapi.responses import JSONResponse
+from pydantic import ValidationError
 
-from ragbias.errors import (
-    ArgumentError,
-    BackendError,
-    DocumentNotFoundError,
-    EmptyDocumentError,
-    MethodError,
-    NoDocumentsError,
-    OutOfMemoryError,
-    PromptTooLongError,
-    RagBiasError,
-    SpanError,
-    UnknownMethodError,
-    UnsupportedModelError,
-)
+from ragbias import errors
+from ragbias.errors import ArgumentError, RagBiasError
 
 METHOD = "ragbias.method"
 GONE = 499  # the client disconnected, as in nginx
+OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
+OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
 _NAMED = re.compile(r"(\w+)=")  # how an ArgumentError begins
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
 
 class ApiError(HTTPException):
-    """A refused or failed request.
+    """A refused or failed request. The message may quote the request, so it is never logged.
 
     Args:
-        status: HTTP status.
-        message: text for the client. It may quote the request, so it is never logged.
         param: field of the body, such as ``messages[0].role``.
         code: machine-readable reason.
         retry_after: seconds until a retry may succeed.
@@ -81,9 +70,8 @@ def refusing(param: str) -> Iterator[None]:
 
 def unknown_model(name: str, known: Iterable[str]) -> ApiError:
     """A 404 for a model that is not served."""
-    return ApiError(
-        404, f"there is no model {name!r}; available: {', '.join(map(repr, known))}", "model", "model_not_found"
-    )
+    message = f"there is no model {name!r}; available: {', '.join(map(repr, known))}"
+    return ApiError(404, message, "model", "model_not_found")
 
 
 def internal(request_id: str) -> ApiError:
@@ -91,30 +79,37 @@ def internal(request_id: str) -> ApiError:
     return ApiError(500, f"internal error; the server's log has it under request {request_id}", None, "internal_error")
 
 
-def from_library(error: RagBiasError, prompt: str) -> ApiError:
-    """The client's view of a library error.
+@contextmanager
+def translated(prompt: str) -> Iterator[None]:
+    """Turn errors of the library and of pydantic into ``ApiError``; ``prompt`` names the field with the prompt."""
+    try:
+        yield
+    except ValidationError as error:
+        raise from_validation(error.errors()) from error
+    except RagBiasError as error:
+        raise from_library(error, prompt) from error
 
-    Args:
-        prompt: name of the field that holds the prompt.
-    """
+
+def from_library(error: RagBiasError, prompt: str) -> ApiError:
+    """The client's view of a library error."""
     text = str(error)
-    if isinstance(error, PromptTooLongError):
+    if isinstance(error, errors.PromptTooLongError):
         return refused(prompt, text, "context_length_exceeded")
-    if isinstance(error, (UnknownMethodError, MethodError, UnsupportedModelError, BackendError)):
+    if isinstance(error, OF_METHOD):
         return refused(METHOD, text, "invalid_method")
-    if isinstance(error, (DocumentNotFoundError, EmptyDocumentError, NoDocumentsError, SpanError)):
+    if isinstance(error, OF_DOCUMENTS):
         return refused("documents", text, "invalid_documents")
     if isinstance(error, ArgumentError):
         named = _NAMED.match(text)
         return refused(_OTHER_NAMES.get(named[1], named[1]) if named else None, text)
-    if isinstance(error, OutOfMemoryError):
+    if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
     return ApiError(500, text, None, type(error).__name__)
 
 
-def from_validation(errors: Sequence[Any]) -> ApiError:
+def from_validation(found: Sequence[Any]) -> ApiError:
     """The first of pydantic's errors, without the wrong value."""
-    first = errors[0]
+    first = found[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":

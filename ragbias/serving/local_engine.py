@@ -1,127 +1,198 @@
-"""An engine with models in this process."""
+"""An engine with models in this process: padded batches of many clients' requests, and streams beside them."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
+from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_use import AnswerFormat, knows_tools
 from ragbias.boundaries import Boundaries, locate
-from ragbias.cache import DocumentCache
-from ragbias.cache.document_cache import MEMORY
-from ragbias.errors import RagBiasError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request as Prepared
 from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD
-from ragbias.serving import conversation
+from ragbias.serving import prompts
 from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer
-from ragbias.serving.documents import (
-    check_found,
-    client_method,
-    given_documents,
-    in_prompt,
-    nowhere_to_put,
-    prompt_with,
-)
-from ragbias.serving.errors import ApiError, from_library, refused, unknown_model
-from ragbias.serving.scheduler import Scheduler
+from ragbias.serving.errors import ApiError, refused, translated, unknown_model
 from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
+from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 
 PASSED_ON = ("temperature", "top_p", "top_k", "repetition_penalty", "seed", "stop")  # same name in the library
+STARTED = int(time.time())
+PREPARED_AT_ONCE = 4  # threads that tokenise, or run the model for a method that ranks documents
+T = TypeVar("T")
 
 
-class ModelSettings(BaseModel):
-    """A model to serve.
-
-    Attributes:
-        name: name for clients; default: ``model``.
-        device: such as ``"cuda"``; default: a GPU if there is one.
-        cache: folder for cached documents, which several processes may share.
-        cache_memory: memory for cached documents, such as ``"4GB"``; default with a folder: 2 GB, else none.
-    """
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-    model: str
-    name: str | None = None
-    method: str = DEFAULT_METHOD
-    dtype: str = "auto"
-    device: str | None = None
-    strip_numbering: bool = False
-    cache: str | None = None
-    cache_memory: str | None = None
+@dataclass(eq=False)
+class _Job:
+    request: Prepared
+    arguments: dict[str, Any]
+    future: asyncio.Future[Generation]
+    cancelled: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def served_name(self) -> str:
-        """The name for clients."""
-        return self.name or self.model
-
-    def document_cache(self) -> DocumentCache | None:
-        """The cache; None for neither folder nor memory.
-
-        Raises:
-            ArgumentError: see ``DocumentCache``.
-        """
-        if self.cache is None and self.cache_memory is None:
-            return None
-        return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
-
-    def load(self) -> dict[str, DebiasedLM]:
-        """The loaded model by its name.
-
-        Raises:
-            ModelFileError: the model cannot be loaded.
-            UnknownMethodError, MethodError: see ``ragbias.methods.get``.
-        """
-        lm = DebiasedLM.from_pretrained(
-            self.model,
-            self.method,
-            dtype=self.dtype,
-            device=self.device or "auto",
-            strip_numbering=self.strip_numbering,
-            cache=self.document_cache(),
-        )
-        return {self.served_name: lm}
+    def tokens(self) -> int:
+        return len(self.request.tokens.ids) + int(self.arguments.get("max_new_tokens") or 0)
 
 
-class ServedModel:
-    """A model and the name that clients use."""
+class Scheduler:
+    """Answer prepared requests with one model.
 
-    def __init__(self, name: str, lm: DebiasedLM, settings: ServerSettings, metrics: Metrics) -> None:
-        self.name, self.lm, self._settings, self._metrics = name, lm, settings, metrics
-        self.scheduler = Scheduler(lm, name, settings, metrics)
-        self._created = int(time.time())
+    One padded batch runs at a time: the oldest request, and waiting requests with the same method and arguments, within
+    the token budget. Up to ``max_streams`` streams run beside it, each alone. Use all methods from one event loop.
+    """
+
+    def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
+        self.lm, self.name, self._settings, self._metrics = lm, name, settings, metrics
+        self._jobs: list[_Job] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._streams = asyncio.Semaphore(settings.max_streams)
+        self._preparing = asyncio.Semaphore(PREPARED_AT_ONCE)
+        self._waiting = self._running = 0
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncIterator[None]:
+        """Count a request as waiting or running within the block; 429 if the queue is full."""
+        if self._waiting >= self._settings.max_waiting:
+            message = f"{self._waiting} requests are waiting; try again later"
+            raise ApiError(429, message, None, "queue_full", retry_after=1)
+        self._count(waiting=1)
+        try:
+            yield
+        finally:
+            self._count(waiting=-1)
+
+    async def prepared(self, work: Callable[[threading.Event], T]) -> T:
+        """The result of ``work``, which runs in a thread and gets the event that cancels it."""
+        await self._preparing.acquire()
+        loop = asyncio.get_running_loop()
+
+        def limited(cancelled: threading.Event) -> T:
+            try:
+                return work(cancelled)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(self._preparing.release)  # the thread outlives a client that leaves
+
+        return await bridge.run(limited)
+
+    async def answer(self, request: Prepared, arguments: dict[str, Any]) -> Generation:
+        """The whole answer. Cancelling stops the computation at the next token."""
+        job = _Job(request, arguments, asyncio.get_running_loop().create_future())
+        self._jobs.append(job)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        try:
+            return await job.future
+        finally:
+            job.cancelled.set()
+            if job in self._jobs:
+                self._jobs.remove(job)
+
+    async def pieces(self, request: Prepared, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
+        """The pieces of an answer, then the whole. Closing the generator stops the computation."""
+        async with self._streams:
+            self._count(running=1)
+            try:
+                stream = self.lm.stream(request, **arguments)
+                async with aclosing(bridge.pieces(stream)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                yield stream.generation
+            finally:
+                self._count(running=-1)
+
+    def _count(self, waiting: int = 0, running: int = 0) -> None:
+        self._waiting += waiting - running
+        self._running += running
+        self._metrics.waiting.labels(self.name).set(self._waiting)
+        self._metrics.running.labels(self.name).set(self._running)
+
+    async def _work(self) -> None:
+        while self._jobs:
+            if len(self._jobs) < self._settings.batch_size and self._settings.batch_wait_ms:
+                await asyncio.sleep(self._settings.batch_wait_ms / 1000)
+            if batch := self._next_batch():
+                await self._run(batch)
+
+    def _next_batch(self) -> list[_Job]:
+        """Take the oldest job, and those that can share its batch, from the queue."""
+        batch = self._jobs[:1]
+        for job in self._jobs[1:]:
+            most = max(each.tokens for each in (*batch, job)) * (len(batch) + 1)
+            fits = len(batch) < self._settings.batch_size and most <= self._settings.max_batch_tokens
+            if fits and job.arguments == batch[0].arguments and job.request.method == batch[0].request.method:
+                batch.append(job)
+        self._jobs = [job for job in self._jobs if job not in batch]
+        return batch
+
+    async def _run(self, jobs: Sequence[_Job]) -> None:
+        """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
+        requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
+        self._metrics.batches.labels(self.name).observe(len(jobs))
+        self._count(running=len(jobs))
+        try:
+            answers = await bridge.run(
+                lambda event: self.lm.batch(requests, batch_size=len(jobs), cancelled=event, **jobs[0].arguments)
+            )
+        except Exception as error:
+            if len(jobs) == 1 and not jobs[0].future.done():
+                jobs[0].future.set_exception(error)
+        else:
+            for job, answer in zip(jobs, answers, strict=True):
+                if not job.future.done():
+                    job.future.set_result(answer)
+            return
+        finally:
+            self._count(running=-len(jobs))
+        if len(jobs) > 1:
+            for job in jobs:
+                if not job.cancelled.is_set():
+                    await self._run([job])
+
+
+class ServedModel(Scheduler):
+    """From bodies of requests to answers."""
 
     def card(self) -> Json:
-        """The model in the format of ``/v1/models``; ``max_model_len`` is its window, as in vLLM."""
+        """The model in the format of ``/v1/models``, with vLLM's field for its window."""
         chat = bool(self.lm.tokenizer.chat_template)
-        own = {"method": self.lm.method.name, "chat": chat, "tools": chat and knows_tools(self.lm)}
-        head = {"id": self.name, "object": "model", "created": self._created, "owned_by": "ragbias"}
-        return {**head, "max_model_len": self.lm.window, "ragbias": own}
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": STARTED,
+            "owned_by": "ragbias",
+            "max_model_len": self.lm.window,
+            "ragbias": {"method": self.lm.method.name, "chat": chat, "tools": chat and knows_tools(self.lm)},
+        }
 
-    def prepare(self, body: Request, cancelled: threading.Event) -> tuple[Prepared, Answer, dict[str, Any]]:
-        """The prepared request, the format of its answer, and the arguments of ``DebiasedLM.batch``."""
-        method = client_method(body.options.method, self.lm.method, self.lm.name)
+    @asynccontextmanager
+    async def begun(self, body: Request) -> AsyncIterator[tuple[Prepared, Answer, dict[str, Any]]]:
+        """An admitted and prepared request, the format of its answer, and the arguments of ``DebiasedLM.batch``."""
+        async with self.admitted():
+            with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
+                yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))
+
+    def _prepare(self, body: Request, cancelled: threading.Event) -> tuple[Prepared, Answer, dict[str, Any]]:
+        method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
         arguments = self._arguments(body)
         answer: Answer
         if isinstance(body, ChatRequest):
-            form = conversation.answer_format(self.lm, body)
+            form = prompts.answer_format(self.lm, body)
             arguments |= form.settings
             answer = ChatAnswer(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
             text, found = self._chat_prompt(body, form)
         else:
             answer = CompletionAnswer(self.name)
-            text, found = body.prompt, self._in_completion(body)
+            text, found = self._completion_prompt(body)
         request = self.lm.prepare(text, None, found, method, cancelled)
-        check_found(request, body.options.on_missing or self._settings.on_missing)
+        prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
         return request, answer, arguments
 
     def counted(self, generation: Generation) -> Generation:
@@ -136,23 +207,23 @@ class ServedModel:
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
-        messages, given = conversation.template_messages(body), conversation.variables(body)
+        messages, given = prompts.template_messages(body), prompts.variables(body)
 
         def render(messages: list[Json], more: dict[str, Any]) -> str:
-            return conversation.templated(self.lm, messages, form.tools, {**given, **more}) + form.beginning
+            return prompts.templated(self.lm, messages, form.tools, {**given, **more}) + form.beginning
 
-        if documents := given_documents(body, self._settings.max_documents):
-            return prompt_with(documents, messages, render)
+        documents = prompts.given_documents(body, self._settings.max_documents)
+        if documents:
+            return prompts.prompt_with(documents, messages, render)
         text = render(messages, {})
         return text, self._located(text, documents)
 
-    def _in_completion(self, body: CompletionRequest) -> Boundaries:
-        documents = given_documents(body, self._settings.max_documents)
-        if not documents:
-            return self._located(body.prompt, documents)
-        if (found := in_prompt(body.prompt, documents)) is None:
-            raise nowhere_to_put("prompt")
-        return found
+    def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
+        documents = prompts.given_documents(body, self._settings.max_documents)
+        found = prompts.in_prompt(body.prompt, documents) if documents else self._located(body.prompt, documents)
+        if found is None:
+            raise prompts.nowhere_to_put("prompt")
+        return body.prompt, found
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
         return locate(text, documents=none_or_empty, segmenter=self._settings.separator or None)
@@ -170,21 +241,8 @@ class ServedModel:
         return {key: value for key, value in found.items() if value is not None}
 
 
-@contextmanager
-def errors_translated(body: Request) -> Iterator[None]:
-    """Turn errors of the library into ``ApiError``."""
-    try:
-        yield
-    except RagBiasError as error:
-        raise from_library(error, "messages" if isinstance(body, ChatRequest) else "prompt") from error
-
-
 class LocalEngine:
-    """An engine with models in this process.
-
-    Args:
-        load: gives the models by name; called once, by ``load``.
-    """
+    """An engine with the models that ``load`` gives by name."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -194,7 +252,7 @@ class LocalEngine:
 
     def load(self) -> None:
         """Load the models."""
-        self._served = {name: ServedModel(name, lm, self._settings, self._metrics) for name, lm in self._load().items()}
+        self._served = {name: ServedModel(lm, name, self._settings, self._metrics) for name, lm in self._load().items()}
 
     @property
     def is_ready(self) -> bool:
@@ -205,35 +263,30 @@ class LocalEngine:
 
     async def answer(self, body: Request) -> Json:
         served = self._model(body.model)
-        async with served.scheduler.admitted():
-            with errors_translated(body):
-                request, answer, arguments = await served.scheduler.prepared(lambda event: served.prepare(body, event))
-                generation = await served.scheduler.answer(request, arguments)
+        async with served.begun(body) as (request, answer, arguments):
+            generation = await served.answer(request, arguments)
             return answer.whole(served.counted(generation), served.lm.tokenizer)
 
     async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
         served = self._model(body.model)
-        async with served.scheduler.admitted():
-            with errors_translated(body):
-                request, answer, arguments = await served.scheduler.prepared(lambda event: served.prepare(body, event))
-                yield request.report.as_dict()
-                if (first := answer.first()) is not None:
-                    yield first
-                async with aclosing(served.scheduler.pieces(request, arguments)) as pieces:
-                    async for piece in pieces:
-                        if isinstance(piece, Generation):
-                            for chunk in answer.last(served.counted(piece), served.lm.tokenizer):
-                                yield chunk
-                            if body.stream_options and body.stream_options.include_usage:
-                                yield answer.usage_chunk(piece.usage)
-                        elif (chunk_of_piece := answer.piece(piece)) is not None:
-                            yield chunk_of_piece
+        async with served.begun(body) as (request, answer, arguments):
+            yield request.report.as_dict()
+            if (first := answer.first()) is not None:
+                yield first
+            async with aclosing(served.pieces(request, arguments)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, Generation):
+                        for chunk in answer.last(served.counted(piece), served.lm.tokenizer):
+                            yield chunk
+                        if body.stream_options and body.stream_options.include_usage:
+                            yield answer.usage_chunk(piece.usage)
+                    elif (chunk_of_piece := answer.piece(piece)) is not None:
+                        yield chunk_of_piece
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         served = self._model(body.model)
-        ids = await served.scheduler.prepared(
-            lambda _: served.lm.tokenizer(body.prompt, add_special_tokens=body.add_special_tokens)["input_ids"]
-        )
+        options = {"add_special_tokens": body.add_special_tokens}
+        ids = await served.prepared(lambda _: served.lm.tokenizer(body.prompt, **options)["input_ids"])
         return {"count": len(ids), "max_model_len": served.lm.window, "tokens": list(ids)}
 
     def _model(self, name: str) -> ServedModel:

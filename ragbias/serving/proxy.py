@@ -5,32 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from fastapi import FastAPI, Request, Response
-from pydantic import ValidationError
 
 from ragbias import methods
 from ragbias.adapters.untokenised import arranged, check_arranges_text, untokenised
 from ragbias.boundaries import Boundaries, locate
-from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.errors import ArgumentError
 from ragbias.methods import Method
+from ragbias.serving import prompts
 from ragbias.serving.answers import report_headers
-from ragbias.serving.base_app import EventStream, base_app, unless_gone
-from ragbias.serving.documents import (
-    check_found,
-    client_method,
-    given_documents,
-    in_block,
-    in_prompt,
-    nowhere_to_put,
-    with_documents,
-)
-from ragbias.serving.errors import ApiError, from_library, from_validation, refused
+from ragbias.serving.errors import ApiError, refused, translated
 from ragbias.serving.schemas import ArrangedFields, Document, Json
+from ragbias.serving.server import EventStream, Metrics, base_app, unless_gone
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 
 NOT_PASSED_ON = {  # headers of one connection, or made anew
     "connection", "content-encoding", "content-length", "date", "host", "keep-alive", "proxy-authenticate",
@@ -45,20 +35,23 @@ MAX_ANSWER_BYTES = 256 * 2**20  # of an unpacked answer that is not streamed
 
 END = "<|im_end|>"  # marks the end of a message, which no document crosses
 ROLES = ("system", "developer", "user", "tool")  # whose messages may hold documents
-Path = tuple[str | int, ...]  # keys from the body to a text
+
+
+class Text(NamedTuple):
+    """A text that may hold documents, ``holder[key]`` in the body; in a message it ends with ``END``."""
+
+    text: str
+    holder: Any
+    key: str | int
+    message: Json | None = None
 
 
 class Upstream:
     """The server behind the proxy.
 
     Args:
-        url: with or without ``/v1``.
-        key: replaces the client's key; empty: see ``keep_clients_key``.
-        keep_clients_key: pass the client's key on, because the proxy has none.
+        key: replaces the client's key, which is else passed on only if ``keep_clients_key``.
         timeout: seconds without a byte.
-
-    Raises:
-        ArgumentError: ``url`` is not an address.
     """
 
     def __init__(self, url: str, key: str, keep_clients_key: bool, timeout: float) -> None:
@@ -68,11 +61,7 @@ class Upstream:
         self.client = httpx.AsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=timeout)
 
     async def send(self, request: Request, body: bytes) -> httpx.Response:
-        """Send a request on and return the response, whose body is not read yet.
-
-        Raises:
-            ApiError: 400, the path is invalid; 502, nothing answers; 504, the answer takes too long.
-        """
+        """Send a request on and return the response, whose body is not read yet."""
         path: str = request.scope["path"]  # decoded, so that %2e is a dot
         if "\\" in path or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
             raise refused(None, f"path {path!r}; expected no backslash and no empty, '.' or '..' segments")
@@ -110,15 +99,7 @@ def upstream_errors() -> Iterator[None]:
 
 
 def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSettings, metrics: Metrics) -> FastAPI:
-    """The application of the proxy.
-
-    Args:
-        method: for requests that name none.
-
-    Raises:
-        MethodError: the method does more than arrange text.
-        UnknownMethodError: no method has this name.
-    """
+    """The application of the proxy; ``method`` is for requests that name none."""
     default = methods.get(method)
     check_arranges_text(default)
 
@@ -165,90 +146,73 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
 
     Args:
         prompt: field that holds the prompt: ``messages`` or ``prompt``.
-
-    Raises:
-        ApiError: a field is invalid, or there is no message for the documents.
     """
     if not isinstance(body, dict):
         raise refused(None, "the body is not a JSON object")
-    try:
+    with translated(prompt):
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
-        method = client_method(fields.options.method, default)
+        method = prompts.client_method(fields.options.method, default)
         check_arranges_text(method)
-        documents, texts = given_documents(fields, settings.max_documents), dict(_texts(body, prompt))
-        path, found = _holder(texts, documents, settings)
-        if documents and not path:
-            path = _of_last_user(body, texts) if prompt == "messages" else ()
-            if not path:
-                raise nowhere_to_put(prompt)
-            texts[path], inserted = with_documents(documents, texts[path])
-            found = in_block(texts[path], inserted)
-        text = texts.get(path, "")
+        documents, texts = prompts.given_documents(fields, settings.max_documents), list(_texts(body, prompt))
+        place, found = _holder(texts, documents, settings)
+        if documents and place is None:
+            place = _of_last_user(body, texts) if prompt == "messages" else None
+            if place is None:
+                raise prompts.nowhere_to_put(prompt)
+            text, inserted = prompts.with_documents(documents, place.text)
+            place, found = place._replace(text=text), prompts.in_block(text, inserted)
+        text = place.text if place else ""
         request = arranged(untokenised(text, found, method, settings.strip_numbering))
-    except ValidationError as error:
-        raise from_validation(error.errors()) from error
-    except RagBiasError as error:
-        raise from_library(error, prompt) from error
-    check_found(request, fields.options.on_missing or settings.on_missing)
-    if path and (documents or request.origin.flat.text != text):
-        text = request.origin.flat.text
-        body = _replaced(body, path, text.removesuffix(END) if prompt == "messages" else text)
+    prompts.check_found(request, fields.options.on_missing or settings.on_missing)
+    if place:
+        place.holder[place.key] = request.origin.flat.text.removesuffix(END if place.message else "")
     return body, request.report.as_dict()
 
 
-def _texts(body: Json, prompt: str) -> Iterator[tuple[Path, str]]:
+def _texts(body: Json, prompt: str) -> Iterator[Text]:
     """The texts that may hold documents, parts of messages included."""
     found = body.get(prompt)
     if prompt == "prompt":
         if not isinstance(found, str):
             raise refused(prompt, "prompt: expected a string")
-        yield (prompt,), found
+        yield Text(found, body, prompt)
         return
     if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
         raise refused(prompt, "messages: expected a list of messages")
-    for at, message in enumerate(found):
+    for message in found:
         content = message.get("content")
         if message.get("role") not in ROLES:
             continue
         if isinstance(content, str):
-            yield (prompt, at, "content"), content + END
-        for inner, part in enumerate(content if isinstance(content, list) else ()):
+            yield Text(content + END, message, "content", message)
+        for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield (prompt, at, "content", inner, "text"), part["text"] + END
+                yield Text(part["text"] + END, part, "text", message)
 
 
 def _holder(
-    texts: dict[Path, str], documents: Sequence[Document] | None, settings: ServerSettings
-) -> tuple[Path, Boundaries]:
-    """The path of the last text that holds the documents, and their spans; an empty path if none does."""
+    texts: Sequence[Text], documents: Sequence[Document] | None, settings: ServerSettings
+) -> tuple[Text | None, Boundaries]:
+    """The last text that holds the documents, and their spans."""
     if documents == []:
-        return (), locate("", documents=[])
+        return None, locate("", documents=[])
     nothing = locate("")
-    for path, text in reversed(texts.items()):
+    for each in reversed(texts):
         if documents:
-            if (known := in_prompt(text, documents)) is not None:
-                return path, known
+            if (known := prompts.in_prompt(each.text, documents)) is not None:
+                return each, known
             continue
-        found = locate(text, segmenter=settings.separator or None)
+        found = locate(each.text, segmenter=settings.separator or None)
         if found.n_found > 1:
-            return path, found
+            return each, found
         nothing = found
-    return (), nothing
+    return None, nothing
 
 
-def _of_last_user(body: Json, texts: dict[Path, str]) -> Path:
-    """The path of the first text of the user's last message; empty if there is none."""
-    last = max((at for at, message in enumerate(body["messages"]) if message.get("role") == "user"), default=None)
-    return next((path for path in texts if path[1] == last), ())
-
-
-def _replaced(value: Any, path: Path, text: str) -> Any:
-    """A copy of nested lists and objects with one text replaced."""
-    if not path:
-        return text
-    copy = value.copy()
-    copy[path[0]] = _replaced(value[path[0]], path[1:], text)
-    return copy
+def _of_last_user(body: Json, texts: Sequence[Text]) -> Text | None:
+    """The first text of the user's last message."""
+    last = next((message for message in reversed(body["messages"]) if message.get("role") == "user"), None)
+    return next((each for each in texts if each.message is last), None)
 
 
 async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:
@@ -258,7 +222,7 @@ async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: 
         headers |= report_headers(report)
     if "text/event-stream" in response.headers.get("content-type", ""):
         fields = request.state.log_fields
-        return EventStream(_events(response, report, fields), response.aclose, fields, headers, response.status_code)
+        return EventStream(_events(response, report, fields), response.aclose, headers, response.status_code)
     async with aclosing(response):
         content = await unless_gone(request, _content(response))
     if report is not None and response.status_code == 200:

@@ -15,7 +15,6 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
 from typing import Any
 
 import ray.exceptions
@@ -25,12 +24,12 @@ from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 
 from ragbias.serving.app import create_app
-from ragbias.serving.documents import given_documents
 from ragbias.serving.errors import ApiError, unknown_model
-from ragbias.serving.local_engine import LocalEngine, ModelSettings
+from ragbias.serving.local_engine import LocalEngine
+from ragbias.serving.prompts import given_documents
 from ragbias.serving.schemas import Json, Request, TokenizeRequest
-from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics, log, log_to_stderr
+from ragbias.serving.server import Metrics, log, log_to_stderr
+from ragbias.serving.settings import ModelSettings, ServerSettings
 
 ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 TRIES = 5  # of a request whose replica dies
@@ -39,36 +38,24 @@ DEAD = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.except
 
 
 class ReplicatedModel(ModelSettings):
-    """One model of a cluster.
+    """One model of a cluster. With ``max_replicas``, Ray scales by running requests per replica."""
 
-    Attributes:
-        replicas: number of replicas; ignored with ``max_replicas``.
-        min_replicas, max_replicas: autoscaling by running requests per replica, ``target_requests``.
-        num_cpus, num_gpus: per replica.
-        affinity: send requests with the same documents, in any order, to the same replica.
-    """
-
-    replicas: int = Field(default=1, ge=1)
+    replicas: int = Field(default=1, ge=1)  # ignored with max_replicas
     min_replicas: int = Field(default=1, ge=0)
     max_replicas: int | None = Field(default=None, ge=1)
     target_requests: float = Field(default=8.0, gt=0)
-    num_cpus: float = Field(default=1.0, gt=0)
+    num_cpus: float = Field(default=1.0, gt=0)  # per replica
     num_gpus: float = Field(default=0.0, ge=0)
-    affinity: bool = True
+    affinity: bool = True  # send requests with the same documents, in any order, to the same replica
 
 
 class Cluster(BaseModel):
-    """The arguments of ``build``.
-
-    Attributes:
-        gateways: processes that take requests.
-        settings: limits and batching; set the key in ``RAGBIAS_API_KEY`` rather than here.
-    """
+    """The arguments of ``build``. Set the key in ``RAGBIAS_API_KEY`` rather than in ``settings``."""
 
     model_config = ConfigDict(extra="forbid")
 
     models: list[ReplicatedModel] = Field(min_length=1)
-    gateways: int = Field(default=1, ge=1)
+    gateways: int = Field(default=1, ge=1)  # processes that take requests
     settings: ServerSettings = ServerSettings()
 
     def server_settings(self) -> ServerSettings:
@@ -78,42 +65,19 @@ class Cluster(BaseModel):
 
 
 @serve.deployment(health_check_period_s=2, health_check_timeout_s=30, graceful_shutdown_timeout_s=30)
-class Replica:
-    """A model in a separate process."""
+class Replica(LocalEngine):
+    """An engine with one model in a separate process."""
 
     def __init__(self, model: ReplicatedModel, settings: ServerSettings) -> None:
         log_to_stderr()
-        self._engine = LocalEngine(model.load, settings, Metrics())
-        self._engine.load()
-
-    async def card(self) -> Json:
-        """The model in the format of ``/v1/models``."""
-        (found,) = await self._engine.models()
-        return found
-
-    async def answer(self, body: Request) -> Json:
-        """The body of the response."""
-        return await self._engine.answer(body)
-
-    async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
-        """The report, then the chunks."""
-        async with aclosing(self._engine.stream(body)) as items:
-            async for item in items:
-                yield item
-
-    async def tokens(self, body: TokenizeRequest) -> Json:
-        """The tokens of a text."""
-        return await self._engine.tokens(body)
+        super().__init__(model.load, settings, Metrics())
+        self.load()
 
 
 class ClusterEngine:
-    """An engine that forwards requests to replicas.
+    """An engine that forwards requests to replicas, by model name.
 
     If a replica dies before it has answered anything, the request goes to another one.
-
-    Args:
-        handles: by model name.
-        affine: by model name, whether requests with the same documents go to the same replica.
     """
 
     def __init__(self, handles: dict[str, DeploymentHandle[Any]], affine: dict[str, bool]) -> None:
@@ -124,12 +88,12 @@ class ClusterEngine:
         return True  # Ray routes no requests here before
 
     async def models(self) -> list[Json]:
-        answers = await asyncio.gather(*(_begun(handle.card.remote) for handle in self._handles.values()))
-        return [card for _, card in answers]
+        answers = await asyncio.gather(*(_begun(handle.models.remote) for handle in self._handles.values()))
+        return [card for _, cards in answers for card in cards]
 
     async def answer(self, body: Request) -> Json:
         handle = self._handle(body)
-        _, answer = await _begun(lambda: handle.answer.remote(body))
+        answer: Json = (await _begun(lambda: handle.answer.remote(body)))[1]
         return answer
 
     async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
@@ -150,7 +114,7 @@ class ClusterEngine:
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         handle = self._named(body.model)
-        _, tokens = await _begun(lambda: handle.tokens.remote(body))
+        tokens: Json = (await _begun(lambda: handle.tokens.remote(body)))[1]
         return tokens
 
     def _named(self, name: str) -> DeploymentHandle[Any]:
@@ -173,7 +137,7 @@ def affinity(body: Request) -> str:
     return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
 
 
-async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, Json]:
+async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, Any]:
     """A replica's response and its answer, or the first item of a stream; tried again if the replica dies."""
     for tries_left in reversed(range(TRIES)):
         response = send()
@@ -190,7 +154,7 @@ async def _begun(send: Callable[[], Any], streamed: bool = False) -> tuple[Any, 
     raise ApiError(503, "the replicas of this model die", None, "replica_died", retry_after=5) from died
 
 
-async def _raised_here(response: Awaitable[Json]) -> Json:
+async def _raised_here(response: Awaitable[Any]) -> Any:
     """Await a replica's answer; raise its ``ApiError`` as it was raised there."""
     try:
         return await response

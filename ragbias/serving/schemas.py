@@ -94,8 +94,6 @@ class RagBiasOptions(_Fields):
 
 
 class StreamOptions(_Fields):
-    """Options of a streamed answer."""
-
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
@@ -154,17 +152,13 @@ class _Request(ArrangedFields):
 
 
 class TextPart(_Fields):
-    """A part of a message."""
-
     type: Literal["text"]
     text: str
 
 
 class FunctionCall(_Fields):
-    """A tool's name and arguments, as JSON."""
-
     name: str
-    arguments: str
+    arguments: str  # JSON
 
 
 class ToolCall(_Fields):
@@ -202,11 +196,6 @@ class Message(_Fields):
                 kind = shown(part.get("type") if isinstance(part, dict) else type(part).__name__)
                 raise ValueError(f'a part of type {kind}; expected text only: {{"type": "text", "text": ...}}')
         return "".join(part["text"] for part in content)
-
-    @property
-    def text(self) -> str:
-        """The content; empty if there is none."""
-        return self.content if isinstance(self.content, str) else ""
 
 
 class ChatRequest(_Request):

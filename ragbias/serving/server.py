@@ -1,31 +1,318 @@
-"""Run an application with uvicorn."""
+"""What the server and the proxy share: routes for operators, limits, API key, errors, logs, metrics, and uvicorn.
+
+Neither logs nor metrics hold text of a prompt or an answer.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
+import json
+import logging
+import re
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+import time
+import traceback
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, suppress
+from pathlib import Path
 from types import FrameType
+from typing import Any, TypeVar
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
+from openai.types.shared import ErrorObject
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from pydantic_core import from_json
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbias import __version__
 from ragbias.errors import ArgumentError
+from ragbias.serving.errors import GONE, ApiError, from_validation, internal, refused
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import log
+
+OPEN = ("/health", "/ready", "/metrics")  # need no key, and are not logged
+SECONDS_FOR_BODY = 60.0
+STATUSES = (400, 401, 404, 408, 413, 429, 500, 503)  # of errors, for the OpenAPI schema
+SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+logger = logging.getLogger("ragbias.serving")
+T = TypeVar("T")
+
+
+class JsonLines(logging.Formatter):
+    """Format a record as a JSON object. An error's message may quote a prompt, so only its class and lines appear."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage().rstrip(),  # warnings end with a newline
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            line["error"] = record.exc_info[0].__name__
+            frames = traceback.extract_tb(record.exc_info[2])
+            line["raised_at"] = [f"{Path(each.filename).name}:{each.lineno}" for each in frames[-5:]]
+        return json.dumps(line, ensure_ascii=False)
+
+
+def log(event: str, level: int = logging.INFO, error: BaseException | None = None, **fields: Any) -> None:
+    """Write a log line; fields that are None are left out."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    logger.log(level, event, extra={"fields": present}, exc_info=error)
+
+
+def log_to_stderr() -> None:
+    """Write the logs of the server and uvicorn, and warnings, to standard error."""
+    logging.captureWarnings(True)
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    levels = {"ragbias.serving": logging.INFO, "uvicorn.error": logging.WARNING, "py.warnings": logging.WARNING}
+    for name, level in levels.items():
+        found = logging.getLogger(name)
+        found.handlers, found.propagate = [handler], False
+        found.setLevel(level)
+
+
+class Metrics:
+    """Prometheus metrics of one application, in a separate registry."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> Counter:
+            return Counter(f"ragbias_{name}", about, labels, registry=registry)
+
+        def histogram(name: str, about: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"ragbias_{name}", about, labels, registry=registry, buckets=buckets)
+
+        self.requests = counter("requests", "Requests by path and status.", "path", "status")
+        self.seconds = histogram("request_seconds", "Time to the last byte of a response.", SECONDS, "path")
+        self.first = histogram("time_to_first_token_seconds", "Streamed answers only.", SECONDS, "model")
+        self.answers = counter("answers", "Answers by the method that ran.", "model", "method")
+        self.plain = counter("plain_answers", "Answers that ran without the requested method.", "model", "method")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens.", "model")
+        self.cached_tokens = counter("cached_tokens", "Prompt tokens from the document cache.", "model")
+        self.completion_tokens = counter("completion_tokens", "Answer tokens.", "model")
+        self.disconnects = counter("disconnects", "Requests whose client left early.")
+        self.batches = histogram("batch_requests", "Requests per padded batch.", (1, 2, 4, 8, 16, 32, 64), "model")
+        self.waiting = Gauge("ragbias_waiting_requests", "Waiting requests.", ["model"], registry=registry)
+        self.running = Gauge("ragbias_running_requests", "Running requests.", ["model"], registry=registry)
+
+
+class ErrorBody(BaseModel):
+    """OpenAI's error format."""
+
+    error: ErrorObject
+
+
+def base_app(
+    title: str,
+    settings: ServerSettings,
+    metrics: Metrics,
+    why_not_ready: Callable[[], Awaitable[str]],
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None,
+) -> FastAPI:
+    """An application with ``/health``, ``/ready`` and ``/metrics`` only; not ready if ``app.state.draining``."""
+    responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in STATUSES}
+    app = FastAPI(title=title, version=__version__, lifespan=lifespan, responses=responses)
+    app.state.draining, app.state.max_body_bytes = False, settings.max_body_bytes
+    app.router.route_class = BoundedRoute
+    app.add_middleware(Guard, api_key=settings.api_key.encode(), metrics=metrics)
+    for kind in (HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, _on_error)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """The process is alive."""
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready() -> dict[str, str]:
+        """Requests are answered."""
+        if reason := "the server is shutting down" if app.state.draining else await why_not_ready():
+            raise ApiError(503, reason, None, "not_ready")
+        return {"status": "ready"}
+
+    @app.get("/metrics")
+    async def exposition() -> Response:
+        """Prometheus metrics."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return app
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, RequestValidationError):
+        error = from_validation(error.errors())
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+    found = error if isinstance(error, ApiError) else ApiError(error.status_code, error.detail, None, code)
+    # the client may have made up the name of an unknown field
+    field = found.param and found.code != "unknown_parameter" and re.split(r"[.\[]", found.param)[0]
+    request.state.log_fields |= {"code": found.code, "param": field or None}
+    response = found.response()
+    response.headers.update(error.headers or {})
+    return response
+
+
+class BoundedRequest(Request):
+    """A request whose body is bounded in size and time, and whose JSON is strict UTF-8."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            try:
+                self._body = await asyncio.wait_for(self._read(), SECONDS_FOR_BODY)
+            except asyncio.TimeoutError:
+                raise ApiError(408, f"the body did not arrive within {SECONDS_FOR_BODY:g} seconds") from None
+            except ClientDisconnect:
+                raise ApiError(GONE, "the client disconnected") from None
+        return self._body
+
+    async def json(self) -> Any:
+        try:
+            return from_json(await self.body())
+        except ValueError as error:
+            raise refused(None, f"the body is not valid JSON: {error}") from error
+
+    async def _read(self) -> bytes:
+        most = self.app.state.max_body_bytes
+        body = bytearray()
+        async for part in self.stream():
+            body += part
+            if len(body) > most:
+                raise ApiError(413, f"the body is larger than {most:,} bytes", None, "body_too_large")
+        return bytes(body)
+
+
+class BoundedRoute(APIRoute):
+    """Read the bodies of requests as ``BoundedRequest`` does."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def bounded(request: Request) -> Response:
+            return await handle(BoundedRequest(request.scope, request.receive))
+
+        return bounded
+
+
+class Guard:
+    """Check the API key; log and count each request.
+
+    Routes add to ``scope["state"]["log_fields"]``, never text of a prompt.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: bytes, metrics: Metrics) -> None:
+        self._app, self._key, self._metrics = app, api_key, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        fields: dict[str, Any] = {"request_id": request_id}
+        scope.setdefault("state", {})["log_fields"] = fields
+        begin, status, ended = time.perf_counter(), 0, False
+
+        async def recorded(message: Message) -> None:
+            nonlocal status, ended
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+            ended = message["type"] == "http.response.body" and not message.get("more_body")
+
+        try:
+            if scope["path"] in OPEN or self._has_key(headers):
+                await self._app(scope, receive, recorded)
+            else:
+                fields["code"] = "invalid_api_key"
+                message = "wrong or missing API key; send it as `Authorization: Bearer KEY`"
+                await ApiError(401, message, None, fields["code"]).response()(scope, receive, recorded)
+        except Exception as error:
+            log("failed", logging.ERROR, error, request_id=request_id)
+            if status:  # the response has begun
+                raise
+            await internal(request_id).response()(scope, receive, recorded)
+        finally:
+            self._record(scope, status if ended else GONE, time.perf_counter() - begin, fields)
+
+    def _has_key(self, headers: Headers) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = key.strip(" ").encode("latin-1")  # other blanks may be bytes of a letter
+        return not self._key or (scheme.lower() == "bearer" and hmac.compare_digest(given, self._key))
+
+    def _record(self, scope: Scope, status: int, seconds: float, fields: dict[str, Any]) -> None:
+        path = getattr(scope.get("route"), "path", "other")  # clients must not make up labels
+        self._metrics.requests.labels(path, str(status)).inc()
+        self._metrics.seconds.labels(path).observe(seconds)
+        if status == GONE:
+            self._metrics.disconnects.inc()
+        if path not in OPEN:
+            level = logging.ERROR if status >= 500 else logging.INFO
+            log("request", level, method=scope["method"], path=path, status=status, seconds=round(seconds, 4), **fields)
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """The result of ``work``; if the client disconnects, a 499, and ``work`` is cancelled."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ApiError(GONE, "the client disconnected")
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; ``close`` is called at their end, also if the client leaves."""
+
+    def __init__(
+        self,
+        events: AsyncGenerator[str | bytes, None],
+        close: Callable[[], Awaitable[None]],
+        headers: dict[str, str],
+        status: int = 200,
+    ) -> None:
+        super().__init__(events, status, headers, None if "content-type" in headers else "text/event-stream")
+        self._events, self._close = events, close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._events.aclose()
+            await self._close()
 
 
 class _Server(uvicorn.Server):
     """Mark the application as draining on a signal."""
 
     def __init__(self, app: FastAPI, grace_seconds: int) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app, access_log=False, log_config=None, server_header=False, timeout_graceful_shutdown=grace_seconds
-            )
-        )
+        quiet: dict[str, Any] = {"access_log": False, "log_config": None, "server_header": False}
+        super().__init__(uvicorn.Config(app, timeout_graceful_shutdown=grace_seconds, **quiet))
         self._state = app.state
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -34,15 +321,10 @@ class _Server(uvicorn.Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        ArgumentError: the address is taken, or does not belong to this machine.
-    """
+    """A listening socket."""
     try:
-        return socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
-        )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         raise ArgumentError(f"cannot listen on {host} port {port}: {error}; give another --host or --port") from error
 
@@ -51,11 +333,7 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     """Serve an application until a signal ends the process; running requests finish first.
 
     Args:
-        load: loads the models while the server is alive, but not ready.
-
-    Raises:
-        ArgumentError: the address cannot be used.
-        BaseException: whatever ``load`` raised.
+        load: loads the models while the server is alive, but not ready; its error ends the server and is raised.
     """
     listener, server = listening(host, port), _Server(app, settings.grace_seconds)
     failures: list[BaseException] = []

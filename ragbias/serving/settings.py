@@ -1,50 +1,75 @@
-"""Limits and batching of a server."""
+"""Settings of a server and of the models that it serves."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragbias.adapters.missing_documents import OnMissing
+from ragbias.cache import DocumentCache
+from ragbias.cache.document_cache import MEMORY
+from ragbias.lm import DebiasedLM
+from ragbias.methods import DEFAULT_METHOD
 
 
 class ServerSettings(BaseModel):
-    """Limits and batching of one server. A request beyond a limit is refused with OpenAI's status.
-
-    Attributes:
-        api_key: key that requests must send; empty: none.
-        max_body_bytes: size of a request's body; 413.
-        max_documents: documents of a request; 400.
-        max_new_tokens: tokens that a request may ask for; 400. None: the model's window.
-        max_waiting: requests that wait to be computed; 429.
-        max_batch: non-streamed requests in one padded batch.
-        max_batch_tokens: tokens of a padded batch, padding and new tokens included.
-        batch_wait_ms: milliseconds that a request waits for others to share its batch.
-        max_streams: streamed requests that run at the same time, beside a batch.
-        strict: run each request alone, so that its bits do not depend on other requests.
-        grace_seconds: time for running requests to finish at shutdown.
-        on_missing: default for requests that do not set it.
-        separator: text between documents, for prompts without ``documents``; empty: none.
-        strip_numbering: remove document numbers; used by the proxy only.
-    """
+    """Limits and batching of one server. A request beyond a limit is refused with OpenAI's status."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     api_key: str = Field(default="", repr=False)
     max_body_bytes: int = Field(default=4 * 2**20, ge=1, lt=2**31)
     max_documents: int = Field(default=1_000, ge=1, le=1_000_000)
-    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)
-    max_waiting: int = Field(default=256, ge=1, le=1_000_000)
+    max_new_tokens: int | None = Field(default=None, ge=1, le=10_000_000)  # None: the model's window
+    max_waiting: int = Field(default=256, ge=1, le=1_000_000)  # requests
     max_batch: int = Field(default=8, ge=1, le=1_000_000)
-    max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)
-    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)
-    max_streams: int = Field(default=4, ge=1, le=1_000_000)
-    strict: bool = False
+    max_batch_tokens: int = Field(default=65_536, ge=1, le=10_000_000)  # padding and new tokens included
+    batch_wait_ms: int = Field(default=5, ge=0, le=60_000)  # for others to share the batch
+    max_streams: int = Field(default=4, ge=1, le=1_000_000)  # at the same time, beside a batch
+    strict: bool = False  # run each request alone, so that its bits do not depend on other requests
     grace_seconds: int = Field(default=30, ge=0, le=86_400)
     on_missing: OnMissing = "warn"
-    separator: str = ""
-    strip_numbering: bool = False
+    separator: str = ""  # between documents, for prompts without `documents`
+    strip_numbering: bool = False  # used by the proxy only
 
     @property
     def batch_size(self) -> int:
-        """Maximum number of requests in one padded batch."""
+        """Most requests in one padded batch."""
         return 1 if self.strict else self.max_batch
+
+
+class ModelSettings(BaseModel):
+    """A model to serve."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+    model: str
+    name: str | None = None  # for clients; None: as `model`
+    method: str = DEFAULT_METHOD
+    dtype: str = "auto"
+    device: str | None = None  # such as "cuda"; None: a GPU if there is one
+    strip_numbering: bool = False
+    cache: str | None = None  # folder, which several processes may share
+    cache_memory: str | None = None  # such as "4GB"; None: 2 GB with a folder, else none
+
+    @property
+    def served_name(self) -> str:
+        """The name for clients."""
+        return self.name or self.model
+
+    def document_cache(self) -> DocumentCache | None:
+        """The cache; None for neither folder nor memory."""
+        if self.cache is None and self.cache_memory is None:
+            return None
+        return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
+
+    def load(self) -> dict[str, DebiasedLM]:
+        """The loaded model by its name."""
+        lm = DebiasedLM.from_pretrained(
+            self.model,
+            self.method,
+            dtype=self.dtype,
+            device=self.device or "auto",
+            strip_numbering=self.strip_numbering,
+            cache=self.document_cache(),
+        )
+        return {self.served_name: lm}

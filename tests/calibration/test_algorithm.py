@@ -6,10 +6,10 @@ import pytest
 
 from ragbias.calibration import Profile, measurements
 from ragbias.calibration import algorithm as calibrate
-from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.calibration.algorithm import is_clear_gain, rounded
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial_results import PartialResults
-from ragbias.calibration.profile_record import is_clear_gain, rounded
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import MethodError
 from ragbias.methods import ChannelScaling
 
@@ -200,7 +200,7 @@ def test_the_command_says_that_a_stopped_run_goes_on(cli, tmp_path, monkeypatch)
     ("arguments", "message"),
     [
         (["--model", "/no/such/model", "--out", "{tmp}/p.json"], "/no/such/model"),
-        (["--model", "tiny", "--out", "{tmp}/none/p.json"], "is no folder; create it first"),
+        (["--model", "tiny", "--out", "{tmp}/none/p.json"], "is not a folder; create it first"),
         (
             ["--model", "tiny", "--out", "{tmp}/p.json", "--strings=0"],
             "must be a whole number from 1 to 1,000,000, got '0'",

@@ -8,8 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from ragbias import DebiasedLM
-from ragbias.calibration.calibration_set import calibration_set, kv_pairs
-from ragbias.calibration.calibration_settings import CalibrationSettings
+from ragbias.calibration.settings import CalibrationSettings, calibration_set, kv_pairs
 from ragbias.errors import DataError, MethodError
 from ragbias.models.tiny.world import is_held_out
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.calibration.calibration_set import calibration_set
-from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.measurements import attention_to, gold_attention, layer_ranges, losses, papers_layers
+from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.evaluation.prompts import Sample, random_strings
 from ragbias.methods import SIW, ChannelScaling, NoMethod
 from ragbias.prompt import TokenisedPrompt

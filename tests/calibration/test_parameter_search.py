@@ -8,9 +8,8 @@ import torch
 import ragbias
 from ragbias import methods
 from ragbias.calibration import parameter_search
-from ragbias.calibration.calibration_set import calibration_set
-from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.parameter_search import SPACES, Comparison, SearchSpace, search_parameters, typed
+from ragbias.calibration.settings import CalibrationSettings, calibration_set
 from ragbias.errors import MethodError
 from ragbias.methods import SIW, AdaptiveParallelEncoding, NoMethod, ParallelContextWindows, PositionInterpolation
 
@@ -45,7 +44,7 @@ def test_the_best_of_what_was_tried_is_written(few, tmp_path):
 def test_every_stage_of_a_search_comes_to_its_end_and_goes_no_further(few, tmp_path):
     stages = {}
 
-    def progress(stage, done, total):
+    def progress(stage, total, done):
         count, _ = stages.get(stage, (0, total))
         stages[stage] = count + done, total
 
@@ -68,10 +67,11 @@ def test_the_divergence_is_that_of_the_next_tokens_distributions():
     with ragbias.debias(lm.model, ParallelContextWindows(), sample.prompt.spans):
         own = lm.model(ids).logits[0, -1].double().softmax(-1)
     comparison = Comparison(lm, [sample])
-    ((divergence, loss),) = comparison.figures(AdaptiveParallelEncoding(1.0, 1.0))
+    parallel = comparison.figures(AdaptiveParallelEncoding(1.0, 1.0))
+    (divergence,), (loss,) = parallel["divergence"], parallel["loss"]
     assert divergence == pytest.approx(float((plain * (plain / own).log()).sum()), rel=1e-2, abs=1e-7)
-    ((_, same),) = comparison.figures(ParallelContextWindows())
-    ((none, _),) = comparison.figures(NoMethod())
+    (same,) = comparison.figures(ParallelContextWindows())["loss"]
+    (none,) = comparison.figures(NoMethod())["divergence"]
     assert loss == pytest.approx(same) and none == 0
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from ragbias.calibration import algorithm
 from ragbias.calibration.algorithm import calibrate
-from ragbias.calibration.calibration_settings import CalibrationSettings
 from ragbias.calibration.channel_search import NoPositionalChannelError, search
 from ragbias.calibration.partial_results import PartialResults, unfinished
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.errors import ArgumentError, DataError, MethodError
 from support.side_by_side import side_by_side
 

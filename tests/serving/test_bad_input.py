@@ -10,7 +10,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias import methods
 from ragbias.methods import NoMethod
-from ragbias.serving.documents import client_method
+from ragbias.serving.prompts import client_method
 
 CHAT = "/v1/chat/completions"
 TALK = [{"role": "user", "content": QUESTION}]

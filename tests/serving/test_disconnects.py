@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from ragbias import DebiasedLM
-from ragbias.serving.scheduler import PREPARED_AT_ONCE, Scheduler
+from ragbias.serving.local_engine import PREPARED_AT_ONCE, Scheduler
+from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 from support.live_server import listening_app, local_app
 
 PROMPT = {"model": "slow", "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 2_000, "temperature": 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbias.serving.documents import SEPARATOR, prompt_with
+from ragbias.serving.prompts import SEPARATOR, prompt_with
 from ragbias.serving.schemas import Document
 
 

@@ -12,7 +12,7 @@ from serving.conftest import DOCUMENTS, QUESTION
 from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import ArgumentError
-from ragbias.serving.local_engine import ModelSettings
+from ragbias.serving.settings import ModelSettings
 from support.live_server import serving
 
 

@@ -17,8 +17,8 @@ import pytest
 from serving.conftest import DOCUMENTS, QUESTION
 
 from ragbias.errors import ModelFileError
-from ragbias.serving.local_engine import ModelSettings
-from ragbias.serving.telemetry import JsonLines
+from ragbias.serving.server import JsonLines
+from ragbias.serving.settings import ModelSettings
 from support.live_server import listening_app, local_app, logs_restored, serving
 
 CHAT = "/v1/chat/completions"

@@ -17,8 +17,8 @@ from serving.conftest import DOCUMENTS, QUESTION
 from ragbias.errors import MethodError
 from ragbias.serving import proxy as proxy_module
 from ragbias.serving.proxy import Upstream, create_proxy
+from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 from support.live_server import listening_app
 
 CHAT = "/v1/chat/completions"

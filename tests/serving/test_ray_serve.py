@@ -17,8 +17,8 @@ from ragbias.serving.app import create_app
 from ragbias.serving.errors import ApiError
 from ragbias.serving.ray_serve import Cluster, ClusterEngine, ReplicatedModel, affinity, build
 from ragbias.serving.schemas import ChatRequest
+from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 from support.live_server import events, listening_app, logs_restored
 
 CHAT = "/v1/chat/completions"

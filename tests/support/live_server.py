@@ -17,9 +17,8 @@ from fastapi import FastAPI
 from ragbias import DebiasedLM
 from ragbias.serving.app import create_app
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.server import listening
+from ragbias.serving.server import Metrics, listening
 from ragbias.serving.settings import ServerSettings
-from ragbias.serving.telemetry import Metrics
 
 SECONDS = 30.0  # to start
 

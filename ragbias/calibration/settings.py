@@ -1,39 +1,29 @@
-"""Settings of a calibration."""
+"""Settings of a calibration, and its questions with a gold document at several positions."""
 
 from __future__ import annotations
 
 import hashlib
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ragbias.checks import check_choice
 from ragbias.errors import MethodError
+from ragbias.evaluation.data.questions import Question, read_questions
+from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
+from ragbias.lm import DebiasedLM
 
 CRITERIA = ("monotonicity", "smoothness", "validation")
 QUESTIONS = {"kv": 100, "data": 100, "tiny": 40}  # 100 as in the paper; fewer for minutes on one CPU core
+MAX_PAIRS = 75  # as in the smallest set of Liu et al., Lost in the Middle, arXiv 2307.03172
+RESERVED = 200  # tokens for instruction, question and answer
+TEXTS = {"kv": kv_text, "tiny": tiny_text, "data": data_text}
 
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """Settings of a calibration. The command line checks their ranges.
-
-    Attributes:
-        model: a hub name, a path or ``"tiny"``.
-        method: the method to search parameters for.
-        task: source of the calibration set. None: ``data`` with a file, ``tiny`` for the embedded model, else ``kv``.
-        data: JSON-lines file of ``{question, documents, answer, gold}``.
-        strings, length: number of random token strings and their length; the paper uses 2000 of 1000. None: a length of
-            1000, or the model's window if that is shorter.
-        questions: number of generated questions, each at ``depths`` positions of the gold document.
-        documents: per generated question. None: depends on task and window.
-        batch_size: sequences per batch; changes speed and memory only.
-        variant: of the channel search, ``"released"`` (the authors' code) or ``"paper"``.
-        without: criteria left out, as in the paper's ablations: ``"monotonicity"``, ``"smoothness"``,
-            ``"validation"`` (the first channel of the search is taken; its factor and layers are still chosen by loss).
-        dtype: ``"float32"``, ``"bfloat16"`` or ``"float16"``; ``"auto"``: as stored.
-        pair: also measure the best two channels scaled together, as in the paper's ablation. The profile has one.
-    """
+    """Settings of a calibration. The command line explains them and checks their ranges."""
 
     model: str
     task: str | None = None
@@ -69,11 +59,7 @@ class CalibrationSettings:
             raise MethodError(f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each")
 
     def plan(self, window: int) -> CalibrationPlan:
-        """The settings with their defaults for a model.
-
-        Raises:
-            MethodError: the strings are longer than the model's window.
-        """
+        """The settings with their defaults for a model's window."""
         if self.length is not None and self.length > window:
             raise MethodError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
@@ -96,3 +82,42 @@ class CalibrationPlan(CalibrationSettings):
         if self.data is not None:
             plain["data"] = {"file": self.data.name, "sha256": hashlib.sha256(self.data.read_bytes()).hexdigest()}
         return plain
+
+
+@dataclass(frozen=True)
+class CalibrationSet:
+    """Samples to choose by, and samples of other questions to check the choice."""
+
+    choose: list[Sample]
+    check: list[Sample]
+
+
+def calibration_set(lm: DebiasedLM, plan: CalibrationPlan) -> CalibrationSet:
+    """Draw or read a calibration set and tokenise it.
+
+    Drawn sets have two questions to check for each to choose by; in a file, every third question is for the check.
+    """
+    parts = _read(plan) if plan.data is not None else _drawn(lm, plan)
+    return CalibrationSet(*(samples_of(lm, questions, TEXTS[plan.task], plan.depths) for questions in parts))
+
+
+def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
+    assert plan.data is not None
+    questions = read_questions(plan.data, labelled=True)
+    if len(questions) < 3:
+        raise MethodError(f"{plan.data} holds {len(questions)} questions; a calibration set needs 3, better 100")
+    return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
+
+
+def _drawn(lm: DebiasedLM, plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
+    rng = random.Random(f"calibration {plan.task} {plan.seed}")
+    draw, default = (tiny_question, 20) if plan.task == "tiny" else (kv_question, kv_pairs(lm))
+    questions = [draw(rng, plan.documents or default) for _ in range(3 * plan.questions)]
+    return questions[: plan.questions], questions[plan.questions :]
+
+
+def kv_pairs(lm: DebiasedLM) -> int:
+    """The 75 pairs of the benchmark, or as many as fit the window."""
+    (pair,) = kv_question(random.Random(0), 1).documents
+    tokens = len(lm.tokenizer(pair + ",\n", add_special_tokens=False)["input_ids"])
+    return max(2, min(MAX_PAIRS, (lm.window - RESERVED) // tokens))

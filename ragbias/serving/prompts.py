@@ -1,0 +1,214 @@
+"""From a request to its prompt: messages and tools for the chat template, the method, and the documents' spans."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ragbias import methods
+from ragbias.adapters import tool_use
+from ragbias.adapters.tool_use import AnswerFormat
+from ragbias.boundaries import KnownText
+from ragbias.boundaries.locate import Boundaries, locate
+from ragbias.errors import ArgumentError
+from ragbias.generation.request import Request, reason_to_run_plain
+from ragbias.lm import DebiasedLM
+from ragbias.methods import Method
+from ragbias.serving.errors import METHOD, ApiError, refused, refusing
+from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, Json, Message, ToolCall
+
+SEPARATOR = "\n\n"
+"""Follows each document that the server inserts before the user's last message."""
+# in a method: the parameter that is a file, and what only paths hold
+_NAMES_A_FILE = re.compile(r"\bprofile\s*=|[/\\~]|(?<!\d)\.(?!\d)")
+# variables of a template that clients must not set
+RESERVED = (
+    "tokenize", "add_generation_prompt", "return_dict", "return_tensors", "chat_template", "conversation", "tools",
+    "messages",
+)  # fmt: skip
+
+
+def client_method(typed: str | None, default: Method, model_name: str | None = None) -> Method:
+    """The method that a request names, which must not name a file of the server."""
+    if typed is None:
+        return default
+    if _NAMES_A_FILE.search(typed):
+        raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
+    return methods.get(typed, model_name)
+
+
+def given_documents(body: ArrangedFields, most: int) -> list[Document] | None:
+    """The documents of a body, at most ``most``; None if it names none."""
+    found, template = body.documents, getattr(body, "chat_template_kwargs", None)
+    if template is not None and template.documents is not None:
+        if found is not None:
+            raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
+        found = template.documents
+    if found is not None and len(found) > most:
+        message = f"documents: {len(found)} documents; expected at most {most}, the limit of this server"
+        raise refused("documents", message, "too_many_documents")
+    return found
+
+
+def check_found(request: Request, on_missing: str) -> None:
+    """Raise a 400 if ``on_missing`` is ``"raise"`` and the method runs plain for lack of documents."""
+    origin = request.origin
+    if on_missing != "raise" or not origin.wanted.needs_documents:
+        return
+    if origin.reason or reason_to_run_plain(origin.tokens, origin.wanted.fewest_documents):
+        why = f"{origin.wanted.name} needs documents, and cannot run here: {request.report.reason}"
+        raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
+
+
+def known_text(document: Document) -> KnownText:
+    """A document's text with the printed forms of its title and metadata."""
+    fields = {**({"title": document.title} if document.title else {}), **document.metadata}
+    known = KnownText.of(document.text, fields, document.id)
+    return KnownText(document.text, [*((str(at), each) for at, each in enumerate(document.printed)), *known.fields])
+
+
+def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
+    """The spans of the documents in a prompt; None unless all occur verbatim."""
+    found = locate(text, documents=[known_text(each) for each in documents])
+    return found if found.source == "documents" and found.n_found == len(documents) else None
+
+
+def prompt_with(
+    documents: Sequence[Document], messages: list[Json], render: Callable[[list[Json], Json], str]
+) -> tuple[str, Boundaries]:
+    """The prompt with its documents, and their spans.
+
+    The documents are left where the messages hold them, if all occur there. Else the chat template renders them, if it
+    knows documents. Else they are inserted before the user's last message, with a blank line after each.
+
+    Args:
+        render: gives the flat prompt of messages, with more variables for the template.
+    """
+    text = render(messages, {})
+    if (found := in_prompt(text, documents)) is not None:
+        return text, found
+    for_template = [
+        {"title": each.title or "", "text": each.text, "content": each.text, **each.metadata} for each in documents
+    ]
+    rendered = render(messages, {"documents": for_template})
+    if rendered != text and (found := in_prompt(rendered, documents)) is not None:
+        return rendered, found
+    last = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
+    if last is None:
+        raise nowhere_to_put("messages")
+    inserted, texts = with_documents(documents, messages[last]["content"])
+    text = render([*messages[:last], {**messages[last], "content": inserted}, *messages[last + 1 :]], {})
+    found = in_block(text, texts)
+    if found.n_found < len(texts):
+        why = f"the model's chat template changes the documents ({found.n_found} of {len(texts)} found)"
+        raise refused("documents", f"{why}; put them into the messages", "invalid_documents")
+    return text, found
+
+
+def with_documents(documents: Sequence[Document], content: str) -> tuple[str, list[str]]:
+    """A message with documents before its content, and their texts as inserted, each after its title."""
+    texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in documents]
+    return "".join(text + SEPARATOR for text in texts) + content, texts
+
+
+def nowhere_to_put(param: str) -> ApiError:
+    """A 400 for documents that are not in the prompt, the field ``param``, and cannot be inserted."""
+    message = f"{param}: the documents do not occur there verbatim, and there is no user message to insert them into"
+    return refused("documents", message, "invalid_documents")
+
+
+def in_block(text: str, texts: Sequence[str]) -> Boundaries:
+    """The spans of inserted documents; the block is searched for whole, since documents may contain each other."""
+    block = SEPARATOR.join(texts)
+    if text.count(block) != 1:
+        return locate(text, documents=texts)
+    begin, spans = text.index(block), []
+    for each in texts:
+        spans.append((begin, begin + len(each)))
+        begin += len(each) + len(SEPARATOR)
+    return Boundaries(tuple(spans), "documents", len(texts), "", texts=tuple(spans))
+
+
+def template_messages(body: ChatRequest) -> list[Json]:
+    """The messages as chat templates read them, with a request for JSON if ``response_format`` names it."""
+    messages = [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
+    if not _wants_json(body):
+        return messages
+    with refusing("response_format"):
+        request = tool_use.json_request(body.response_format)
+    if messages[-1]["role"] != "user":
+        return [*messages, {"role": "user", "content": request}]
+    return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{request}"}]
+
+
+def _wants_json(body: ChatRequest) -> bool:
+    return bool(body.response_format and body.response_format.get("type") != "text")
+
+
+def _template_message(message: Message, param: str) -> Json:
+    found: Json = {"role": "system" if message.role == "developer" else message.role, "content": message.content or ""}
+    if message.tool_calls:
+        found["tool_calls"] = [
+            tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
+            for index, call in enumerate(message.tool_calls)
+        ]
+    if message.role == "tool":
+        found["tool_call_id"] = message.tool_call_id or ""
+        if message.name:
+            found["name"] = message.name
+    return found
+
+
+def _arguments(call: ToolCall, param: str) -> Json:
+    try:
+        found = json.loads(call.function.arguments or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        param = f"{param}.function.arguments"
+        raise refused(param, f"{param}: expected a JSON object, as text")
+    return found
+
+
+def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
+    """How to read the answer, and the text that it begins with."""
+    tools = body.tools or []
+    with refusing("tools"):
+        tool_use.check_tools(tools)
+    with refusing("tool_choice"):
+        chosen = tool_use.tool_choice(body.tool_choice, tools)
+    offered = bool(tools) and chosen.offered
+    if _wants_json(body):
+        if offered:
+            raise refused("response_format", "response_format and tools exclude each other; leave one of them out")
+        return AnswerFormat(beginning=tool_use.JSON_BEGINNING)
+    if not offered:
+        return AnswerFormat()
+    if reason := tool_use.why_not_shown(lm, tools):
+        raise refused("tools", f"the model's chat template cannot show tools: {reason}", "unsupported_parameter")
+    beginning = tool_use.begun_call(lm, tools, chosen.name) if chosen.required else ""
+    if beginning is None:
+        message = "no tool call can be forced: the model's chat template uses an unknown format; send 'auto'"
+        raise refused("tool_choice", message, "unsupported_parameter")
+    return AnswerFormat(tools, beginning)
+
+
+def variables(body: ChatRequest) -> Json:
+    """Variables for the chat template that clients may set."""
+    given = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
+    if reserved := sorted(given.keys() & set(RESERVED)):
+        param = f"chat_template_kwargs.{reserved[0]}"
+        raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
+    return given
+
+
+def templated(lm: DebiasedLM, messages: Sequence[Json], tools: Sequence[Any], given: Json) -> str:
+    """The flat prompt."""
+    try:
+        return lm.chat_text(messages, tools, **given)
+    except ArgumentError as error:
+        raise refused("messages", str(error), "no_chat_template") from error
+    except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
+        raise refused("messages", f"the model's chat template refuses this conversation: {error!s:.300}") from error
