@@ -1,15 +1,15 @@
 """An agent that looks things up: LangChain's create_agent, a retriever tool over FAISS, and a local model.
 
     python examples/agent.py
-    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # decides itself what to look up, if anything
+    python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct      # the model decides what to look up
     python examples/agent.py --model Qwen/Qwen2.5-7B-Instruct --retrieve-first --documents notes/ --question "Who?"
 
-What the tool finds is text in a message, as far as the agent knows. The documents are found in it without any code for
-it: by the artifact that this tool returns beside its text, and by the retriever's run where a tool returns none.
+The tool returns its documents as text in a message. ragbias finds them there without extra code: through the artifact
+that this tool returns with its text, or through the retriever's run if a tool returns no artifact.
 
-The embedded model was trained to answer, not to call tools, and its chat template shows none. So with it (or with
---retrieve-first) a middleware takes the first step, as many agents have it: it looks up the question itself, and the
-model gets what was found in front of the question, where small models use it best.
+The embedded toy model cannot call tools.
+With it, or with --retrieve-first, a middleware looks up the question first and puts the documents before the question,
+where small models use them best.
 """
 
 import argparse
@@ -34,12 +34,12 @@ SYSTEM = "Answer from what was looked up. If you don't know the answer, say you 
 
 
 class RetrieveFirst(AgentMiddleware):
-    """Looks up the question as it is, then has the model answer it, without any tools."""
+    """Looks up the question, then lets the model answer without tools."""
 
     def wrap_model_call(
         self, request: ModelRequest, handler: Callable[[ModelRequest], ModelResponse]
     ) -> ModelResponse | AIMessage:
-        """Write the first step of a turn instead of the model; leave the second one to it."""
+        """Return the look-up as the first step of a turn; call the model for the second."""
         last = request.messages[-1]
         if isinstance(last, HumanMessage):
             call = ToolCall(name="look_up", args={"query": last.text}, id="call00001", type="tool_call")
@@ -60,11 +60,11 @@ def load_documents(path: Path) -> list[Document]:
 
 
 def main() -> None:
-    """Ask the agent each question in a conversation of its own."""
+    """Ask the agent each question in a new conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
-    parser.add_argument("--retrieve-first", action="store_true", help="always look up the question; so with tiny")
+    parser.add_argument("--retrieve-first", action="store_true", help="look up each question first; always with tiny")
     parser.add_argument("--top-k", type=int, default=5, help="documents per look-up")
     parser.add_argument("--documents", type=Path, help="a text file of your own, or a folder of them")
     parser.add_argument("--question", nargs="+", help="questions about your own documents")

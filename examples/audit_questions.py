@@ -1,9 +1,9 @@
-"""Writes questions about the embedded model's world, for ``ragbias audit``.
+"""Write questions about the embedded model's world, for ``ragbias audit``.
 
     python examples/audit_questions.py --out my_questions.jsonl --questions 100
 
-``audit_questions.jsonl`` is what it writes without options but ``--out``. The entities are held out from the model's
-training, the document with the answer is at a random position.
+With ``--out`` alone it writes ``audit_questions.jsonl``. The entities are held out from the model's training, and the
+document with the answer is at a random position.
 """
 
 from __future__ import annotations

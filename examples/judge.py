@@ -4,8 +4,8 @@
     python examples/judge.py --model Qwen/Qwen2.5-7B-Instruct --method pine --explain
 
 "stock" is LlamaIndex's PairwiseComparisonEvaluator with the model as it is, "judge" is the PairwiseJudge of
-llama-index-llms-ragbias: the answers are its documents, and a method keeps the model from seeing their order. A small
-model is a poor judge and both can be wrong; only one of them depends on the order.
+llama-index-llms-ragbias: the answers are its documents, and a method hides their order from the model. A small model is
+a poor judge, so both can be wrong, but only the stock verdict depends on the order.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def pairs(count: int) -> list[tuple[str, str, str, str]]:
 
 
 async def scores(judge: PairwiseComparisonEvaluator, pair: tuple[str, str, str, str]) -> list[float | None]:
-    """Which of the two answers is better, as judged in both orders."""
+    """Scores of the first answer, with the answers in both orders."""
     query, passage, one, two = pair
     there = await judge.aevaluate(query=query, response=one, second_response=two, reference=passage)
     back = await judge.aevaluate(query=query, response=two, second_response=one, reference=passage)
@@ -40,9 +40,9 @@ async def scores(judge: PairwiseComparisonEvaluator, pair: tuple[str, str, str, 
 
 
 async def main() -> None:
-    """Judge all pairs both ways and count the verdicts that changed."""
+    """Judge all pairs in both orders and count the verdicts that change."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--pairs", type=int, default=8, help="number of pairs of answers")
     parser.add_argument("--explain", action="store_true", help="let the judge explain itself (for larger models)")

@@ -3,13 +3,12 @@
     python examples/judge_langchain.py
     python examples/judge_langchain.py --model Qwen/Qwen2.5-7B-Instruct --question "..." --responses "..." "..."
 
-PairwiseJudge is a PairwiseStringEvaluator, as LangChain's own labeled_pairwise_string is, and goes wherever that goes.
-The two responses are the documents of the prompt, without letters or numbers: a verdict such as "[[A]]" would name a
-position. Instead the model is asked to repeat the better response, and the one that it finds likelier wins. With an
-order-invariant method the prompt means the same in both orders, so the verdict is the same, to the last bit.
+PairwiseJudge is a PairwiseStringEvaluator and can replace LangChain's labeled_pairwise_string. The two responses are
+documents in the prompt. They have no letters or numbers, because a verdict such as "[[A]]" would name a position.
+Instead, the prompt tells the model to repeat the better response, and the likelier response wins. With an
+order-invariant method the verdict is bit-identical in both orders.
 
-The likelihood of a given text is nothing that LangChain's models are asked for, so it comes from the ragbias model that
-every ChatRagBias holds.
+LangChain's models do not score given texts, so the scores come from ``ChatRagBias.lm``.
 """
 
 import argparse
@@ -20,6 +19,7 @@ from langchain_core.messages import convert_to_openai_messages
 from langchain_core.prompts import ChatPromptTemplate
 
 from langchain_ragbias import ChatRagBias
+from ragbias.methods import DEFAULT_METHOD
 
 PROMPT = ChatPromptTemplate.from_messages(
     [
@@ -75,9 +75,9 @@ class PairwiseJudge(PairwiseStringEvaluator):
 
 
 def main() -> None:
-    """Judge one pair in both orders, debiased and plain."""
+    """Judge one pair in both orders, with the default method and plain."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--question", default="Which emblem does Heron Bridge have?")
     parser.add_argument("--reference", help="the right answer, if there is one")
     parser.add_argument(
@@ -86,7 +86,7 @@ def main() -> None:
         default=["The emblem of Heron Bridge is a silver key.", "Heron Bridge was founded by Ada Quill."],
     )
     arguments = parser.parse_args()
-    for method in ("pine", "none"):
+    for method in (DEFAULT_METHOD, "none"):
         judge = PairwiseJudge(ChatRagBias(model_id=arguments.model, method=method), labeled=bool(arguments.reference))
         for one, other in (arguments.responses, arguments.responses[::-1]):
             verdict = judge.evaluate_string_pairs(

@@ -1,11 +1,11 @@
 """Question answering over a FAISS index with LangChain's stock retrieval chain, with and without position bias.
 
-    python examples/langchain_faiss_qa.py                              # the embedded model, debiased
-    python examples/langchain_faiss_qa.py --llm stock                  # the same with LangChain's own class
+    python examples/langchain_faiss_qa.py                              # the embedded toy model
+    python examples/langchain_faiss_qa.py --llm stock                  # with LangChain's own class
     python examples/langchain_faiss_qa.py --model Qwen/Qwen2.5-0.5B-Instruct --documents notes/ --question "Who ...?"
 
 The two runs differ only in the line that creates the LLM. Each question runs twice: with the documents in the
-retriever's order, and in reverse.
+retriever's order, and reversed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SYSTEM = (
 
 
 def chat_model(kind: str, model: str, method: str) -> BaseChatModel:
-    """The one line that differs."""
+    """The only code that differs."""
     if kind == "ragbias":
         return ChatRagBias(model_id=model, method=method, max_tokens=32)
     settings = {"max_new_tokens": 32, "do_sample": False, "return_full_text": False}
@@ -57,7 +57,7 @@ def load_documents(path: Path) -> list[Document]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=["ragbias", "stock"], default="ragbias", help="which class answers")
-    parser.add_argument("--model", default="tiny", help="hub name, path, or 'tiny' for the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="with --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text file or folder; default: the embedded corpus")
     parser.add_argument("--question", action="append", help="default: questions about the embedded corpus")

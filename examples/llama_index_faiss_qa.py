@@ -4,7 +4,7 @@
     python examples/llama_index_faiss_qa.py --llm ragbias
     python examples/llama_index_faiss_qa.py --model Qwen/Qwen2.5-7B-Instruct --documents notes/ --question "Who won?"
 
-Each question is answered twice: with the documents in the retriever's order, and in reverse.
+Each question runs twice: with the documents in the retriever's order, and reversed.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Reverse(BaseNodePostprocessor):
 
 
 def load_llm(kind: str, model: str, method: str) -> LLM:
-    """The only line that differs between the two is the last."""
+    """Only the last line differs."""
     path = local_path(model)
     options = {
         "model_name": path,
@@ -76,7 +76,7 @@ def main() -> None:
     """Answer the questions in both orders and count the answers that changed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llm", choices=("stock", "ragbias"), default="ragbias", help="which LLM class answers")
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="for --llm ragbias: see `ragbias methods`")
     parser.add_argument("--documents", type=Path, help="your own text files: a file or a folder")
     parser.add_argument("--question", help="a question about your own documents")

@@ -4,8 +4,8 @@
     python examples/streaming_web.py --model Qwen/Qwen2.5-7B-Instruct --documents notes.txt
     curl -N "http://127.0.0.1:8080/ask?question=Where+does+the+path+end%3F"
 
-The event loop stays free while the model generates, so other requests (try /health) are answered meanwhile. A client
-that goes away cancels its handler, which closes the stream, which stops the computation.
+The event loop stays free while the model generates, so the server answers other requests (try /health). When a client
+disconnects, its handler is cancelled, the stream closes, and the computation stops.
 """
 
 import argparse
@@ -30,14 +30,14 @@ LLM = web.AppKey("llm", RagBiasLLM)
 
 
 async def ask(request: web.Request) -> web.StreamResponse:
-    """The answer to ?question=..., piece by piece, and the report on a line of its own."""
+    """The answer to ?question=..., piece by piece, and the report on the last line."""
     question = request.query.get("question", "")
     if not question:
         raise web.HTTPBadRequest(text="ask with ?question=...\n")
     out = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     answer = await request.app[ENGINE].aquery(question)
     await out.prepare(request)
-    async with aclosing(answer.async_response_gen()) as tokens:  # a client that goes away ends the generation at once
+    async with aclosing(answer.async_response_gen()) as tokens:  # a client that disconnects ends the generation
         async for token in tokens:
             await out.write(token.encode())
     await out.write(f"\n{json.dumps(request.app[LLM].last_report)}\n".encode())
@@ -45,7 +45,7 @@ async def ask(request: web.Request) -> web.StreamResponse:
 
 
 async def health(_: web.Request) -> web.Response:
-    """Answered at once, also while the model generates."""
+    """Answers at once, also while the model generates."""
     return web.Response(text="ok\n")
 
 
@@ -61,7 +61,7 @@ def make_app(index: VectorStoreIndex, llm: RagBiasLLM, top_k: int) -> web.Applic
 def main() -> None:
     """Index the documents, load the model, serve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     parser.add_argument("--top-k", type=int, default=10, help="documents per question")
     parser.add_argument("--documents", type=Path, nargs="+", help="text files of your own")

@@ -1,4 +1,4 @@
-"""A method around plain `model.generate`: reverse the documents and see whether the next token's logits move.
+"""A method around plain `model.generate`: compare the logits of the next token for documents in both orders.
 
 python examples/transformers_generate.py
 python examples/transformers_generate.py --model Qwen/Qwen2.5-0.5B-Instruct --method pine
@@ -20,7 +20,7 @@ Span = tuple[int, int]
 def encode(
     tokenizer: PreTrainedTokenizerBase, prefix: str, documents: list[str], suffix: str
 ) -> tuple[list[int], list[Span]]:
-    """Tokenise piece by piece, so that a document has the same tokens wherever it stands; note where that is."""
+    """Tokenise each part alone, so that a document has the same tokens at every position, and return its spans."""
     ids = tokenizer(prefix)["input_ids"]
     spans = []
     for document in documents:
@@ -32,9 +32,9 @@ def encode(
 
 @torch.no_grad()
 def main() -> None:
-    """Compare the model as it is with the model under a method."""
+    """Compare the plain model with the model under a method."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny", help="a name on the hub, a path, or 'tiny', the embedded model")
+    parser.add_argument("--model", default="tiny", help="hub name or path; default: tiny, the embedded toy model")
     parser.add_argument("--method", default=DEFAULT_METHOD, help="see `ragbias methods`")
     arguments = parser.parse_args()
 

@@ -26,7 +26,7 @@ class MissingDocuments:
     """Checks a model's requests; warns once per call site.
 
     Args:
-        remedy: what the user can do if nothing was given, as a sentence.
+        remedy: a sentence for users who gave no documents.
         complete: further sources of which every document must occur in the prompt.
     """
 
@@ -64,8 +64,8 @@ class MissingDocuments:
         report, found = request.report, request.origin.boundaries
         explicit = bool(current_documents() if documents is None else documents)
         complete = report.source in self.complete | GIVEN
-        dropped = 0 if complete else found.n_absent
-        all_found = report.source != "none" and report.n_found == report.n_expected - dropped
+        needed = report.n_expected - (0 if complete else found.n_absent)
+        all_found = report.source != "none" and report.n_found == needed
         plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.wanted.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
         lost = (complete and not all_found) or (explicit and report.source not in CERTAIN)
@@ -87,22 +87,20 @@ class MissingDocuments:
             raise NoDocumentsError(message) if too_few else DocumentNotFoundError(message)
         if report.n_expected or report.n_found or suspected:
             self._lines.warn(message, MissingDocumentsWarning, report.source)
-        elif not self._found_any:
-            check = self._check_of_none(report, remedy)
-            at_end(check) if at_end else check()
+        elif at_end:
+            at_end(lambda: self._warn_of_none(report, remedy))
+        else:
+            self._warn_of_none(report, remedy)
 
-    def _check_of_none(self, report: Report, remedy: str) -> Callable[[], None]:
-        def check() -> None:
-            if not self._found_any:
-                self._found_any = True
-                warn(
-                    f"{report.method_requested} needs the retrieved documents, and this model has never found any "
-                    f"documents in a prompt, so it runs plain ({report.reason}). {remedy}; on_missing='ignore' "
-                    "silences this.",
-                    MissingDocumentsWarning,
-                )
-
-        return check
+    def _warn_of_none(self, report: Report, remedy: str) -> None:
+        if not self._found_any:
+            self._found_any = True
+            warn(
+                f"{report.method_requested} needs the retrieved documents, and this model has never found any "
+                f"documents in a prompt, so it runs plain ({report.reason}). {remedy}; on_missing='ignore' silences "
+                "this.",
+                MissingDocumentsWarning,
+            )
 
     def _remedy(self, report: Report, explicit: bool, segmented: bool) -> str:
         if report.source == "segmenter" or (segmented and not explicit):

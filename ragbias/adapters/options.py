@@ -77,12 +77,8 @@ def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Mapping[
     """Constructor arguments under the names of fields; those for loading go to ``model_kwargs``.
 
     Args:
-        values: arguments of the constructor; ``None`` for a renamed one counts as not given.
         names: the field for each other name; ``model`` is renamed only where it is a string.
         known: names that are fields or options.
-
-    Raises:
-        ArgumentError: something is given twice, or an argument for loading together with a loaded model.
     """
     found = dict(values)
     for name, own in names.items():
@@ -92,23 +88,21 @@ def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Mapping[
         if value is not None and found.setdefault(own, value) != value:
             raise ArgumentError(f"{name}={value!r} and {own}={found[own]!r} are the same; give one of them")
     for own in (*names.values(), "lm"):
-        if own in found and found[own] is None:
+        if found.get(own, own) is None:
             del found[own]  # the default
     device, device_map = found.get("device"), found.get("device_map")
     if device is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
     given = {name: found.pop(name) for name in FOR_LOADING if name in found and name not in known}
     given = {name: value for name, value in given.items() if value is not None}
-    if given:
-        own_kwargs = found.get("model_kwargs") or {}
-        if twice := sorted(given.keys() & own_kwargs.keys()):
-            raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
-        if loaded := [name for name in ("lm", "model", "pipeline", "llm") if found.get(name) is not None]:
-            raise ArgumentError(
-                f"{', '.join(given)}: for loading a model, but {loaded[0]} is loaded already; leave it out"
-            )
-        found["model_kwargs"] = {**own_kwargs, **given}
-    return found
+    if not given:
+        return found
+    own_kwargs = found.get("model_kwargs") or {}
+    if twice := sorted(given.keys() & own_kwargs.keys()):
+        raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
+    if loaded := [name for name in ("lm", "model", "pipeline", "llm") if found.get(name) is not None]:
+        raise ArgumentError(f"{', '.join(given)}: for loading a model, but {loaded[0]} is loaded already; leave it out")
+    return {**found, "model_kwargs": {**own_kwargs, **given}}
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
@@ -128,15 +122,7 @@ def open_model(
     name: str,
     model_kwargs: Mapping[str, Any],
 ) -> tuple[DebiasedLM | RemoteLM, Options]:
-    """The model that fields describe: given, behind a server, or loaded; and the options with its settings.
-
-    Args:
-        name: hub name, path or name on the server; empty if not given.
-        model_kwargs: arguments for loading it.
-
-    Raises:
-        ArgumentError: no model is given, or more than one, or a field contradicts it.
-    """
+    """The model that fields describe: given, behind a server, or loaded; and the options with its settings."""
     if fields.base_url is not None:
         local = {"lm": lm if isinstance(lm, DebiasedLM) else None, "model": options.model}
         for given, value in {**local, "document_cache": fields.document_cache}.items():
@@ -146,12 +132,8 @@ def open_model(
         lm = RemoteLM(fields.base_url, name or None, fields.method, key, options.timeout, options.max_retries)
     if lm is not None:
         return lm, adopt_settings(fields, options, lm)
-    settings: dict[str, Any] = {
-        "method": fields.method,
-        "strip_numbering": options.strip_numbering,
-        "backend": options.backend,
-        "cache": fields.document_cache,
-    }
+    settings: dict[str, Any] = {name: getattr(options, name) for name in ("strip_numbering", "backend")}
+    settings |= {"method": fields.method, "cache": fields.document_cache}
     model: Any = options.model
     tokenizer = options.tokenizer
     if model is None and not name:
@@ -169,17 +151,12 @@ def open_model(
         source = options.tokenizer_name or model.config._name_or_path
         if not source:
             raise ArgumentError("model has no name to find its tokenizer by; give tokenizer or tokenizer_name")
-        trusted = bool(model_kwargs.get("trust_remote_code"))
-        tokenizer = load_tokenizer(source, options.tokenizer_kwargs, trusted)
+        tokenizer = load_tokenizer(source, options.tokenizer_kwargs, bool(model_kwargs.get("trust_remote_code")))
     return DebiasedLM(model, tokenizer, **settings), options
 
 
 def adopt_settings(fields: ModelFields, options: Options, lm: DebiasedLM | RemoteLM) -> Options:
-    """Set the fields to the settings of ``lm``, and return the options with them; a method that was given stays.
-
-    Raises:
-        ArgumentError: a field was given that contradicts ``lm``.
-    """
+    """Set the fields to the settings of ``lm``, and return the options with them; a method that was given stays."""
     own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
     if "document_cache" in fields.model_fields_set:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -16,11 +17,13 @@ FAILURE_AGE = 60.0  # seconds until a failure is no longer reported
 T = TypeVar("T")
 
 
+@dataclass
 class _Scope(Generic[T]):
     """A value before a run, its changed copy, and whether copies of the context share that copy."""
 
-    def __init__(self, inherited: T | None, own: T | None = None, shared: bool = False) -> None:
-        self.inherited, self.own, self.shared = inherited, own, shared
+    inherited: T | None
+    own: T | None = None
+    shared: bool = False
 
     def end(self) -> None:
         self.shared = False
@@ -31,11 +34,7 @@ class ContextScoped(Generic[T]):
 
     A copied context starts with the original's value and changes a copy of it: servers run each request in a copy of
     one context, and requests must not see each other. Between ``begin`` and the end of that run, copied contexts share
-    one value, because frameworks run the steps of a chain or an agent in copies.
-
-    Args:
-        name: name of the context variable.
-        copy: returns a new value from the current one, or from ``None``.
+    one value, because frameworks run the steps of a chain or an agent in copies. ``copy`` makes a new value.
     """
 
     def __init__(self, name: str, copy: Callable[[T | None], T]) -> None:
@@ -77,23 +76,21 @@ class ContextScoped(Generic[T]):
         self._scope.set(None)
 
 
+@dataclass
 class _Seen:
     """The retrievals of a context, and its last failure with its time."""
 
-    def __init__(self, registry: Registry, failure: str = "", failed: float = float("-inf")) -> None:
-        self.registry, self.failure, self.failed = registry, failure, failed
+    registry: Registry
+    failure: str = ""
+    failed: float = float("-inf")
 
 
 class Retrievals:
     """Recent retrievals per context, for requests outside a run. See ``ContextScoped``.
 
     Two users of one process do not see each other's documents, unless one thread serves both in turn; then run each
-    request in a context of its own: ``contextvars.copy_context().run(answer, request)``.
-
-    Args:
-        name: name of the context variable.
-        process_wide: share all retrievals between all contexts.
-        clock: a monotonic clock, in seconds.
+    request in a separate context: ``contextvars.copy_context().run(answer, request)``. ``process_wide`` shares all
+    retrievals between all contexts; ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, name: str, process_wide: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -102,9 +99,7 @@ class Retrievals:
 
     def clear(self) -> None:
         """Forget all retrievals and failures in all contexts."""
-        self._shared = (
-            _Seen(Registry(max_age=MAX_AGE, clock=self._clock, process_wide=True)) if self.process_wide else None
-        )
+        self._shared = self._copy(None) if self.process_wide else None
         self._seen: ContextScoped[_Seen] = ContextScoped(self._name, self._copy)
 
     def registry(self) -> Registry | None:
@@ -144,14 +139,10 @@ Reports = dict["ref[Owner]", dict[str, Any]]
 
 
 class LastReports(ContextScoped[Reports]):
-    """The last report of each LLM object, per context; the steps of a run leave their reports to its caller.
-
-    Args:
-        name: name of the context variable.
-    """
+    """The last report of each LLM object, per context; the steps of a run leave their reports to its caller."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, _of_living_owners)
+        super().__init__(name, lambda known: {owner: each for owner, each in list((known or {}).items()) if owner()})
 
     def note(self, owner: Owner, report: dict[str, Any]) -> None:
         """Store the report of the owner's last answer."""
@@ -160,7 +151,3 @@ class LastReports(ContextScoped[Reports]):
     def last(self, owner: Owner) -> dict[str, Any] | None:
         """The report of the owner's last answer in this context; ``None`` before the first."""
         return (self.get() or {}).get(ref(owner))
-
-
-def _of_living_owners(reports: Reports | None) -> Reports:
-    return {owner: report for owner, report in list((reports or {}).items()) if owner() is not None}

@@ -19,27 +19,20 @@ _searching: ContextVar[bool] = ContextVar("ragbias_searching", default=False)  #
 
 
 class SearchWatch:
-    """Reports the results of direct searches.
+    """Passes the results of direct searches to ``seen``, which must not raise.
 
     Args:
         base: base class of all vector stores.
         names: prefixes of the names of its search methods.
-        retriever: base class of all retrievers, whose own searches are not reported.
+        retriever: base class of all retrievers, whose own searches do not count.
         steps: names of the retrievers' methods that search.
-        seen: called with the result of a search; must not raise.
     """
 
     def __init__(
-        self,
-        base: type,
-        names: tuple[str, ...],
-        retriever: type,
-        steps: tuple[str, ...],
-        seen: Callable[[Any], None],
+        self, base: type, names: tuple[str, ...], retriever: type, steps: tuple[str, ...], seen: Callable[[Any], None]
     ) -> None:
         self._base, self._names, self._retriever, self._steps = base, names, retriever, steps
         self._installed: Callable[[Any, str], Any] | None = None
-        self._before: Callable[[Any, str], Any] | None = None  # defined by the base class itself
         self._seen = seen
         self._watched = functools.lru_cache(maxsize=256)(self._watch)
 
@@ -47,13 +40,11 @@ class SearchWatch:
         """Start watching; a second call does nothing."""
         if self._installed is not None:
             return
-        self._before = self._base.__dict__.get("__getattribute__")
         lookup: Callable[[Any, str], Any] = self._base.__getattribute__  # type: ignore[assignment]  # a function, not bound
-        names = self._names
 
         def look_up(store: Any, name: str) -> Any:
             found = lookup(store, name)
-            if not name.startswith(names) or self._installed is None or self._is_retrieving():
+            if not name.startswith(self._names) or self._installed is None or self._is_retrieving():
                 return found
             method = isinstance(found, MethodType) and isinstance(found.__func__, FunctionType)
             return MethodType(self._watched(found.__func__), store) if method and found.__self__ is store else found
@@ -64,10 +55,7 @@ class SearchWatch:
     def uninstall(self) -> None:
         """Stop watching and restore the base class."""
         if self._installed is not None and self._base.__dict__.get("__getattribute__") is self._installed:
-            if self._before is None:
-                del self._base.__getattribute__
-            else:
-                self._base.__getattribute__ = self._before  # type: ignore[method-assign, assignment]
+            del self._base.__getattribute__
         self._installed = None
         self._watched.cache_clear()
 

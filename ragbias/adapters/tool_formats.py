@@ -1,4 +1,4 @@
-"""Parse tool calls in the formats of common chat templates; knows no framework.
+"""Parts of an answer: tool calls in the formats of common chat templates, and log-probabilities in OpenAI's shape.
 
 - Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, once or several times
 - Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
@@ -14,6 +14,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
+from ragbias.generation.decoding import decoded
+from ragbias.generation.report import Generation
+
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
 """Beginnings of calls; some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
@@ -23,17 +28,14 @@ _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
 _BARE = re.compile(r'\s*\{\s*("type"\s*:\s*"function"\s*,\s*)?"(name|parameters|arguments|function)"\s*:')
 _ARGUMENTS = ("arguments", "parameters")
 _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside strings
+CONTEXT = 4  # tokens before one that can change its text: half a character, a leading blank
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call of a tool.
+    """A call of a tool, as the model wrote it (``raw``, without markers).
 
-    Attributes:
-        name: name of the tool; empty if it cannot be parsed.
-        arguments: ``None`` if they cannot be parsed.
-        raw: the call as the model wrote it, without markers.
-        error: why the call is malformed; empty for a valid one.
+    A malformed call has an ``error``, no ``arguments``, and perhaps no ``name``.
     """
 
     name: str
@@ -48,17 +50,12 @@ def call_id() -> str:
 
 
 def parse_tool_calls(text: str) -> tuple[str, list[ToolCall]]:
-    """Split an answer into its content and its tool calls.
-
-    Malformed calls have an ``error``. The content of an answer with calls is the text around them without trailing
-    blanks; an answer without calls is returned unchanged.
-    """
-    calls: list[ToolCall] = []
+    """The content around an answer's tool calls, without trailing blanks, and the calls; unchanged without calls."""
     found = _MARKER.search(text)
     if found is None:
         calls, rest = _bare_calls(text)
         return (rest if calls else text), calls
-    content, end = text[: found.start()], found.start()
+    content, end, calls = "", 0, []
     while found is not None:
         content += text[end : found.start()]
         own, end = _marked_calls(text, found)
@@ -87,7 +84,7 @@ def _marked_calls(text: str, found: re.Match[str]) -> tuple[list[ToolCall], int]
         end = text.find(_END, found.end())
         body = text[found.end() :] if end < 0 else text[found.end() : end]
         return [_call(body)], len(text) if end < 0 else end + len(_END)
-    begin = found.end() + len(text[found.end() :]) - len(text[found.end() :].lstrip())
+    begin = len(text) - len(text[found.end() :].lstrip())
     if found[0] == LLAMA:
         calls, rest = _bare_calls(text[begin:])
         return calls or [_call(text[begin:])], len(text) - len(rest) if calls else len(text)
@@ -111,16 +108,12 @@ def _bare_calls(text: str) -> tuple[list[ToolCall], str]:
             if any(f'"{key}"' in rest for key in _ARGUMENTS):
                 return [*calls, _broken(rest, error)], ""
             break
-        if not _looks_like_a_call(value):
+        inner = value["function"] if isinstance(value.get("function"), dict) else value
+        if "name" not in inner or not any(key in inner for key in _ARGUMENTS):
             break
         calls.append(_as_call(value, rest[:end]))
         rest = rest[end:].lstrip().removeprefix(";")
     return calls, rest.rstrip() if calls else rest
-
-
-def _looks_like_a_call(value: Any) -> bool:
-    inner = value.get("function") if isinstance(value.get("function"), dict) else value
-    return "name" in inner and any(key in inner for key in _ARGUMENTS)
 
 
 def _call(body: str) -> ToolCall:
@@ -131,7 +124,7 @@ def _call(body: str) -> ToolCall:
 
 
 def _as_call(value: Any, raw: str) -> ToolCall:
-    """A call from its JSON value; its arguments may be a string of JSON."""
+    """A call from its JSON value, whose arguments may be text."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:
@@ -156,15 +149,7 @@ def _broken(raw: str, error: ValueError) -> ToolCall:
 
 
 def forced_beginning(chat_template: str, name: str | None) -> str | None:
-    """The text after the prompt that forces a tool call, in the format of the model's template.
-
-    Args:
-        chat_template: the model's template.
-        name: name of the tool; ``None`` leaves the choice to the model.
-
-    Returns:
-        ``None`` if the template's format is unknown.
-    """
+    """The text after the prompt that forces a call of this tool, or of any; ``None`` if the format is unknown."""
     if HERMES in chat_template and "<function=" not in chat_template:  # Qwen3-Coder writes XML inside
         opening, key = HERMES + "\n", "arguments"
     elif MISTRAL in chat_template:
@@ -174,3 +159,35 @@ def forced_beginning(chat_template: str, name: str | None) -> str | None:
     else:
         return None
     return opening + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
+
+
+def openai_logprobs(
+    generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer's text.
+
+    The tokens add up to the text; the last one may extend into the stop string. A character of several tokens belongs
+    to the last of them.
+    """
+    assert generation.logprobs is not None
+    content: list[dict[str, Any]] = []
+    ids, shown = generation.token_ids, 0
+    begin = 0  # first token of an incomplete character
+    for index, logprob in enumerate(generation.logprobs):
+        if generation.finish_reason == "stop" and shown >= len(generation.text):
+            break
+        start = max(0, begin - CONTEXT)
+        before = decoded(tokenizer, ids[start:begin], keep_special)
+        text = decoded(tokenizer, ids[start : index + 1], keep_special)[len(before) :]
+        if text.endswith("\ufffd") and index + 1 < len(ids):
+            text = ""
+        else:
+            begin = index + 1
+        shown += len(text)
+        content.append(openai_token(text, logprob))
+    return {"content": content}
+
+
+def openai_token(text: str, logprob: float) -> dict[str, Any]:
+    """One token in OpenAI's shape, without alternatives."""
+    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

@@ -7,9 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
+from ragbias.adapters.remote import RemoteGeneration, RemoteLM
+from ragbias.adapters.tool_formats import (
+    MARKERS,
+    ToolCall,
+    forced_beginning,
+    openai_logprobs,
+    parse_tool_calls,
+    visible_length,
+)
 from ragbias.errors import ArgumentError
+from ragbias.generation.report import Generation
 from ragbias.lm import DebiasedLM
 
 Tool = dict[str, Any]
@@ -46,13 +54,7 @@ def json_request(response_format: Any) -> str:
 
 @dataclass(frozen=True)
 class ToolChoice:
-    """A parsed ``tool_choice``.
-
-    Attributes:
-        offered: whether the prompt shows tools.
-        required: whether the model must call one.
-        name: the tool that it must call; ``None`` for any.
-    """
+    """A parsed ``tool_choice``: whether the prompt shows tools, and whether the model must call one (of that name)."""
 
     offered: bool = True
     required: bool = False
@@ -116,10 +118,7 @@ def why_not_shown(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool]) -> str:
 
 
 def begun_call(lm: DebiasedLM, tools: Sequence[Tool], name: str | None = None) -> str | None:
-    """The text after the prompt that makes the answer a call of this tool, or of any.
-
-    ``None`` if the chat template's format of calls is unknown.
-    """
+    """As ``forced_beginning``, with the name of the only tool."""
     if name is None and len(tools) == 1:
         name = _name(tools[0])
     return forced_beginning(str(lm.tokenizer.chat_template), name)
@@ -157,6 +156,14 @@ class AnswerFormat:
         """Content and calls of a whole answer."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
+
+    def logprobs(self, lm: DebiasedLM | RemoteLM, generation: Generation) -> dict[str, Any] | None:
+        """Log-probabilities in the shape of OpenAI's chat completions; ``None`` unless requested."""
+        if isinstance(generation, RemoteGeneration):
+            return generation.chat_logprobs
+        if generation.logprobs is None or isinstance(lm, RemoteLM):
+            return None
+        return openai_logprobs(generation, lm.tokenizer, self.settings.get("keep_special", ()))
 
 
 class GrowingAnswer:

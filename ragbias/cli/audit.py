@@ -161,7 +161,7 @@ def _cases(
     bar: Progress,
 ) -> tuple[list[AuditCase], int]:
     """The prompts to audit, and the number of questions left out."""
-    from ragbias.adapters.untokenised import check_arranges_text
+    from ragbias.adapters.remote import check_arranges_text
     from ragbias.evaluation.audit.cases import from_questions
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
     from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream

@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI, Request, Response
 
 from ragbias import methods
-from ragbias.adapters.untokenised import arranged, check_arranges_text, untokenised
+from ragbias.adapters.remote import arranged, check_arranges_text, untokenised
 from ragbias.boundaries import Boundaries, locate
 from ragbias.errors import ArgumentError
 from ragbias.methods import Method

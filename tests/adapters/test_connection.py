@@ -12,8 +12,8 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from ragbias.adapters.remote.connection import MAX_PARALLEL, Connection
-from ragbias.adapters.remote.remote_lm import RemoteLM
+from ragbias.adapters.connection import MAX_PARALLEL, Connection
+from ragbias.adapters.remote import RemoteLM
 from ragbias.boundaries import locate
 from ragbias.errors import MissingExtraError, ServerError
 from ragbias.methods import NoMethod
@@ -83,7 +83,8 @@ def test_a_forked_process_has_connections_of_its_own(stub):
     assert connection.model(None) == CARD
 
 
-def test_without_the_openai_package_the_error_names_the_command(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openai", None)
+@pytest.mark.parametrize("module", ["openai", "httpx"])
+def test_without_its_packages_the_error_names_the_command(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtraError, match=r"install it with: pip install 'ragbias\[remote\]'"):
         Connection("http://127.0.0.1:9", "", 1, 0)

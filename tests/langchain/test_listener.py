@@ -15,8 +15,14 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
 from langchain_ragbias import install_listener, uninstall_listener
-from langchain_ragbias.listener import MAX_DOCUMENTS, MAX_TREES, RetrievalCallbackHandler, listener, parent_run
-from langchain_ragbias.run_tree import document_lists
+from langchain_ragbias.listener import (
+    MAX_DOCUMENTS,
+    MAX_TREES,
+    RetrievalCallbackHandler,
+    document_lists,
+    listener,
+    parent_run,
+)
 from ragbias.adapters.run_state import MAX_AGE
 
 

@@ -110,10 +110,10 @@ def test_no_growth_over_many_runs() -> None:
 
     run(5_000)
     gc.collect()
-    before, objects = len(seen.retrievals.registry() or ()), len(gc.get_objects())
+    before, objects = len(seen._retrievals.registry() or ()), len(gc.get_objects())
     run(95_000)
     gc.collect()
-    assert len(seen.retrievals.registry() or ()) <= before < 2 * len(retrievals)
+    assert len(seen._retrievals.registry() or ()) <= before < 2 * len(retrievals)
     assert len(gc.get_objects()) < objects + 1_000
     assert not seen.open_spans
     assert not seen.completed_spans

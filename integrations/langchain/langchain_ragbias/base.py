@@ -14,13 +14,14 @@ from langchain_core.language_models import LangSmithParams
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
 from typing_extensions import Self
 
-from langchain_ragbias import loading
-from langchain_ragbias.arguments import SAMPLING, Call, merge
+from langchain_ragbias import arguments
+from langchain_ragbias.arguments import SAMPLING, Call
 from langchain_ragbias.listener import listener, reports
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import RagBiasOptions, open_model, renamed, with_options
-from ragbias.adapters.remote import RemoteLM, chat_logprobs
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.run_state import Owner
+from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Segmenter, current_documents, locate
 from ragbias.boundaries.sources.segmenter import check as check_segmenter
 from ragbias.cache import DocumentCache
@@ -91,8 +92,8 @@ class RagBiasModel(BaseModel):
         values = renamed(values, OTHER_NAMES, {**cls.model_fields, **RagBiasOptions.model_fields})
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
-            values = {**loading.fields_of(pipeline), **values}
-        values = {**loading.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
+            values = {**arguments.fields_of(pipeline), **values}
+        values = {**arguments.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
         return with_options(values, RagBiasOptions)
 
     @model_validator(mode="after")
@@ -103,11 +104,11 @@ class RagBiasModel(BaseModel):
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
         if given is None:
-            loading.check_device(self.model_kwargs.get("device"))
+            arguments.check_device(self.model_kwargs.get("device"))
         name = self.model_id if "model_id" in self.model_fields_set else ""
         self.lm, self.options = open_model(self, self.options, given, name, self.model_kwargs)
         if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
-            loading.sources[self.lm] = (self.model_id, self.model_kwargs)
+            arguments.sources[self.lm] = (self.model_id, self.model_kwargs)
         if not name:
             self.model_id = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         return self
@@ -118,8 +119,8 @@ class RagBiasModel(BaseModel):
         Raises:
             ArgumentError: the caller loaded ``lm``, so it cannot be replaced.
         """
-        if lm in loading.sources:
-            loaded = dict(zip(("model_id", "model_kwargs"), loading.sources[lm], strict=True))
+        if lm in arguments.sources:
+            loaded = dict(zip(("model_id", "model_kwargs"), arguments.sources[lm], strict=True))
             return any(getattr(self, name) != loaded[name] for name in loaded.keys() & self.model_fields_set)
         if "model_id" in self.model_fields_set and lm.name and self.model_id != lm.name:
             raise ArgumentError(f"model_id={self.model_id!r}, but the lm given is {lm.name!r}; give one of them")
@@ -156,7 +157,7 @@ class RagBiasModel(BaseModel):
         Raises:
             ValueError: an argument has no counterpart here.
         """
-        given = loading.stock_arguments(task, backend, device, device_map, model_kwargs)
+        given = arguments.stock_arguments(task, backend, device, device_map, model_kwargs)
         return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -176,7 +177,7 @@ class RagBiasModel(BaseModel):
     def _identifying_params(self) -> dict[str, Any]:
         """What an answer depends on, for LangChain's cache; includes the documents of ``ragbias.documents``."""
         documents = current_documents()
-        model = {} if self.lm.name or isinstance(self.lm, RemoteLM) else {"model": loading.identity(self.lm.model)}
+        model = {} if self.lm.name or isinstance(self.lm, RemoteLM) else {"model": arguments.identity(self.lm.model)}
         return {
             "model_id": self.model_id,
             **model,
@@ -211,10 +212,9 @@ class RagBiasModel(BaseModel):
     # one request
 
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
-        """The arguments of a call; for errors see ``arguments.merge``."""
         fields = {name: getattr(self, name) for name in ("method", "stop", "logprobs", "max_tokens", "temperature")}
         options = {name: getattr(self.options, name) for name in SAMPLING if name not in fields}
-        return merge({**fields, **options}, stop, given, self.model_id)
+        return arguments.merge({**fields, **options}, stop, given, self.model_id)
 
     def _request(
         self,
@@ -229,10 +229,6 @@ class RagBiasModel(BaseModel):
         Args:
             artifacts: the documents of the conversation's tool messages, a list for each, the latest first.
             system: texts of system messages, where process-wide retrievals are not searched for.
-
-        Raises:
-            NoDocumentsError, DocumentNotFoundError: with ``on_missing="raise"``, see
-                ``ragbias.adapters.missing_documents``.
         """
         tree = listener.tree(parent_run_id)
         found = locate(
@@ -262,10 +258,10 @@ class RagBiasModel(BaseModel):
     ) -> Sequence[Generation]:
         return self.lm.batch(requests, batch_size=self.batch_size, cancelled=cancelled, **settings)
 
-    def _details(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any]:
+    def _details(self, generation: Generation, form: AnswerFormat) -> dict[str, Any]:
         """Finish reason, report and log-probabilities of an answer; stores the report as the last one."""
         report = generation.report.as_dict()
         reports.note(self._owner, report)
         details = {"finish_reason": generation.finish_reason, "ragbias": report}
-        logprobs = chat_logprobs(self.lm, generation, keep_special)
+        logprobs = form.logprobs(self.lm, generation)
         return details if logprobs is None else {**details, "logprobs": logprobs}

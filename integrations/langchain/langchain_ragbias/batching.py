@@ -30,12 +30,7 @@ Ended = SimpleQueue[BaseException | None]
 
 
 class PaddedBatch:
-    """Collects one request of each run and answers all at once.
-
-    Args:
-        runs: number of runs.
-        answer: answers all requests.
-    """
+    """Collects one request of each of several runs and answers all at once."""
 
     def __init__(self, runs: int, answer: Answerer) -> None:
         self.cancelled = threading.Event()
@@ -44,11 +39,7 @@ class PaddedBatch:
         self._lock = threading.Lock()
 
     def submit(self, request: Request, settings: dict[str, Any]) -> Future[Generation]:
-        """Add a run's request; the last one starts the computation in a new thread.
-
-        Raises:
-            CancelledError: the batch was cancelled.
-        """
+        """Add a run's request; the last one starts the computation in a new thread."""
         future: Future[Generation] = Future()
         with self._lock:
             if self.cancelled.is_set():
@@ -100,36 +91,25 @@ def _resolve(future: Future[Any], outcome: object) -> None:
             future.set_result(outcome)
 
 
-class _Slot:
-    """Lets a run submit one request to a batch: its first one to the batch's model."""
-
-    def __init__(self, batch: PaddedBatch, model: object) -> None:
-        self._batch, self._model, self._free = batch, model, True
-
-    def take(self, model: object) -> PaddedBatch | None:
-        if not self._free or model is not self._model:
-            return None
-        self._free = False
-        return self._batch
-
-
-_slot: ContextVar[_Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
+Slot = list[tuple[object, PaddedBatch]]
+"""A run's place in a batch, for its first request to the batch's model; empty once it is taken."""
+_slot: ContextVar[Slot | None] = ContextVar("langchain_ragbias_slot", default=None)
 
 
 def batch_of(model: object) -> PaddedBatch | None:
     """The batch for this run's request; ``None`` outside batches."""
     slot = _slot.get()
-    return None if slot is None else slot.take(model)
+    return slot.pop()[1] if slot and slot[0][0] is model else None
 
 
 @contextmanager
 def _slot_in(batch: PaddedBatch, model: object) -> Iterator[None]:
-    slot = _Slot(batch, model)
+    slot: Slot = [(model, batch)]
     _slot.set(slot)  # in the context of this run's thread or task
     try:
         yield
     finally:
-        if slot.take(model):
+        if slot:
             batch.skip()
 
 
@@ -137,17 +117,18 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
     """The results or errors of runs of ``model``, in padded batches of at most ``size``."""
 
     def perform(run: Callable[[], T], batch: PaddedBatch, future: Future[T]) -> None:
+        outcome: T | BaseException
         try:
             with _slot_in(batch, model):
-                result = run()
+                outcome = run()
         except BaseException as error:  # raised where the run is awaited
-            _resolve(future, error)
-        else:
-            _resolve(future, result)
+            outcome = error
+        _resolve(future, outcome)
 
     def conduct(
         calls: Sequence[Callable[[], None]], batch: PaddedBatch, futures: Sequence[Future[T]], ended: Ended
     ) -> None:
+        failure: BaseException | None = None
         try:
             for call in calls:
                 # no pool, because the interpreter waits for a pool's threads at exit
@@ -155,9 +136,8 @@ def run_batched(model: object, runs: Sequence[Callable[[], T]], size: int, answe
             wait(futures)
         except BaseException as error:  # such as: no thread can be started
             batch.cancel()
-            ended.put(error)
-        else:
-            ended.put(None)
+            failure = error
+        ended.put(failure)
 
     results: list[T | BaseException] = []
     for group, batch in _batches(runs, size, answer):

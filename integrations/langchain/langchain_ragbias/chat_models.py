@@ -24,7 +24,7 @@ from pydantic import model_validator
 from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unless_failed
-from langchain_ragbias.listener import begin_request, parent_run, reports
+from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
     answer_format,
@@ -35,10 +35,8 @@ from langchain_ragbias.messages import (
     template_messages,
     with_json_request,
 )
-from langchain_ragbias.run_tree import artifact_texts
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.remote.remote_lm import RemoteRequest
+from ragbias.adapters.remote import RemoteLM, RemoteRequest
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import JSON_BEGINNING, AnswerFormat, GrowingAnswer
 from ragbias.errors import ArgumentError
@@ -192,23 +190,22 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
     def _merged(self, outcomes: Sequence[LLMResult | BaseException]) -> LLMResult:
         results = unless_failed(outcomes)
-        self._note_last([_message_of(result) for result in results])
-        return LLMResult(
-            generations=[generations for result in results for generations in result.generations],
-            llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
-            run=[run for result in results for run in result.run or []],
+        return self._noted(
+            LLMResult(
+                generations=[generations for result in results for generations in result.generations],
+                llm_output=self._combine_llm_outputs([result.llm_output for result in results]),
+                run=[run for result in results for run in result.run or []],
+            )
         )
 
     def _noted(self, result: LLMResult) -> LLMResult:
         """Store the report in the caller's context, also for a cached answer."""
-        if result.generations:
-            self._note_last([_message_of(result)])
+        self._note_last([getattr(generations[0], "message", None) for generations in result.generations[-1:]])
         return result
 
     def _note_last(self, results: Sequence[Any]) -> None:
         """Store a batch's last report in the caller's context; each run stored it in its own."""
-        report = getattr(results[-1], "response_metadata", {}).get("ragbias")
-        if report:
+        if results and (report := getattr(results[-1], "response_metadata", {}).get("ragbias")):
             reports.note(self._owner, report)
 
     # LangChain's hooks
@@ -367,15 +364,11 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         )
 
     def _fields(self, generation: Generation, prepared: PreparedChat, calls: Sequence[ToolCall]) -> dict[str, Any]:
-        details = self._details(generation, prepared.settings.get("keep_special", ()))
+        details = self._details(generation, prepared.form)
         if calls:
             details["finish_reason"] = "tool_calls"
         metadata = {"model_name": self.model_id, **details}
         return {"usage_metadata": _usage(generation), "response_metadata": metadata}
-
-
-def _message_of(result: LLMResult) -> object:
-    return getattr(result.generations[0][0], "message", None)
 
 
 def _usage(generation: Generation) -> UsageMetadata:

@@ -9,23 +9,27 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseRunManager
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tracers.context import register_configure_hook
 from langchain_core.vectorstores import VectorStore
 
-from langchain_ragbias.run_tree import RunTree, document_lists
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.adapters.run_state import MAX_AGE, LastReports, Retrievals
 from ragbias.adapters.searches import SearchWatch
+from ragbias.boundaries.known_text import with_fields_of_both
 from ragbias.boundaries.sources.named import document_texts
 
 MAX_DOCUMENTS = 2000  # in a list that a chain passes on; a longer one is a corpus, not a retrieval
@@ -37,6 +41,10 @@ SEARCHES = (
     "max_marginal_relevance_search",
     "amax_marginal_relevance_search",
 )
+MAX_DEPTH = 4  # of lists and dicts inside each other
+MAX_VISITED = 2000  # lists and dicts in one value
+SAMPLE = 16  # items of a list; if all are scalars, as in an embedding, the others are too
+LEAVES = (str, bytes, int, float, type(None))
 Begin = Callable[[], Callable[[], None]]
 reports = LastReports("langchain_ragbias_reports")
 
@@ -54,6 +62,43 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
     if parent is None:
         reports.forget()
     return parent
+
+
+@dataclass
+class RunTree:
+    """The state of one root run and all runs below it. A text counts in the latest retrieval that returned it."""
+
+    retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, in order of time
+    runs: set[UUID] = field(default_factory=set)  # not ended
+    failure: str = ""  # why the listener may have missed documents
+    ends: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is forgotten
+    checks: list[Callable[[], None]] = field(default_factory=list)  # called when it ends without any retrieval
+    active: float = field(default_factory=time.monotonic)  # start of the latest run
+
+    def note(self, texts: Sequence[str], retrieved: bool) -> None:
+        """Add the texts of one retrieval; equal texts share their metadata.
+
+        Documents that a chain passes on (not ``retrieved``) count as a retrieval only if one of them is new.
+        """
+        known: dict[str, str] = {}
+        for text in texts:
+            known[text] = with_fields_of_both(known.get(text, text), text)
+        counts = Counter(texts)
+        n_known = sum(text in counts for each in self.retrievals for text in each)
+        is_new = retrieved or n_known < len(counts)
+        for each in self.retrievals:
+            for old in [text for text in each if text in counts]:
+                known[old] = with_fields_of_both(old, known[old])
+                counts[old] = max(counts[old], each.pop(old))
+                if not is_new:
+                    each[known[old]] = counts[old]
+        if is_new:
+            self.retrievals.append(Counter({known[text]: count for text, count in counts.items()}))
+            self.retrievals = [each for each in self.retrievals if each]
+
+    def latest_first(self) -> list[list[str]]:
+        """The texts of each retrieval, the latest first."""
+        return [list(each.elements()) for each in reversed(self.retrievals)]
 
 
 def _guarded(event: Callable[..., None]) -> Callable[..., None]:
@@ -91,9 +136,8 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
     def tree(self, run_id: UUID | None) -> RunTree:
         """A copy of the tree that a run belongs to."""
         with self._lock:
-            known = self._tree_of(run_id)
-            if known is not None:
-                return RunTree([each.copy() for each in known.retrievals], set(), known.failure)
+            if known := self._tree_of(run_id):
+                return RunTree([each.copy() for each in known.retrievals], failure=known.failure)
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
@@ -243,6 +287,49 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         with self._lock:
             if tree := self._tree_of(run_id):
                 tree.note(texts, retrieved)
+
+
+# documents inside values
+
+
+def document_lists(value: object) -> Iterator[list[Document]]:
+    """Each list of documents in a chain's input or output, including artifacts of tool messages.
+
+    The search is bounded for any value, because every chain waits for it.
+    """
+    waiting: deque[tuple[object, int]] = deque([(value, MAX_DEPTH)])
+    for _ in range(MAX_VISITED):
+        if not waiting:
+            return
+        value, depth = waiting.popleft()
+        if isinstance(value, Document):
+            yield [value]
+        elif isinstance(value, ToolMessage):
+            waiting.append((value.artifact, depth))
+        elif depth > 0 and isinstance(value, dict):
+            waiting.extend(_inner(value.values(), depth))
+        elif depth > 0 and isinstance(value, (list, tuple)) and not all(isinstance(e, LEAVES) for e in value[:SAMPLE]):
+            if any(_document(item) for item in value[:MAX_VISITED]):
+                yield [document for item in value if (document := _document(item))]
+            waiting.extend(_inner(value, depth))
+
+
+def _document(item: object) -> Document | None:
+    """The document itself, or of a pair with its score."""
+    if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
+        item = item[0]
+    return item if isinstance(item, Document) else None
+
+
+def _inner(values: Iterable[object], depth: int) -> Iterator[tuple[object, int]]:
+    first = islice(values, MAX_VISITED)
+    return ((item, depth - 1) for item in first if not isinstance(item, LEAVES) and not _document(item))
+
+
+def artifact_texts(messages: Sequence[BaseMessage]) -> list[list[str]]:
+    """The texts of the documents in each tool message's artifact, the latest message first."""
+    tools = (message for message in reversed(messages) if isinstance(message, ToolMessage))
+    return [[text for documents in document_lists(tool) for text in document_texts(documents)] for tool in tools]
 
 
 listener = RetrievalCallbackHandler()

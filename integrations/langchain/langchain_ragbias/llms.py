@@ -19,6 +19,7 @@ from langchain_ragbias.arguments import TypedCalls
 from langchain_ragbias.base import RagBiasModel
 from langchain_ragbias.listener import begin_request, listener, reports
 from ragbias.adapters import asyncio_bridge as bridge
+from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.generation.report import Generation, Usage
 from ragbias.generation.streaming import Stream
 
@@ -159,4 +160,4 @@ class RagBiasPipeline(TypedCalls[str, str], RagBiasModel, BaseLLM):  # type: ign
         return LLMResult(generations=texts, llm_output={"token_usage": usage, "model_name": self.model_id})
 
     def _info(self, generation: Generation) -> dict[str, Any]:
-        return {**self._details(generation), "usage": generation.usage.as_dict()}
+        return {**self._details(generation, AnswerFormat()), "usage": generation.usage.as_dict()}

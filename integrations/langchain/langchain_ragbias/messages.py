@@ -46,11 +46,7 @@ CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call")
 
 
 def template_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """One dict with ``role`` and ``content`` per message, tool calls included.
-
-    Raises:
-        ValueError: a message holds something other than text, or has no role in a chat template.
-    """
+    """One dict with ``role`` and ``content`` per message, tool calls included."""
     return [_template_message(message) for message in messages]
 
 
@@ -77,21 +73,17 @@ def _role(message: BaseMessage) -> str:
 def _content(message: BaseMessage) -> str:
     if isinstance(message.content, str):
         return message.content
-    blocks = [block for block in message.content if not _is_call(block, message)]
-    return "".join(_block_text(block, message) for block in blocks)
-
-
-def _is_call(block: str | dict[Any, Any], message: BaseMessage) -> bool:
-    """Whether a block repeats a tool call, which ``message.tool_calls`` holds as well."""
-    return isinstance(message, AIMessage) and isinstance(block, dict) and block.get("type") in CALLS
+    return "".join(_block_text(block, message) for block in message.content)
 
 
 def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
     if isinstance(block, str):
         return block
-    if block.get("type") == "text" and isinstance(block.get("text"), str):
-        return str(block["text"])
     kind = block.get("type")
+    if kind in CALLS and isinstance(message, AIMessage):  # message.tool_calls holds it as well
+        return ""
+    if kind == "text" and isinstance(block.get("text"), str):
+        return str(block["text"])
     raise ValueError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
 
 
@@ -99,12 +91,7 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
 
 
 def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
-    """How ``tools`` and ``tool_choice`` shape the answer of a model.
-
-    Raises:
-        NotImplementedError: the chat template shows no tools, or ``choice`` cannot be forced in its format.
-        ArgumentError: ``choice`` names no tool, or a tool is not a function.
-    """
+    """How ``tools`` and ``tool_choice`` shape the answer of a model."""
     schemas = [convert_to_openai_tool(tool) for tool in tools or []]
     check_tools(schemas)
     chosen = tool_choice(choice, schemas)
@@ -177,12 +164,7 @@ def response_format(schema: Any, method: str) -> dict[str, Any]:
 
 
 def with_json_request(messages: Sequence[BaseMessage], response_format: Any) -> list[BaseMessage]:
-    """The conversation with the request for JSON at its end.
-
-    Raises:
-        ArgumentError: the ``response_format`` is unknown.
-        ValueError: there is no message.
-    """
+    """The conversation with the request for JSON at its end."""
     request = json_request(response_format)
     if not messages:
         raise ValueError("response_format needs a conversation, and there is no message")

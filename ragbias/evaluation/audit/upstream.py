@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ragbias.adapters.remote.connection import Connection
-from ragbias.adapters.untokenised import arranged, of_origin, untokenised
+from ragbias.adapters.connection import Connection
+from ragbias.adapters.remote import arranged, of_origin, untokenised
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.audit.cases import MAX_NEW_TOKENS, AuditCase

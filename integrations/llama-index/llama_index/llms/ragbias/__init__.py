@@ -3,9 +3,9 @@
 Importing this package attaches a passive listener to the nodes that LlamaIndex retrieves.
 """
 
+from llama_index.llms.ragbias.arguments import RagBiasLLMOptions
 from llama_index.llms.ragbias.base import RagBiasLLM
 from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
-from llama_index.llms.ragbias.loading import RagBiasLLMOptions
 from llama_index.llms.ragbias.warming import WarmDocuments, warm
 
 from ragbias.adapters.missing_documents import MissingDocumentsWarning

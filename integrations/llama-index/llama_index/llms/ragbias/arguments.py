@@ -1,30 +1,56 @@
-"""The arguments of a call: their types, and the settings for `DebiasedLM`."""
+"""The options of `RagBiasLLM`, and the arguments of a call: their types, and the settings for `DebiasedLM`."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llama_index.core.bridge.pydantic import Field, field_validator
 from llama_index.core.schema import BaseNode, NodeWithScore
+from pydantic import SkipValidation
 from transformers import GenerationConfig
 
+from ragbias.adapters.options import RagBiasOptions
 from ragbias.adapters.tool_use import Tool
 from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
 from ragbias.methods import Method
 
 OWN = (
-    "documents",
-    "method",
-    "max_new_tokens",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "stop",
-    "seed",
-    "logprobs",
+    *("documents", "method", "max_new_tokens", "max_tokens", "temperature"),
+    *("top_p", "top_k", "stop", "seed", "logprobs"),
 )
+
+
+class RagBiasLLMOptions(RagBiasOptions):
+    """`RagBiasOptions`, and the rarely needed arguments of `HuggingFaceLLM`."""
+
+    device_map: SkipValidation[str | int | dict[str, Any] | None] = "auto"
+    """Where the model's layers go."""
+    generate_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Default arguments of calls: sampling, or any setting of transformers' `GenerationConfig`."""
+    stopping_ids: list[int] = Field(default_factory=list)
+    """Token ids that end an answer."""
+    tokenizer_outputs_to_remove: list[str] = Field(default_factory=list)
+    """As in `HuggingFaceLLM`; the model only ever gets `input_ids` and `attention_mask`."""
+
+    @field_validator("tokenizer_outputs_to_remove")
+    @classmethod
+    def _check_outputs(cls, names: list[str]) -> list[str]:
+        if needed := {"input_ids", "attention_mask"} & set(names):
+            raise ArgumentError(
+                f"tokenizer_outputs_to_remove names {', '.join(sorted(needed))}, without which the model would read a "
+                "wrong prompt; leave it out (all other outputs are removed anyway)"
+            )
+        return names
+
+
+def context_window(own: int, wanted: int | None) -> int:
+    """The wanted window, at most the model's own."""
+    if wanted is not None and wanted > own:
+        warnings.warn(f"context_window={wanted} is more than the model's {own}; {own} is used", stacklevel=2)
+    return min(wanted or own, own)
 
 
 class CompletionArguments(DecodingArguments, total=False):
@@ -77,9 +103,6 @@ def merge(defaults: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any
 
     `max_tokens` is another name of `max_new_tokens`; `pad_token_id` has no effect and is left out. Any other setting of
     transformers' `GenerationConfig` is passed on.
-
-    Raises:
-        ArgumentError: an argument is unknown, out of range or not supported, or given under both of its names.
     """
     return {**_checked(defaults), **_checked(call)}
 

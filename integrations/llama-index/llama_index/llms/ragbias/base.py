@@ -18,32 +18,23 @@ from llama_index.core.base.llms.types import (
     LLMMetadata,
     MessageRole,
 )
-from llama_index.core.bridge.pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.core.llms.llm import ToolSelection, default_completion_to_prompt
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools.types import BaseTool
-from llama_index.llms.ragbias import arguments, listener, tool_calls
-from llama_index.llms.ragbias import messages as chat_messages
-from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments
-from llama_index.llms.ragbias.loading import RagBiasLLMOptions, context_window
-from llama_index.llms.ragbias.requests import PreparedCall, aanswer, astream, reports
-from llama_index.llms.ragbias.responses import Answer
+from llama_index.llms.ragbias import arguments, listener
+from llama_index.llms.ragbias import messages as conversation
+from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments, RagBiasLLMOptions, context_window
+from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, astream, reports
 from pydantic import SkipValidation
 from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, renamed, with_options
-from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.remote.remote_lm import RemoteRequest
+from ragbias.adapters.remote import RemoteLM, RemoteRequest
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries import Segmenter
@@ -53,6 +44,10 @@ from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method
 
+NONE_IS_EMPTY = (
+    *("model_kwargs", "stop", "generate_kwargs", "tokenizer_kwargs"),
+    *("stopping_ids", "tokenizer_outputs_to_remove"),
+)
 OTHER_NAMES = {"model": "model_name", "model_id": "model_name", "max_tokens": "max_new_tokens"}
 
 
@@ -133,8 +128,8 @@ class RagBiasLLM(FunctionCallingLLM):
     def _accept_stock_arguments(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        known = {**cls.model_fields, **RagBiasLLMOptions.model_fields}
-        given = renamed(values, OTHER_NAMES, known)
+        given = {name: value for name, value in values.items() if value is not None or name not in NONE_IS_EMPTY}
+        given = renamed(given, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
         if "device" in (given.get("model_kwargs") or {}):
             given["device_map"] = None
         return with_options(given, RagBiasLLMOptions)
@@ -144,15 +139,10 @@ class RagBiasLLM(FunctionCallingLLM):
     def _as_template(cls, value: Any) -> Any:
         return PromptTemplate(value) if isinstance(value, str) else value
 
-    @field_validator("model_kwargs", mode="before")
-    @classmethod
-    def _none_is_empty(cls, value: Any) -> Any:
-        return {} if value is None else value
-
     @field_validator("stop", mode="before")
     @classmethod
     def _as_list(cls, value: Any) -> Any:
-        return [] if value is None else [value] if isinstance(value, str) else value
+        return [value] if isinstance(value, str) else value
 
     def model_post_init(self, context: Any, /) -> None:
         """Load the model, and take unset fields from it."""
@@ -273,10 +263,10 @@ class RagBiasLLM(FunctionCallingLLM):
         tool_choice: str | dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The arguments of `chat`; see `tool_calls.offered` and `tool_calls.answer_format`."""
+        """The arguments of `chat`."""
         if isinstance(user_msg, str):
             user_msg = ChatMessage(role=MessageRole.USER, content=user_msg)
-        shown, required = tool_calls.offered(tools, tool_choice)
+        shown, required = conversation.offered(tools, tool_choice)
         return {
             "messages": [*(chat_history or ()), *([user_msg] if user_msg else ())],
             "tools": shown,
@@ -288,12 +278,8 @@ class RagBiasLLM(FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """The tool calls of a response.
-
-        Raises:
-            RagBiasError: there is none, and `error_on_no_tool_call`.
-        """
-        return tool_calls.selections(response, error_on_no_tool_call)
+        """The tool calls of a response; `RagBiasError` if there is none, and `error_on_no_tool_call`."""
+        return conversation.selections(response, error_on_no_tool_call)
 
     # from a call to a prepared request
 
@@ -325,7 +311,7 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.messages_to_prompt is generic_messages_to_prompt and self._has_chat_template
 
     def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
-        messages = chat_messages.with_system_prompt(messages, self.system_prompt)
+        messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
         if tools and not (self._template_knows_tools and self._uses_chat_template):
             raise ArgumentError(
@@ -333,7 +319,7 @@ class RagBiasLLM(FunctionCallingLLM):
                 "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
             )
         if self._uses_chat_template:
-            return self.lm.chat_text(chat_messages.to_dicts(messages), tools or None)
+            return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
 
     def _prepare(self, text: str, call: Mapping[str, Any], system: Sequence[str] = ()) -> PreparedCall:
@@ -358,12 +344,12 @@ class RagBiasLLM(FunctionCallingLLM):
         call = dict(call)
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        form = tool_calls.answer_format(self.lm, tools, required)
+        form = conversation.answer_format(self.lm, tools, required)
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
         prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
         request = prepared.request
         if isinstance(request, RemoteRequest) and self._uses_chat_template:
-            shown = chat_messages.to_dicts(chat_messages.with_system_prompt(messages, self.system_prompt))
+            shown = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
             request = replace(request, messages=shown, tools=tools)
         settings = {**prepared.settings, **form.settings}
         return replace(prepared, request=request, form=form, parallel=parallel, settings=settings)

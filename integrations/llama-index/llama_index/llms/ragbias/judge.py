@@ -8,18 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.evaluation import EvaluationResult, PairwiseComparisonEvaluator
-from llama_index.core.evaluation.pairwise import (
-    DEFAULT_SYSTEM_TEMPLATE,
-    EvaluationSource,
-    _default_parser_function,
-)
-from llama_index.core.prompts import (
-    BasePromptTemplate,
-    ChatMessage,
-    ChatPromptTemplate,
-    MessageRole,
-    PromptTemplate,
-)
+from llama_index.core.evaluation.pairwise import DEFAULT_SYSTEM_TEMPLATE, EvaluationSource, _default_parser_function
+from llama_index.core.prompts import BasePromptTemplate, ChatMessage, ChatPromptTemplate, MessageRole, PromptTemplate
 from llama_index.llms.ragbias.base import RagBiasLLM
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
@@ -90,7 +80,13 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
                 raise RagBiasError("explain=False needs a local model, because servers do not restrict the next tokens")
             self._settings = {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
         _check_template(self._eval_template)
-        _warn_of_reuse(llm)
+        method = methods.get(llm.method, llm.lm.name)
+        if llm.document_cache is not None and method.reusable_documents:
+            warn(
+                f"{method.name} computes the two answers separately, but a judge has to compare them; use a method "
+                "whose documents attend to each other, such as pine, without a document cache",
+                DocumentCacheWarning,
+            )
 
     async def aevaluate(
         self,
@@ -118,12 +114,10 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
     async def _verdict(
         self, query: str, answers: tuple[str, str], reference: str | None, exchange: bool
     ) -> EvaluationResult:
-        first_is_a = (_digest(answers[0]) < _digest(answers[1])) != exchange
-        labels = "AB" if first_is_a else "BA"
-        documents = [
-            self._answer_template.format(label=label, answer=answer)
-            for label, answer in zip(labels, answers, strict=True)
-        ]
+        digests = [hashlib.sha256(answer.encode()).digest() for answer in answers]
+        first_is_a = (digests[0] < digests[1]) != exchange
+        labelled = zip("AB" if first_is_a else "BA", answers, strict=True)
+        documents = [self._answer_template.format(label=label, answer=answer) for label, answer in labelled]
         text = await self._ask(documents, query=query, reference=reference or "")
         passing, score, feedback = self._parser_function(text)
         if passing is None and score is None and feedback is None:
@@ -159,20 +153,6 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         return text
 
 
-def _warn_of_reuse(llm: RagBiasLLM) -> None:
-    method = methods.get(llm.method, llm.lm.name)
-    if llm.document_cache is not None and method.reusable_documents:
-        warn(
-            f"{method.name} computes the two answers separately, but a judge has to compare them; use a method whose "
-            "documents attend to each other, such as pine, without a document cache",
-            DocumentCacheWarning,
-        )
-
-
-def _digest(answer: str) -> bytes:
-    return hashlib.sha256(answer.encode()).digest()
-
-
 def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResult:
     """The verdict of two: a tie yields to the other; a disagreement is a tie."""
     assert one.score is not None
@@ -187,13 +167,9 @@ def _consensus(one: EvaluationResult, other: EvaluationResult) -> EvaluationResu
 
 
 def _check_template(template: BasePromptTemplate) -> None:
-    texts = (
-        [message.content or "" for message in template.message_templates]
-        if isinstance(template, ChatPromptTemplate)
-        else [template.template]
-        if isinstance(template, PromptTemplate)
-        else []
-    )
+    texts: list[str] = [template.template] if isinstance(template, PromptTemplate) else []
+    if isinstance(template, ChatPromptTemplate):
+        texts = [message.content or "" for message in template.message_templates]
     for text in texts:
         _, found, after = text.partition("{answer_1}")
         if found and after.partition("{answer_2}")[0].strip():

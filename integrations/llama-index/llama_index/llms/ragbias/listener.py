@@ -39,6 +39,7 @@ from ragbias.boundaries.sources.named import check_lasting, document_texts
 MAX_RUNS = 1024  # bounds the runs that never end
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"
+Ends = list[Callable[[], None]]  # called at the end of a run
 PARTS = (BaseLLM, BaseRetriever, BaseNodePostprocessor, TransformComponent)  # steps of runs; embeddings are one
 
 
@@ -63,9 +64,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     """
 
     _retrievals: Retrievals = PrivateAttr()
-    _runs: OrderedDict[str, list[Callable[[], None]]] = PrivateAttr(
-        default_factory=OrderedDict
-    )  # called at the end of each
+    _runs: OrderedDict[str, Ends] = PrivateAttr(default_factory=OrderedDict)
     _retrieving: set[str | None] = PrivateAttr(default_factory=set)  # runs with a retrieval
     _streams: WeakKeyDictionary[Streamed, Synthesis] = PrivateAttr(default_factory=WeakKeyDictionary)
     _changing: Any = PrivateAttr(default_factory=threading.Lock)
@@ -73,11 +72,6 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def __init__(self, process_wide: bool = False) -> None:
         super().__init__()
         self._retrievals = Retrievals(CONTEXT_VARIABLE, process_wide)
-
-    @property
-    def retrievals(self) -> Retrievals:
-        """Recent retrievals and failures."""
-        return self._retrievals
 
     def span_enter(
         self,
@@ -115,11 +109,6 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         _close(id_)
         self._end(id_)
 
-    def searched(self, result: object) -> None:
-        """Add the nodes of a direct query on a vector store."""
-        if isinstance(result, VectorStoreQueryResult) and result.nodes:
-            self._read("a direct query-", result.nodes)
-
     def at_end(self, id_: str | None) -> Callable[[Callable[[], None]], None] | None:
         """Adds a check for the end of a run, called if nothing was retrieved in it; None outside a run."""
         with self._changing:
@@ -147,11 +136,10 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         with self._changing:
             read = [(_frame(stream), synthesis) for stream, synthesis in self._streams.items()]
         frame = sys._getframe() if read else None
-        while frame is not None:
+        while frame := frame and frame.f_back:
             for its_frame, synthesis in read:
                 if its_frame is frame:
                     return synthesis
-            frame = frame.f_back
         return None
 
     def _read(self, id_: str, nodes: Sequence[NodeWithScore | BaseNode]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -162,9 +150,9 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
         if not isinstance(nodes, Sequence):
             failures.append(f"the listener cannot read nodes of type {type(nodes).__name__}")
             nodes = ()
-        for index, node in enumerate(nodes):
+        for index, each in enumerate(nodes):
             try:
-                node = node.node if isinstance(node, NodeWithScore) else node
+                node = each.node if isinstance(each, NodeWithScore) else each
                 texts.append(node.get_content(MetadataMode.LLM))
                 bare.append(node.get_content(MetadataMode.NONE))
             except Exception as error:  # noqa: PERF203 - only its type is safe, as its message may contain a document
@@ -182,11 +170,7 @@ class RetrievalSpanHandler(BaseSpanHandler[BaseSpan]):
     def new_span(self, *_args: Any, **_kwargs: Any) -> None:
         """Creates no span."""
 
-    def prepare_to_exit_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """Creates no span."""
-
-    def prepare_to_drop_span(self, *_args: Any, **_kwargs: Any) -> None:
-        """Creates no span."""
+    prepare_to_exit_span = prepare_to_drop_span = new_span
 
 
 def _is_synthesis(id_: str) -> bool:
@@ -211,8 +195,9 @@ _listener: RetrievalSpanHandler | None = None
 
 
 def _searched(result: object) -> None:
-    if _listener is not None:
-        _listener.searched(result)
+    """Add the nodes of a direct query on a vector store."""
+    if _listener is not None and isinstance(result, VectorStoreQueryResult) and result.nodes:
+        _listener._read("a direct query-", result.nodes)
 
 
 _searches = SearchWatch(
@@ -231,7 +216,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
     global _listener
     root = get_dispatcher()
     with _installing:
-        if _listener is None or _listener.retrievals.process_wide != process_wide:
+        if _listener is None or _listener._retrievals.process_wide != process_wide:
             _detach()
             _listener = RetrievalSpanHandler(process_wide)
         if all(handler is not _listener for handler in root.span_handlers):
@@ -254,7 +239,7 @@ def _detach() -> None:
     root = get_dispatcher()
     root.span_handlers = [handler for handler in root.span_handlers if handler is not _listener]
     if _listener is not None:
-        _listener.retrievals.clear()
+        _listener._retrievals.clear()
     _listener = None
 
 
@@ -270,7 +255,7 @@ def open_synthesis() -> Synthesis | None:
 
 def registry() -> Registry | None:
     """The recent retrievals of this context or its run; None while the listener is uninstalled."""
-    return None if _listener is None else _listener.retrievals.registry()
+    return None if _listener is None else _listener._retrievals.registry()
 
 
 def locate_documents(
@@ -278,9 +263,7 @@ def locate_documents(
 ) -> Boundaries:
     """The documents in the final prompt: those of the call, of its synthesis, or recent ones.
 
-    Args:
-        documents: texts, or nodes with or without score; an empty list means that there are none.
-        system: texts of system messages, where process-wide retrievals are not searched for.
+    Process-wide retrievals are not searched for in the texts of ``system`` messages.
     """
     if documents is None:
         given = current_documents()
@@ -289,17 +272,10 @@ def locate_documents(
         given = document_texts(documents, _printed)
     synthesis = open_synthesis()
     texts, unread = (synthesis.texts, synthesis.failures) if synthesis else ((), ())
-    found = locate(
-        text,
-        documents=given,
-        run=[texts],
-        registry=registry(),
-        segmenter=segmenter,
-        not_documents=system,
-    )
+    found = locate(text, documents=given, run=[texts], registry=registry(), segmenter=segmenter, not_documents=system)
     expected = found.n_expected + (len(unread) if given is None and found.source in ("run", "none") else 0)
     if found.source == "none" and _listener is not None:
-        unread = unread or (_listener.retrievals.failure(),)
+        unread = unread or (_listener._retrievals.failure(),)
     return replace(found, n_expected=expected, reason="; ".join(filter(None, (found.reason, *unread))))
 
 

@@ -1,22 +1,29 @@
-"""Chat messages of LlamaIndex as chat templates read them."""
+"""Messages, tools and tool calls of LlamaIndex as chat templates read them, and tool calls in answers."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from llama_index.core.base.llms.types import (
     CachePoint,
     ChatMessage,
+    ChatResponse,
     CitableBlock,
     MessageRole,
     TextBlock,
     ThinkingBlock,
     ToolCallBlock,
 )
-from llama_index.llms.ragbias import tool_calls
+from llama_index.core.llms.llm import ToolSelection
+from llama_index.core.tools.types import BaseTool
 
-from ragbias.errors import RagBiasError
+from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.tool_formats import call_id
+from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
+from ragbias.errors import ArgumentError, RagBiasError
+from ragbias.lm import DebiasedLM
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -37,11 +44,7 @@ def with_system_prompt(messages: Sequence[ChatMessage], system_prompt: str | Non
 
 
 def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Role, text and tool calls of each message; leading system messages are merged, because templates take one.
-
-    Raises:
-        RagBiasError: a message contains an image, sound, video, file, or anything else but text.
-    """
+    """Role, text and tool calls of each message; leading system messages are merged, because templates take one."""
     turns = [_turn(message) for message in messages]
     n_system = next((index for index, turn in enumerate(turns) if turn["role"] != "system"), len(turns))
     system = "\n\n".join(turn["content"] for turn in turns[:n_system] if turn["content"])
@@ -51,7 +54,7 @@ def to_dicts(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 def _turn(message: ChatMessage) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": _ROLES.get(message.role, message.role.value), "content": _text(message)}
-    calls = [tool_calls.as_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    calls = [as_dict(block) for block in message.blocks if isinstance(block, ToolCallBlock)]
     if calls:
         turn["tool_calls"] = calls
     if turn["role"] == "tool":
@@ -72,3 +75,75 @@ def _texts(block: Any, role: MessageRole) -> list[str]:
         return []
     kind = getattr(block, "block_type", type(block).__name__)
     raise RagBiasError(f"RagBiasLLM reads text, but a {role.value} message holds a {kind} block; leave it out")
+
+
+# tools
+
+
+def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> tuple[list[Tool], bool]:
+    """The tools for the prompt (only the chosen one, if one is named), and whether the model must call one."""
+    specs = [tool.metadata.to_openai_tool(skip_length_check=True) for tool in tools]
+    chosen = tool_choice(choice, specs)
+    shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
+    return shown, chosen.required
+
+
+def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool], required: bool) -> AnswerFormat:
+    """How to read an answer; a required call is begun if the template's format is known."""
+    check_tools(tools)
+    if isinstance(lm, RemoteLM):
+        return AnswerFormat(tools, request_fields={"tool_choice": "required"} if tools and required else {})
+    return AnswerFormat(tools, (begun_call(lm, tools) or "") if tools and required else "")
+
+
+def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:
+    """A complete answer's text, its tool calls (only the first without `parallel`), and errors of malformed calls.
+
+    Malformed calls stay in the text.
+    """
+    content, calls = form.read(text)
+    wrong = [call for call in calls if call.error]
+    blocks = [
+        ToolCallBlock(tool_call_id=call_id(), tool_name=call.name, tool_kwargs=call.arguments or {})
+        for call in calls
+        if not call.error
+    ]
+    if wrong:
+        content = "\n".join(part for part in (content, *(call.raw for call in wrong)) if part)
+    errors = tuple(f"{call.name or 'a call'}: {call.error}" for call in wrong)
+    return content, tuple(blocks if parallel else blocks[:1]), errors
+
+
+def as_dict(block: ToolCallBlock) -> dict[str, Any]:
+    """A call as chat templates read it, with arguments as an object."""
+    arguments: Any = block.tool_kwargs
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError:
+            arguments = None
+    if not isinstance(arguments, dict):
+        raise ArgumentError(f"a call of the tool {block.tool_name!r} has arguments that are no JSON object")
+    return template_call(block.tool_name, arguments, block.tool_call_id or call_id())
+
+
+def selections(response: ChatResponse, error_if_none: bool) -> list[ToolSelection]:
+    """The calls of a response for LlamaIndex's agents and programs."""
+    found = [
+        ToolSelection(
+            tool_id=block.tool_call_id or "",
+            tool_name=block.tool_name,
+            tool_kwargs=block.tool_kwargs if isinstance(block.tool_kwargs, dict) else {},
+        )
+        for block in response.message.blocks
+        if isinstance(block, ToolCallBlock)
+    ]
+    if not found and error_if_none:
+        malformed = "; ".join(response.additional_kwargs.get("invalid_tool_calls", ()))
+        raise RagBiasError(
+            "expected a tool call, but the answer has "
+            + (f"only malformed ones ({malformed})" if malformed else "none")
+            + "; pass tool_required=True, use a model that was trained to call tools, or for structured output "
+            "pydantic_program_mode=PydanticProgramMode.LLM"
+        )
+    return found

@@ -1,4 +1,4 @@
-"""Prepared calls, answered whole or in chunks, with or without an event loop."""
+"""Prepared calls, answered whole or in chunks, with or without an event loop, and the responses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from llama_index.llms.ragbias import tool_calls
-from llama_index.llms.ragbias.responses import Answer
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    CompletionResponse,
+    LogProb,
+    MessageRole,
+    TextBlock,
+    ToolCallBlock,
+)
+from llama_index.llms.ragbias import messages
 
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.remote import RemoteLM, chat_logprobs
+from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.run_state import LastReports, Owner
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.report import Generation
@@ -20,29 +28,70 @@ from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
 from ragbias.lm import DebiasedLM
 
-Response = TypeVar("Response")
-Respond = Callable[[Answer], Response]
-
 reports = LastReports("ragbias_llama_index_reports")
 
 
 @dataclass(frozen=True)
-class PreparedCall:
-    """A prepared call of the LLM.
+class Answer:
+    """The text of an answer so far and its last piece.
 
-    Attributes:
-        owner: identifies the LLM in `reports`.
-        settings: keyword arguments of `DebiasedLM.batch` and `DebiasedLM.stream`.
-        form: how to read the answer.
-        parallel: whether the answer may have more than one call of a tool.
+    Once it is complete: the `generation`, `logprobs` in OpenAI's shape, tool `calls`, and `errors` of malformed ones.
     """
+
+    text: str
+    delta: str | None = None
+    generation: Generation | None = None
+    logprobs: dict[str, Any] | None = None
+    calls: tuple[ToolCallBlock, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    def completion(self) -> CompletionResponse:
+        """The response of a completion."""
+        return CompletionResponse(text=self.text, delta=self.delta, **self._fields())
+
+    def chat(self) -> ChatResponse:
+        """The response of a chat.
+
+        The message itself has no details, because memories print those into later prompts. Tool calls are in its
+        blocks and in `additional_kwargs`, where LlamaIndex's streaming programs look for them.
+        """
+        message = ChatMessage(role=MessageRole.ASSISTANT, content=self.text)
+        fields = self._fields()
+        if self.calls:
+            text = [TextBlock(text=self.text)] if self.text else []
+            calls = {"tool_calls": [messages.as_dict(block) for block in self.calls]}
+            message = ChatMessage(role=MessageRole.ASSISTANT, blocks=[*text, *self.calls], additional_kwargs=calls)
+        if self.errors:
+            fields["additional_kwargs"]["invalid_tool_calls"] = list(self.errors)
+        return ChatResponse(message=message, delta=self.delta, **fields)
+
+    def _fields(self) -> dict[str, Any]:
+        if self.generation is None:
+            return {"additional_kwargs": {}, "raw": None}
+        usage, report = self.generation.usage.as_dict(), self.generation.report.as_dict()
+        raw: dict[str, Any] = {"usage": usage, "finish_reason": self.generation.finish_reason, "ragbias": report}
+        tokens = None
+        if self.logprobs is not None:
+            raw["logprobs"] = self.logprobs
+            names = ("token", "logprob", "bytes")
+            tokens = [[LogProb(**{name: each[name] for name in names})] for each in self.logprobs["content"]]
+        return {"additional_kwargs": {**usage, "ragbias": report}, "raw": raw, "logprobs": tokens}
+
+
+Response = TypeVar("Response")
+Respond = Callable[[Answer], Response]
+
+
+@dataclass(frozen=True)
+class PreparedCall:
+    """A prepared call of the LLM; the settings are keyword arguments of `DebiasedLM.batch` and `DebiasedLM.stream`."""
 
     owner: Owner
     lm: DebiasedLM | RemoteLM
     request: Request
     settings: dict[str, Any]
     form: AnswerFormat = field(default_factory=AnswerFormat)
-    parallel: bool = True
+    parallel: bool = True  # whether the answer may have more than one call of a tool
 
     def answer(self, respond: Respond[Response]) -> Response:
         """The whole answer."""
@@ -75,9 +124,8 @@ class PreparedCall:
     def _whole(self, generation: Generation) -> Answer:
         """The complete answer; stores its report."""
         reports.note(self.owner, generation.report.as_dict())
-        text, calls, errors = tool_calls.read(self.form, generation.text, self.parallel)
-        logprobs = chat_logprobs(self.lm, generation, self.settings.get("keep_special", ()))
-        return Answer(text, None, generation, logprobs, calls, errors)
+        text, calls, errors = messages.read(self.form, generation.text, self.parallel)
+        return Answer(text, None, generation, self.form.logprobs(self.lm, generation), calls, errors)
 
     def _last(self, generation: Generation, growing: GrowingAnswer) -> Answer:
         answer = self._whole(generation)

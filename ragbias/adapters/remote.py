@@ -1,4 +1,4 @@
-"""``RemoteLM``: a model behind a server of ``ragbias serve``, in place of a ``DebiasedLM``."""
+"""Models behind servers: documents are found, and ordered, as text; ``RemoteLM`` replaces a ``DebiasedLM``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ragbias import methods
-from ragbias.adapters.openai_logprobs import openai_logprobs, openai_token
-from ragbias.adapters.remote.connection import Connection, Json
-from ragbias.adapters.untokenised import untokenised
+from ragbias.adapters.connection import Connection, Json
+from ragbias.adapters.tool_formats import openai_token
 from ragbias.boundaries import Boundaries
-from ragbias.errors import ArgumentError, ServerError
+from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
-from ragbias.generation.request import Request
+from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain
 from ragbias.generation.streaming import Stream
-from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod
 from ragbias.methods.parse import written
+from ragbias.prompt import TokenisedPrompt
 
 SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
 LOCAL_ONLY = ("batch_size", "keep_special")  # settings that a server decides itself
 MESSAGE = "<|im_start|>{role}\n{content}<|im_end|>\n"  # separates messages where documents are searched
+
+NEEDS_A_MODEL = (
+    "works inside the model, and this one is elsewhere; use a method that only orders text, such as canonical-order or "
+    "long-context-reorder, or none"
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,8 @@ class RemoteLM:
     def token_ids(self, text: str) -> list[int]:
         """The ids of a text's tokens, without special ones."""
         body = {"model": self.name, "prompt": text, "add_special_tokens": False}
-        return list(self._connection.post("/tokenize", body)["tokens"])
+        (answer,) = self._connection.post_all(["/tokenize"], [body])
+        return list(answer["tokens"])
 
     def chat_text(self, messages: Sequence[Json], tools: Sequence[Any] | None = None) -> str:
         """The conversation as text, to find documents in; the server's chat template makes the prompt."""
@@ -107,19 +112,15 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
         """The request, and a report of the documents found here."""
-        own = untokenised(prompt, boundaries, method or self.method)
-        return RemoteRequest(own.tokens, own.method, own.report, own.origin, text=prompt)
+        return RemoteRequest(**vars(untokenised(prompt, boundaries, method or self.method)), text=prompt)
 
     def batch(
         self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
     ) -> list[RemoteGeneration]:
-        """Answer each request; the settings are those of ``DebiasedLM.batch``.
+        """Answer each request; settings and errors are those of ``DebiasedLM.batch``.
 
         Raises:
-            CancelledError: ``cancelled`` was set.
             ServerError: the server did not answer.
-            ArgumentError: servers do not take an argument.
-            RagBiasError: the server refused, with the error of a local model.
         """
         requests = [each for each in prompts if isinstance(each, RemoteRequest)]
         bodies = [self._body(request, settings) for request in requests]
@@ -128,8 +129,8 @@ class RemoteLM:
 
     def stream(self, prompt: Request, **settings: Any) -> Stream:
         """As ``batch``, piece by piece; errors of the server are raised with the first piece."""
-        assert isinstance(prompt, RemoteRequest)
         request = prompt
+        assert isinstance(request, RemoteRequest)
         body = {**self._body(request, settings), "stream": True, "stream_options": {"include_usage": True}}
 
         def job(emit: Callable[[str], None], cancelled: threading.Event) -> Generation:
@@ -177,15 +178,6 @@ class RemoteLM:
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
 
 
-def chat_logprobs(lm: DebiasedLM | RemoteLM, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
-    """An answer's log-probabilities in the shape of OpenAI's chat completions; ``None`` unless requested."""
-    if isinstance(generation, RemoteGeneration):
-        return generation.chat_logprobs
-    if generation.logprobs is None or isinstance(lm, RemoteLM):
-        return None
-    return openai_logprobs(generation, lm.tokenizer, keep_special)
-
-
 def _documents(request: RemoteRequest) -> list[Json] | None:
     """The documents found here, verbatim; ``None`` lets the server search."""
     found = request.origin.boundaries
@@ -202,17 +194,11 @@ def _message(turn: Mapping[str, Any]) -> Json:
     """A message for the server, which takes the arguments of calls as text."""
     if not turn.get("tool_calls"):
         return dict(turn)
-    calls = [
-        {
-            "id": str(call.get("id") or ""),
-            "type": "function",
-            "function": {
-                "name": call["function"]["name"],
-                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
-            },
-        }
-        for call in turn["tool_calls"]
-    ]
+    calls = []
+    for call in turn["tool_calls"]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        function = {"name": call["function"]["name"], "arguments": arguments}
+        calls.append({"id": str(call.get("id") or ""), "type": "function", "function": function})
     return {**turn, "tool_calls": calls}
 
 
@@ -248,3 +234,67 @@ def _report(request: RemoteRequest, given: Json) -> Report:
     known = there.reason in own.reason or there.source == "none"
     reason = own.reason if known else "; ".join(filter(None, (there.reason, own.reason)))
     return replace(there, source=own.source, n_expected=own.n_expected, n_left_plain=own.n_left_plain, reason=reason)
+
+
+# documents as text
+
+
+class _NoModel:
+    """Refuses a method that ranks documents by the model's attention."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+
+    def __call__(self, order: Sequence[int]) -> list[float]:
+        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
+
+    def contrast(self) -> list[list[float]]:
+        raise MethodError(f"{self._method.name} {NEEDS_A_MODEL}")
+
+
+def check_arranges_text(method: Method) -> None:
+    """Raise ``MethodError`` unless a method needs nothing but the texts of the documents."""
+    if isinstance(method, ReorderingMethod):
+        method.rank([[1], [2], [3]], _NoModel(method))
+    elif not isinstance(method, NoMethod):
+        raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
+
+
+def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbering: bool = False) -> Request:
+    """A request and its report; its tokens are the bytes of the text, its documents in the given order."""
+    parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
+    prefix, *documents, suffix = (
+        list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
+    )
+    tokens = TokenisedPrompt(prefix, documents, suffix)
+    return of_origin(Origin(parts, tokens, flat, wanted, found, reason))
+
+
+def of_origin(origin: Origin) -> Request:
+    """The request for an origin's method."""
+    wanted, found = origin.wanted, origin.boundaries
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
+    plain_because = plain_because if wanted.needs_documents else ""
+    missed = found.reason if wanted.needs_documents or found.n_expected else ""
+    report = Report(
+        method_requested=wanted.name,
+        method_ran="none" if plain_because else wanted.name,
+        source=found.source,
+        spans=(),
+        n_expected=found.n_expected,
+        n_found=found.n_found,
+        reason="; ".join(filter(None, (plain_because, missed))),
+        numbering=found.numbering,
+        n_left_plain=found.n_left_plain,
+    )
+    return Request(origin.tokens, wanted, report, origin)
+
+
+def arranged(request: Request) -> Request:
+    """The request with its documents in the order of its method; ``MethodError`` if that needs a model."""
+    method = request.method
+    if not isinstance(method, ReorderingMethod) or request.report.method_ran != method.name:
+        return request
+    order = method.rank(request.tokens.documents, _NoModel(method)).order
+    origin = request.origin.reordered(order)
+    return replace(request, tokens=origin.tokens, origin=origin, report=replace(request.report, order=order))

@@ -11,8 +11,6 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar
 
-import httpx
-
 from ragbias.errors import (
     ArgumentError,
     CancelledError,
@@ -38,55 +36,31 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Talks to one server; threads may share it.
-
-    Args:
-        base_url: address, with or without ``/v1``.
-        api_key: sent with every request unless it is empty.
-        timeout: seconds without a byte until a request fails; ``None``: no limit.
-        max_retries: retries after connection errors and statuses such as 429 and 503.
-
-    Raises:
-        ArgumentError: ``base_url`` is not an address.
-        MissingExtraError: ``openai`` is not installed.
-    """
+    """Talks to one server; threads may share it. For the arguments see ``RemoteLM``."""
 
     def __init__(self, base_url: str, api_key: str, timeout: float | None, max_retries: int) -> None:
-        self.base_url = server_address("base_url", base_url)
+        if not isinstance(base_url, str) or not base_url.startswith(("http://", "https://")):
+            raise ArgumentError(f"base_url={base_url!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
+        self.base_url = base_url.rstrip("/").removesuffix("/v1")
         self._openai: Any = required("openai", "remote")
+        self._httpx: Any = required("httpx", "remote")
         self._settings: Json = dict(
             base_url=f"{self.base_url}/v1", api_key=api_key or "none", timeout=timeout, max_retries=max_retries
         )
         self._made: tuple[asyncio.AbstractEventLoop, Any] | None = None
 
     def model(self, name: str | None) -> Json:
-        """The server's description of a model; ``None``: of its only one.
-
-        Raises:
-            ServerError: there is no such model, or not exactly one.
-        """
+        """The server's description of a model; ``None``: of its only one."""
         listed = self._run(self._request("get", "/v1/models")).get("data")
-        cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
-        known = ", ".join(str(card.get("id")) for card in cards)
+        cards = {str(card.get("id")): card for card in listed or () if isinstance(card, dict)}
         if name is None and len(cards) != 1:
-            raise ServerError(f"{self.base_url} has {len(cards)} models ({known}); name one")
-        for card in cards:
-            if name in (None, card.get("id")):
-                return card
-        raise ServerError(f"{self.base_url} has no model {name!r}; there: {known or 'none'}")
+            raise ServerError(f"{self.base_url} has {len(cards)} models ({', '.join(cards)}); name one")
+        if name is not None and name not in cards:
+            raise ServerError(f"{self.base_url} has no model {name!r}; there: {', '.join(cards) or 'none'}")
+        return next(iter(cards.values())) if name is None else cards[name]
 
-    def post(self, path: str, body: Json) -> Json:
-        """The JSON answer to a body."""
-        answer: Json = self._run(self._request("post", path, body=body))
-        return answer
-
-    def post_all(self, paths: list[str], bodies: list[Json], cancelled: threading.Event | None) -> list[Json]:
-        """The answers to several bodies, sent in parallel; an error cancels the others.
-
-        Raises:
-            CancelledError: ``cancelled`` was set; the server stops computing.
-        """
-
+    def post_all(self, paths: list[str], bodies: list[Json], cancelled: threading.Event | None = None) -> list[Json]:
+        """The answers to several bodies, sent in parallel; an error cancels the others."""
         places = asyncio.Semaphore(MAX_PARALLEL)
 
         async def one(path: str, body: Json) -> Any:
@@ -132,7 +106,7 @@ class Connection:
                 if cancelled is not None and cancelled.is_set():
                     raise CancelledError("the request was cancelled before its answer arrived")
             return future.result()
-        except (self._openai.APIConnectionError, httpx.HTTPError) as error:  # the latter inside a stream
+        except (self._openai.APIConnectionError, self._httpx.HTTPError) as error:  # the latter inside a stream
             cause = error.__cause__ or error
             reason = f"{type(cause).__name__}: {cause}".rstrip(": ")
             message = f"{self.base_url} does not answer ({reason}); is it running, and is timeout long enough?"
@@ -147,25 +121,13 @@ class Connection:
     def _refusal(self, error: Any, status: int) -> RagBiasError:
         error = error if isinstance(error, dict) else {}
         message = str(error.get("message") or f"status {status} without a reason")
-        kind = ERRORS.get(str(error.get("code")))
-        if kind is not None:
+        if kind := ERRORS.get(str(error.get("code"))):
             return kind(message)
         if status == 400 and error:
             return ArgumentError(f"{error.get('param') or 'request'}: {message}")
         if status == 401:
             message += "; give api_key=, or set RAGBIAS_API_KEY"
         return ServerError(f"{self.base_url} refuses with status {status}: {message}")
-
-
-def server_address(name: str, given: str) -> str:
-    """The address of a server without the path of its API.
-
-    Raises:
-        ArgumentError: ``given`` is not an address.
-    """
-    if not isinstance(given, str) or not given.startswith(("http://", "https://")):
-        raise ArgumentError(f"{name}={given!r}; expected an address, e.g. 'http://127.0.0.1:8000'")
-    return given.rstrip("/").removesuffix("/v1")
 
 
 @cache
