@@ -19,9 +19,9 @@ import ragbias
 from ragbias.binding.architectures import architecture_of
 from ragbias.checks import STRING_LENGTH, Bounds, check_whole_between
 from ragbias.evaluation.prompts import random_strings
-from ragbias.interventions import HideKeys, Intervened, ShiftPositions
 from ragbias.lm import DebiasedLM
 from studies.experiment import Track
+from studies.interventions import HideKeys, Intervened, ShiftPositions
 
 PAPERS_LENGTH = 1000
 SPAN = (400, 600)  # the paper's tokens that are perturbed

@@ -19,12 +19,13 @@ from ragbias.evaluation.data.questions import Question, check_equally_many
 from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.request import Request
-from ragbias.interventions import Intervened, Intervention
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
 from ragbias.methods.plain import PlainAttention
 from ragbias.prompt import TokenisedPrompt
+from studies.interventions import Intervened, Intervention
+from studies.interventions.reweighting import with_value
 
 OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them
 
@@ -90,7 +91,7 @@ class Watched(AttentionMethod):
             value = torch.zeros_like(call.value)
             for channel, (first, end) in enumerate(some):
                 value[:, :, first:end, channel] = weight[:, :, first:end]
-            output = self._output(call.with_value(value))
+            output = self._output(with_value(call, value))
             masses.append(output[0, -1, :, : len(some)].float().cpu())
         return torch.cat(masses, dim=1)
 

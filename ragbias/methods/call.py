@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -119,14 +119,6 @@ class AttentionCall:
     project: Callable[[Literal["query", "key"], Tensor], Tensor]
     rotate: Callable[[Tensor], Tensor]
     plain: Callable[..., Tensor]
-
-    def with_value(self, value: Tensor) -> AttentionCall:
-        """The call with other values ``[batch, G, K, d]``."""
-
-        def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
-            return self.plain(query, key, value)
-
-        return replace(self, value=value, plain=plain)
 
     def sequences(self) -> Iterator[SequenceCall]:
         """The sequences of the batch."""

@@ -1,16 +1,10 @@
-"""The plain model, on the user's prompt or on the tokens of a method with documents, and inside other methods."""
+"""The plain model, on the user's prompt or on the tokens of a method with documents."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.call import AttentionCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import Method
 
 
 @dataclass(frozen=True)
@@ -38,19 +32,3 @@ class Segmented(Method):
     same_prefill_cost = True
     cost = "none"
     source = "no method, as a baseline"
-
-
-@dataclass(frozen=True)
-class PlainAttention(AttentionMethod):
-    """The model's own attention, as the base of interventions; it acts in no layer."""
-
-    name = "none"
-    positions = "model"
-    cost = "none"
-    source = ""
-
-    def layer_indices(self, n_layers: int) -> Sequence[int]:
-        return ()
-
-    def attention(self, call: AttentionCall) -> Tensor:
-        return call.plain(call.query, call.key)

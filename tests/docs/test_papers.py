@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ragbias.interventions import parse_interventions
 from ragbias.methods.parse import parse_methods
 from ragbias.methods.profiles import find
+from studies.interventions import parse_interventions
 from support.documented_commands import parse_command, run_script
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers.md"

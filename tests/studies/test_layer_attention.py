@@ -14,7 +14,6 @@ from ragbias import DebiasedLM, Prompt
 from ragbias.attention import segment_scores
 from ragbias.errors import DataError, MethodError
 from ragbias.evaluation.data.questions import Question
-from ragbias.interventions import HideKeys, ScaleAttention
 from ragbias.methods import (
     ChannelScaling,
     MsPoE,
@@ -26,6 +25,7 @@ from ragbias.methods import (
     RoToR,
 )
 from studies.inspect_attention import gold_ratios, heat_maps
+from studies.interventions import HideKeys, ScaleAttention
 from studies.layer_attention import View, attention_by_layer, gold_of, inspect
 from support.random_models import random_model
 

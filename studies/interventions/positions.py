@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.errors import SpanError
-from ragbias.interventions.base import Intervention
-from ragbias.interventions.spans import Where, checked_where, tokens_in
 from ragbias.methods.base import LayerRange
 from ragbias.methods.call import SequenceLayout
+from studies.interventions.base import Intervention
+from studies.interventions.spans import Where, checked_where, tokens_in
 
 if TYPE_CHECKING:
     import torch

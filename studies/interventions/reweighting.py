@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ragbias import attention
@@ -26,6 +27,15 @@ class Reweighting(NamedTuple):
     queries: Tensor
     factors: Tensor
     renormalised: bool
+
+
+def with_value(call: AttentionCall, value: Tensor) -> AttentionCall:
+    """The call with other values ``[batch, G, K, d]``."""
+
+    def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
+        return call.plain(query, key, value)
+
+    return replace(call, value=value, plain=plain)
 
 
 def biased(
@@ -97,11 +107,11 @@ def reweighted(method: AttentionMethod, call: AttentionCall, changes: Sequence[S
     if not queries.any():
         return output
     by_key = factors[:, None, :, None]
-    changed = reweighted(method, call.with_value(call.value * by_key), before)
+    changed = reweighted(method, with_value(call, call.value * by_key), before)
     if change[0].renormalised:
         ones = torch.zeros_like(call.value)
         ones[..., :2] = torch.cat([by_key, torch.ones_like(by_key)], -1)
-        now, was = reweighted(method, call.with_value(ones), before)[..., :2].float().split(1, -1)
+        now, was = reweighted(method, with_value(call, ones), before)[..., :2].float().split(1, -1)
         if ((now == 0) & queries).any():
             raise MethodError(
                 f"{method.name}: in layer {call.layer} all the weight of a query is on hidden keys; hide fewer keys, "

@@ -8,15 +8,31 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.interventions.base import Intervention
-from ragbias.interventions.reweighting import Reweighting, biased, reweighted
 from ragbias.methods.base import AttentionMethod, Method
 from ragbias.methods.call import AttentionCall
 from ragbias.methods.parse import get
-from ragbias.methods.plain import NoMethod, PlainAttention
+from ragbias.methods.plain import NoMethod
+from studies.interventions.base import Intervention
+from studies.interventions.reweighting import Reweighting, biased, reweighted
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PlainAttention(AttentionMethod):
+    """The model's own attention, as the base of interventions; it acts in no layer."""
+
+    name = "none"
+    positions = "model"
+    cost = "none"
+    source = ""
+
+    def layer_indices(self, n_layers: int) -> Sequence[int]:
+        return ()
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        return call.plain(call.query, call.key)
 
 
 @dataclass(frozen=True, init=False)

@@ -8,15 +8,6 @@ from methods.restatements import methods as slow
 from methods.restatements.model import AttentionLayer, Sequence, by_view, restated_logits
 
 import ragbias
-from ragbias.interventions import (
-    AddToChannel,
-    HideKeys,
-    Intervened,
-    ScaleAttention,
-    ScaleChannel,
-    ScaleInitialToken,
-    ShiftPositions,
-)
 from ragbias.methods import (
     SIW,
     ChannelScaling,
@@ -28,6 +19,15 @@ from ragbias.methods import (
     PositionInterpolation,
     RoToR,
     SelfExtend,
+)
+from studies.interventions import (
+    AddToChannel,
+    HideKeys,
+    Intervened,
+    ScaleAttention,
+    ScaleChannel,
+    ScaleInitialToken,
+    ShiftPositions,
 )
 from support.random_models import decisive, random_model
 from support.segments import Segments, padded

@@ -8,7 +8,8 @@ import torch
 import ragbias
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import MethodError, NoDocumentsError, SpanError
-from ragbias.interventions import (
+from ragbias.methods import SIW, AttentionSorting, Pine, RoToR
+from studies.interventions import (
     AddToChannel,
     HideKeys,
     Intervened,
@@ -18,7 +19,6 @@ from ragbias.interventions import (
     ShiftPositions,
     parse_interventions,
 )
-from ragbias.methods import SIW, AttentionSorting, Pine, RoToR
 from support.segments import Segments
 
 IDS, SPANS = Segments([8, 6], prefix=0).plain  # documents 0-8-14, question 14-23

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_choice, check_whole_between
-from ragbias.interventions.base import Intervention
 from ragbias.methods.base import LayerRange
+from studies.interventions.base import Intervention
 
 if TYPE_CHECKING:
     from torch import Tensor

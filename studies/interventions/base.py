@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from ragbias.errors import MethodError
-from ragbias.interventions.reweighting import Reweighting
-from ragbias.interventions.spans import GOLD, resolved
 from ragbias.methods.base import LayerRange, in_layers, layers_of
 from ragbias.methods.call import SequenceLayout
+from studies.interventions.reweighting import Reweighting
+from studies.interventions.spans import GOLD, resolved
 
 if TYPE_CHECKING:
     import torch

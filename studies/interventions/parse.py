@@ -5,11 +5,11 @@ from __future__ import annotations
 from ragbias.checks import check_parameters
 from ragbias.display import did_you_mean, shown
 from ragbias.errors import MethodError
-from ragbias.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
-from ragbias.interventions.base import Intervention
-from ragbias.interventions.channels import AddToChannel, ScaleChannel
-from ragbias.interventions.positions import ShiftPositions
 from ragbias.methods.parse import class_and_values, split, without_blanks
+from studies.interventions.attention_weights import HideKeys, ScaleAttention, ScaleInitialToken
+from studies.interventions.base import Intervention
+from studies.interventions.channels import AddToChannel, ScaleChannel
+from studies.interventions.positions import ShiftPositions
 
 KINDS: dict[str, type[Intervention]] = {
     kind.name: kind
