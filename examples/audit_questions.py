@@ -14,7 +14,7 @@ import random
 import sys
 from pathlib import Path
 
-from ragbias.models.tiny.cases import cases
+from ragbias.models.tiny.world import cases
 
 
 def question_lines(questions: int = 30, documents: int = 20, seed: int = 0) -> list[dict[str, object]]:

@@ -22,8 +22,7 @@ from ragbias.calibration.measurements import retrieving
 from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
-from ragbias.methods.parse import get
+from ragbias.methods import Method, get
 from studies.experiment import (
     Track,
     by_position,

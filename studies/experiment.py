@@ -39,8 +39,7 @@ from ragbias.evaluation.report.figures import PALE, canvas, line, literal, save,
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod
-from ragbias.methods.parse import get
+from ragbias.methods import Method, NoMethod, get
 
 MOST_TICKS = 8
 FEW = 4  # layers listed one by one

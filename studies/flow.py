@@ -20,8 +20,7 @@ from torch import Tensor
 from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
-from ragbias.methods.parse import get
+from ragbias.methods import Method, get
 from studies.experiment import Track, by_position, check_acts_on_attention, curves, page, parser, run
 from studies.layer_attention import OTHERS, attention_by_head
 

@@ -22,7 +22,8 @@ from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE
-from ragbias.methods.last_token import LastToken
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.base import SequenceCall
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Track, by_position, curves, heat_map, method_of, page, parser, run
 
@@ -85,6 +86,16 @@ class HeadAwareness:
 def part_of(heads: int) -> int:
     """How many heads a quarter is, one at least."""
     return max(1, heads // PART)
+
+
+class LastToken(DocumentAttention):
+    """Records the weights of the prompt's last token: ``found[b]`` is float32 ``[n_layers, H, T]``."""
+
+    name = "last-token"
+    needs_documents = False
+
+    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+        return weights
 
 
 @torch.no_grad()

@@ -32,8 +32,7 @@ from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.lm import DebiasedLM
-from ragbias.methods import DEFAULT_METHOD
-from ragbias.methods.parse import parse_methods
+from ragbias.methods import DEFAULT_METHOD, parse_methods
 from studies.experiment import named_layers
 from studies.interventions import parse_interventions
 from studies.layer_attention import View, inspect

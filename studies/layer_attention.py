@@ -21,7 +21,7 @@ from ragbias.evaluation.prompts import stock_prompt
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
-from ragbias.methods.call import AttentionCall
+from ragbias.methods.base import AttentionCall
 from ragbias.methods.plain import PlainAttention
 from ragbias.prompt import TokenisedPrompt
 from studies.interventions import Intervened, Intervention

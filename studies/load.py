@@ -28,7 +28,7 @@ from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.report.plain_table import plain_table
 from ragbias.files import write_atomically
-from ragbias.methods.parse import parse_methods, written
+from ragbias.methods import parse_methods, written
 from ragbias.models.tiny.world import held_out_corpus
 
 PERCENTILES = (50, 95, 99)

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ragbias.models import tiny
-from ragbias.models.tiny.cases import cases
+from ragbias.models.tiny.world import cases
 from training.formats import sample_format
 
 BATCH_SIZE = 20

@@ -2,8 +2,7 @@
 
 import random
 
-from ragbias.models.tiny.cases import PromptFormat, titled
-from ragbias.models.tiny.world import Passage
+from ragbias.models.tiny.world import Passage, PromptFormat, titled
 
 BOS, EOS, PAD = "<s>", "</s>", "<pad>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"

@@ -16,8 +16,7 @@ from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
 from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain
 from ragbias.generation.streaming import Stream
-from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod
-from ragbias.methods.parse import written
+from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, written
 from ragbias.prompt import TokenisedPrompt
 
 SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")

@@ -6,8 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ragbias.attention.encoding import Alibi, Encoding, Rotary, rotate
-    from ragbias.attention.keys import Bounds, EncodedKeys, Group, Scoring, Segments, concatenated
+    from ragbias.attention.keys import (
+        Alibi,
+        Bounds,
+        EncodedKeys,
+        Encoding,
+        Group,
+        Rotary,
+        Scoring,
+        Segments,
+        concatenated,
+        rotate,
+    )
     from ragbias.attention.mass import document_mass, segment_mass
     from ragbias.attention.primitive import attend, attend_groups, grouped_scores, merge, segment_scores, weigh
 
@@ -31,15 +41,12 @@ __all__ = [
     "segment_scores",
     "weigh",
 ]
-_MODULES = {
-    **dict.fromkeys(("Alibi", "Encoding", "Rotary", "rotate"), "encoding"),
-    **dict.fromkeys(("Bounds", "EncodedKeys", "Group", "Scoring", "Segments", "concatenated"), "keys"),
-    **dict.fromkeys(("document_mass", "segment_mass"), "mass"),
-    **dict.fromkeys(("attend", "attend_groups", "grouped_scores", "merge", "segment_scores", "weigh"), "primitive"),
-}
+_MODULES = ("keys", "primitive", "mass")
 
 
 def __getattr__(name: str) -> Any:  # torch is imported on first use
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"ragbias.attention.{_MODULES[name]}"), name)
+    if name in __all__:
+        modules = (import_module(f"ragbias.attention.{module}") for module in _MODULES)
+        globals()[name] = next(getattr(module, name) for module in modules if hasattr(module, name))
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

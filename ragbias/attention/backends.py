@@ -14,26 +14,32 @@ case raises ``BackendError``; only ``auto`` falls back.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.encoding import Alibi
-from ragbias.attention.keys import Scoring
+from ragbias import attention
+from ragbias.attention.keys import Alibi, Group, Rotary, Scoring
 from ragbias.call_site import warn
 from ragbias.errors import BackendError
 
 BACKENDS = ("auto", "torch", "triton", "flash")
 PACKAGES = {"triton": "triton", "flash": "flash_attn"}
-DTYPES = {
-    "triton": (torch.float16, torch.bfloat16, torch.float32),
-    "flash": (torch.float16, torch.bfloat16),
-}
+DTYPES = {"triton": (torch.float16, torch.bfloat16, torch.float32), "flash": (torch.float16, torch.bfloat16)}
 MAX_DIM = 256  # of a head, for triton and flash
 FLASH_CAPABILITY = (8, 0)  # the oldest GPUs that FlashAttention 2 supports
+
+# the self-check: a small random prompt, on which errors of inputs of unit variance are bounded
+TOLERANCES = {torch.float32: 2e-3, torch.float16: 1e-2, torch.bfloat16: 6e-2}
+HEADS, KEY_HEADS = 4, 2
+PREFIX, DOCUMENTS, SUFFIX = 5, ((5, 140), (140, 157), (157, 230)), 9  # one document fills the largest block of rows
+TOKENS = DOCUMENTS[-1][1] + SUFFIX
 
 _auto_device = "cuda"  # the device type on which ``auto`` considers triton
 _verdicts: dict[tuple[torch.device, torch.dtype, int], str] = {}  # of self-checks: empty, or why triton is not used
@@ -53,11 +59,7 @@ def check_backend(backend: str) -> None:
 
 
 def chosen(query: Tensor, scoring: Scoring) -> str:
-    """The backend for queries ``[..., d]`` of a layer: ``"torch"``, ``"triton"`` or ``"flash"``.
-
-    Raises:
-        BackendError: the backend was named and does not support this case.
-    """
+    """The backend for queries ``[..., d]`` of a layer; ``BackendError`` if a named one does not support this case."""
     if scoring.backend == "auto":
         if query.device.type != _auto_device:
             return "torch"
@@ -80,8 +82,7 @@ def _verdict(device: torch.device, dtype: torch.dtype, dim: int) -> str:
             return _verdicts[case]
         reason = _import_error("triton")
         if not reason:
-            self_check = import_module("ragbias.attention.self_check")  # it runs attention, which imports this module
-            reason = self_check.difference("triton", device, dtype, dim)
+            reason = difference("triton", device, dtype, dim)
         known = reason in _verdicts.values()
         _verdicts[case] = reason
     if reason and not known:
@@ -121,14 +122,57 @@ def _unsupported(backend: str, query: Tensor, scoring: Scoring) -> str:
 
 def _unsupported_device(backend: str, device: torch.device) -> str:
     if device.type != "cuda":
-        return "" if backend == "triton" and _interprets() else f"runs on CUDA, and the tensors are on {device.type!r}"
+        interprets = backend == "triton" and import_module("ragbias.attention.triton_backend").INTERPRETED
+        return "" if interprets else f"runs on CUDA, and the tensors are on {device.type!r}"
     if backend == "flash" and (capability := torch.cuda.get_device_capability(device)) < FLASH_CAPABILITY:
         needed, found = (".".join(map(str, each)) for each in (FLASH_CAPABILITY, capability))
         return f"needs a GPU of compute capability {needed} or newer, and this one has {found}"
     return ""
 
 
-def _interprets() -> bool:
-    from ragbias.attention import triton_backend
+def difference(backend: str, device: torch.device, dtype: torch.dtype, dim: int) -> str:
+    """Describe how a backend fails or differs from ``torch`` for heads of ``dim`` dimensions; empty if it agrees."""
+    random = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(heads, TOKENS, dim, generator=random) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
+    scoring = Scoring(Rotary(10_000.0 ** -torch.linspace(0, 1, dim // 2 + 1)[:-1]), dim**-0.5)
+    tolerance = TOLERANCES[dtype]
+    try:
+        with torch.no_grad():
+            query, key, value = (tensor.to(device, dtype) for tensor in tensors)
+            expected, found = (
+                _results(query, key, value, replace(scoring, backend=each)) for each in ("torch", backend)
+            )
+            for (name, right), (_, result) in zip(expected, found, strict=True):
+                error = float((result.float() - right.float()).abs().nan_to_num(torch.inf).max())
+                if error > tolerance:
+                    where = f"{str(dtype)[6:]} with head dimension {dim} on {device}"
+                    return f"computes {name} off by {error:.2g} in {where}; at most {tolerance:g} is allowed"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as failure:  # compilers and drivers fail in many ways
+        cause = failure.__cause__ or failure
+        return f"fails its self-check with {type(cause).__name__}: {cause}"
+    return ""
 
-    return triton_backend.INTERPRETED
+
+def _results(query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Iterator[tuple[str, Tensor]]:
+    """Each operation as the methods use it, named: documents, the tokens after them, and importances."""
+    device, tail = key.device, TOKENS - SUFFIX
+    positions = torch.arange(TOKENS, device=device)
+    for result in attention.attend(query, key, value, positions=positions, scoring=scoring, causal=True):
+        yield "plain attention", result
+    groups = []  # each document sees the prefix, the other documents whole and itself causally
+    for index, span in enumerate(DOCUMENTS):
+        others = [other for other in DOCUMENTS if other != span]
+        starts = torch.tensor([[0, 40, 90, 150 + index]], device=device).expand(HEADS, -1)
+        groups.append(Group(span, 150 + index, [(0, PREFIX), *others, span], starts))
+    for result in attention.attend_groups(query, key, value, groups, scoring):
+        yield "attention of documents", result
+    starts = torch.tensor([0, 5, 140, 157, tail], device=device).expand(HEADS, SUFFIX, -1).clone()
+    starts[..., 1:4] += torch.arange(HEADS * SUFFIX, device=device).view(HEADS, SUFFIX, 1) % 7  # by head and query
+    seen: dict[str, Any] = dict(segments=[(0, PREFIX), *DOCUMENTS, (tail, TOKENS)], starts=starts, causal=True)
+    seen.update(positions=positions[tail:], scoring=scoring, bias=[0.0, -0.5, -0.5, -0.5, 0.0])
+    for result in attention.attend(query[:, tail:], key, value, **seen):
+        yield "attention to documents", result
+    yield "importances of documents", attention.document_mass(query, key, DOCUMENTS, scoring) / TOKENS
+    yield "importances for a token", attention.segment_mass(query[:, -1:], key, DOCUMENTS, scoring)

@@ -23,9 +23,8 @@ def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scoring: Scoring, visible: Visible
 ) -> tuple[Tensor, Tensor]:
     """``primitive.attend`` with ``starts`` of shape ``[H or 1, n]`` or None, without bias and bounds."""
-    encoded, starts = scoring.encoding(query, positions), visible.starts
-    if starts is None:
-        starts = positions.new_zeros(1, len(visible.segments))
+    encoded = scoring.encoding(query, positions)
+    starts = positions.new_zeros(1, len(visible.segments)) if visible.starts is None else visible.starts
     return _attended(encoded, key, value, [(visible.segments, starts)], [query.shape[1]], scoring, visible.causal)
 
 

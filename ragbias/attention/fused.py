@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ragbias.attention.encoding import Scratch
 from ragbias.attention.keys import (
     Bounds,
     Group,
     Scoring,
+    Scratch,
     Segments,
     Visible,
     causal_bounds,
@@ -34,9 +34,8 @@ MOVED = 2**21  # numbers of keys per thread that are moved at one time; they sho
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     """PyTorch's kernel, which assumes that the last dimension is contiguous."""
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
-    result: tuple[Tensor, Tensor] = kernel(query, key, value, **options)
+    contiguous = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
+    result: tuple[Tensor, Tensor] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*contiguous, **options)
     return result
 
 
@@ -88,11 +87,8 @@ def _calls(groups: Sequence[Group], size: int) -> list[list[Group]]:
     calls: list[list[Group]] = []
     for group in groups:
         keys = sum(end - begin for begin, end in group.segments)
-        if (
-            calls
-            and size * keys * (len(calls[-1]) + 1) <= MOVED * torch.get_num_threads()
-            and sorted(group.segments) == sorted(calls[-1][0].segments)
-        ):
+        fits = calls and size * keys * (len(calls[-1]) + 1) <= MOVED * torch.get_num_threads()
+        if fits and sorted(group.segments) == sorted(calls[-1][0].segments):
             calls[-1].append(group)
         else:
             calls.append([group])
@@ -139,7 +135,6 @@ def _attend(
     if causal and (len(segments) > 1 or query.shape[1] != spans[0][1] - spans[0][0] or bias is not None):
         bounds, causal = causal_bounds(segments, query.shape[1], query.device), False
     values = listed(value, spans)
-
     ordered = Visible(spans, None, biases, causal, bounds)
 
     @lru_cache(maxsize=1)  # the same for all heads

@@ -1,19 +1,202 @@
-"""Segments of keys, their visibility and scoring, and what all backends share."""
+"""Positional encodings at assigned positions, segments of keys, their visibility, and how they are scored.
+
+All encodings depend on differences of positions only: for a query at position ``p`` and a segment that starts at ``s``,
+on ``p - s`` and the offsets of the keys in the segment. A key is rotated once, by its offset, and moving a segment
+rotates the query instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 
 import torch
 from torch import Tensor
 
-from ragbias.attention.encoding import Alibi, Encoding
 from ragbias.errors import BackendError
 
 Segments = Sequence[tuple[int, int]]
 Bounds = tuple[Tensor, Tensor]
+
+
+class Scratch:
+    """Reusable memory for one large tensor at a time; allocating it anew would cost more than filling it."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def take(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """An uninitialised tensor like ``like``, in the memory of the previous one."""
+        size = prod(shape)
+        if self._memory is None or self._memory.numel() < size:
+            self._memory = None  # free it first
+            self._memory = like.new_empty(size)
+        return self._memory[:size].view(*shape)
+
+
+class Encoding:
+    """No positions, or positions that queries and keys have already; base class of the others."""
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Encode queries or keys ``[..., d]`` at ``positions`` relative to the start of a segment."""
+        return x
+
+    def paired(self, x: Tensor) -> Tensor:
+        """Encoded queries or keys ``[..., d]`` with rotary pairs side by side, as ``moved`` needs them."""
+        return x
+
+    def moved(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
+        """Move ``paired`` keys ``[G, K, d]`` that are encoded at their offsets to the positions of their segments.
+
+        ``starts`` are int64 ``[..., H or 1, n]``, non-negative. The result ``[..., H or G, K', d]`` is paired, segment
+        after segment, with ``G`` heads if all heads share the starts or keys have no positions.
+        """
+        moved = torch.cat([key[:, begin:end] for begin, end in segments], dim=1)
+        return moved.expand(*starts.shape[:-2], *moved.shape)
+
+    def divided(self, by: float) -> Encoding:
+        """The encoding for scores divided by a number."""
+        return self
+
+    def bias(self, relative: Tensor, keys: int) -> Tensor | None:
+        """The bias of the scores ``[H, Q, K]`` for queries ``[H or 1, Q]`` relative to the segment's start, or None."""
+        return None
+
+
+class Rotary(Encoding):
+    """Rotary position embedding: ``<R(p) q, R(s + t) k> = <R(p - s) q, R(t) k>``.
+
+    Args:
+        frequencies: float32 ``[r/2]``, angle per position; the first ``r`` of the ``d`` dimensions are rotated.
+        scaling: factor of cos and sin (yarn, longrope).
+        interleaved: whether the pairs are ``(x[2i], x[2i + 1])`` instead of ``(x[i], x[i + r/2])``.
+
+    Source: Su et al., RoFormer, arXiv 2104.09864.
+    """
+
+    def __init__(self, frequencies: Tensor, scaling: float = 1.0, interleaved: bool = False) -> None:
+        self.frequencies = frequencies.float()
+        self.scaling = scaling
+        self.interleaved = interleaved
+        self._tables: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, x: Tensor, positions: Tensor) -> Tensor:
+        """``R(positions) x`` for ``x`` ``[..., d]``; positions, int64 or float, broadcast against ``x[..., 0]``."""
+        if positions.numel() == 0:
+            return x
+        cos, sin = self._cos_sin(positions) if positions.is_floating_point() else self._looked_up(positions)
+        return rotate(x, cos * self.scaling, sin * self.scaling, self.interleaved)
+
+    def paired(self, x: Tensor) -> Tensor:
+        if self.interleaved:
+            return x
+        size = 2 * self.frequencies.shape[-1]
+        pairs = x[..., :size].unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
+        return pairs if size == x.shape[-1] else torch.cat((pairs, x[..., size:]), dim=-1)
+
+    def moved(self, key: Tensor, segments: Segments, starts: Tensor, scratch: Scratch | None = None) -> Tensor:
+        groups, _, dim = key.shape
+        turns = torch.complex(*self._looked_up(starts))  # [..., H or 1, n, r/2]; the scaling is in the keys already
+        heads = groups if starts.shape[-2] == 1 else starts.shape[-2]
+        turns = turns.unflatten(-3, (-1, heads // groups))
+        total = sum(end - begin for begin, end in segments)
+        moved = (scratch or Scratch()).take((*starts.shape[:-2], groups, heads // groups, total, dim), key)
+        at = 0
+        for first, count, length in equal_runs(segments):  # each in one product
+            begin, size = segments[first][0], count * length
+            source = key[:, None, begin : begin + size].unflatten(-2, (count, length))
+            target = moved[..., at : at + size, :].unflatten(-2, (count, length))
+            _turn_into(target, source, turns[..., first : first + count, None, :])
+            at += size
+        return moved.flatten(-4, -3)
+
+    def _looked_up(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = torch.stack(positions.aminmax()).tolist()
+        if low < 0:  # before the start of a segment
+            return self._cos_sin(positions)
+        cos, sin = self._table(high + 1, positions.device)
+        return cos[positions], sin[positions]
+
+    def _table(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """cos and sin at positions ``0, 1, ...``, each ``[>= length, r/2]``, grown on demand."""
+        known = self._tables.get(device)
+        if known is None or known[0].shape[0] < length:
+            size = max(length, 256 if known is None else 2 * known[0].shape[0])
+            known = self._tables[device] = self._cos_sin(torch.arange(size, device=device))
+        return known
+
+    def _cos_sin(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = positions[..., None].float() * self.frequencies.to(positions.device)
+        return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """Rotate the first ``r`` dimensions of ``x`` pair by pair, in float32, and return ``x.dtype``.
+
+    Args:
+        x: ``[..., d]``.
+        cos, sin: ``[..., r/2]``, broadcast over the leading dimensions of ``x``.
+        interleaved: whether the pairs are ``(x[2i], x[2i + 1])`` instead of ``(x[i], x[i + r/2])``.
+    """
+    size = 2 * cos.shape[-1]
+    rotary = x[..., :size].float()
+    left, right = (rotary[..., ::2], rotary[..., 1::2]) if interleaved else rotary.chunk(2, dim=-1)
+    turned = (torch.addcmul(left * cos, right, sin, value=-1), torch.addcmul(right * cos, left, sin))
+    result = (torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)).to(x.dtype)
+    if size == x.shape[-1]:
+        return result
+    return torch.cat((result, x[..., size:].expand(*result.shape[:-1], -1)), dim=-1)
+
+
+def _turn_into(target: Tensor, x: Tensor, turns: Tensor) -> None:
+    """Rotate adjacent pairs of ``x`` ``[..., d]`` by complex ``turns`` ``[..., r/2]``, in float32, into ``target``."""
+    size = 2 * turns.shape[-1]
+    pairs = _as_complex(x[..., :size].float())
+    if x.dtype == torch.float32 and not x.requires_grad:  # `out=` has no gradient
+        torch.mul(pairs, turns, out=_as_complex(target[..., :size]))
+    else:
+        target[..., :size] = torch.view_as_real(pairs * turns).flatten(-2)
+    target[..., size:] = x[..., size:]
+
+
+def _as_complex(x: Tensor) -> Tensor:
+    """``[..., r]`` as ``[..., r/2]``, without a copy."""
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+
+
+def equal_runs(segments: Segments) -> Iterator[tuple[int, int, int]]:
+    """Runs of adjacent, non-empty segments of one length: index of the first, number, length."""
+    first = 0
+    while first < len(segments):
+        begin, end = segments[first]
+        count, length = 1, end - begin
+        while first + count < len(segments) and segments[first + count] == (end, end + length):
+            count, end = count + 1, end + length
+        if length:
+            yield first, count, length
+        first += count
+
+
+class Alibi(Encoding):
+    """Attention with linear biases: ``-slope`` per position of distance, in each head.
+
+    Args:
+        slopes: float32 ``[H]``.
+
+    Source: Press et al., Train Short, Test Long, arXiv 2108.12409.
+    """
+
+    def __init__(self, slopes: Tensor) -> None:
+        self.slopes = slopes
+
+    def divided(self, by: float) -> Alibi:
+        return Alibi(self.slopes / by)
+
+    def bias(self, relative: Tensor, keys: int) -> Tensor:
+        distance = (relative[..., None] - torch.arange(keys, device=relative.device)).abs()
+        return -self.slopes.to(distance.device)[:, None, None] * distance
 
 
 @dataclass(frozen=True)
@@ -66,16 +249,12 @@ def for_heads(x: Tensor, heads: int) -> Tensor:
 
 def joined(segments: Segments) -> list[tuple[int, int]]:
     """The segments with adjacent ones merged."""
-    if not segments:
-        return []
     spans: list[tuple[int, int]] = []
-    first, reached = segments[0]
-    for begin, end in segments[1:]:
-        if begin != reached:
-            spans.append((first, reached))
-            first = begin
-        reached = end
-    return [*spans, (first, reached)]
+    for begin, end in segments:
+        if spans and spans[-1][1] == begin:
+            begin = spans.pop()[0]
+        spans.append((begin, end))
+    return spans
 
 
 def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:
@@ -129,14 +308,9 @@ class EncodedKeys:
         self._count = 0
 
     def extended(self, key: Tensor, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
-        """All keys, encoded.
+        """All keys so far ``[..., K, d]``, encoded; valid until the next call.
 
-        Args:
-            key: ``[..., K, d]``, all keys so far, the new ones last.
-            encode: encodes the new keys, given the index of the first one.
-
-        Returns:
-            ``[..., K, d]``, valid until the next call.
+        ``encode`` encodes the new keys, given the index of the first one.
         """
         total = key.shape[-2]
         new = encode(key[..., self._count :, :], self._count)
@@ -158,11 +332,7 @@ def portion(count: int, most: int) -> int:
 
 @contextmanager
 def launching(backend: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise ``BackendError`` for a kernel that cannot be compiled or launched; out of memory passes.
-
-    Args:
-        errors: what the backend raises besides ``RuntimeError``.
-    """
+    """Raise ``BackendError`` for a kernel that fails with ``RuntimeError`` or ``errors``; out of memory passes."""
     refusals: tuple[type[Exception], ...] = (RuntimeError, *errors)
     try:
         yield

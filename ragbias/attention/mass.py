@@ -1,7 +1,4 @@
-"""Attention mass of documents without positions, by which some methods order them.
-
-Shapes as in ``primitive.py``.
-"""
+"""Attention mass of documents without positions, by which some methods order them; shapes as in ``primitive``."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from ragbias.attention.backends import chosen
-from ragbias.attention.encoding import Scratch
-from ragbias.attention.keys import Scoring, Segments, joined, listed, portion
+from ragbias.attention.keys import Scoring, Scratch, Segments, joined, listed, portion
 from ragbias.attention.primitive import FEW, capped, grouped_scores, most_scores
 
 
@@ -57,10 +53,10 @@ def document_mass(query: Tensor, key: Tensor, spans: Segments, scoring: Scoring)
     mass = query.new_zeros(query.shape[0], len(spans), len(spans), dtype=torch.float32)
     if len(spans) < 2:
         return mass
-    scratch, of_document = Scratch(), one_hot(_segment_of_key(spans, key.device)).float()
+    scratch = Scratch()
     for first, end in _calls(spans, most_scores(key.device) * len(key) // len(query)):
         if end - first > 1:
-            mass[:, first:end] = _mass_together(query, key, spans, first, end, of_document, scoring, scratch)
+            mass[:, first:end] = _mass_together(query, key, spans, first, end, scoring, scratch)
         else:
             others = [j for j in range(len(spans)) if j != first]
             own, seen = query[:, slice(*spans[first])], [spans[j] for j in others]
@@ -82,16 +78,10 @@ def _calls(spans: Segments, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _mass_together(
-    query: Tensor,
-    key: Tensor,
-    spans: Segments,
-    first: int,
-    end: int,
-    of_document: Tensor,
-    scoring: Scoring,
-    scratch: Scratch,
+    query: Tensor, key: Tensor, spans: Segments, first: int, end: int, scoring: Scoring, scratch: Scratch
 ) -> Tensor:
-    """``document_mass`` of documents ``first`` to ``end`` in one product; ``of_document`` is the one-hot ``[K, n]``."""
+    """``document_mass`` of documents ``first`` to ``end`` in one product."""
+    of_document = one_hot(_segment_of_key(spans, key.device)).float()  # [K, n]
     queries, keys = listed(query, spans[first:end]).float(), listed(key, spans).float()
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     own = [(edges[index] - edges[first], edges[index + 1] - edges[first]) for index in range(first, end)]

@@ -8,16 +8,16 @@ they are listed. Scores, softmaxes and log-sum-exps (LSE) are float32, outputs h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ragbias.attention import fused
 from ragbias.attention.backends import chosen
-from ragbias.attention.encoding import equal_runs
 from ragbias.attention.keys import (
     Bounds,
     Group,
@@ -26,6 +26,7 @@ from ragbias.attention.keys import (
     Visible,
     causal_bounds,
     concatenated,
+    equal_runs,
     listed,
     within,
 )
@@ -91,7 +92,8 @@ def attend(
             return fused.attend(query, key, value, positions, scoring, by_head)
     limits = causal_bounds(segments, query.shape[1], key.device) if causal else bounds
     parts = []
-    for block in _blocks(query.shape[1], query.shape[0] * sum(end - begin for begin, end in segments), key.device):
+    size = max(1, most_scores(key.device) // max(1, query.shape[0] * sum(end - begin for begin, end in segments)))
+    for block in (slice(begin, begin + size) for begin in range(0, query.shape[1], size)):
         scores = segment_scores(
             query[:, block],
             key,
@@ -129,18 +131,8 @@ def attend_groups(
     for group in groups:
         begin, end = group.queries
         positions = torch.arange(group.position, group.position + end - begin, device=query.device)
-        parts.append(
-            attend(
-                query[:, begin:end],
-                key,
-                value,
-                positions=positions,
-                scoring=scoring,
-                segments=group.segments,
-                starts=group.starts[:, None],
-                causal=True,
-            )
-        )
+        seen = dict[str, Any](segments=group.segments, starts=group.starts[:, None], causal=True)
+        parts.append(attend(query[:, begin:end], key, value, positions=positions, scoring=scoring, **seen))
     return concatenated(parts)
 
 
@@ -172,7 +164,13 @@ def segment_scores(
     if bias is not None or scoring.softcap is not None or not scoring.position_in_keys:
         for index in range(len(segments)):
             piece = scores[..., edges[index] : edges[index + 1]]
-            _add_distances(piece, relative[index], scoring)
+            by_distance = scoring.encoding.bias(relative[index], piece.shape[-1])
+            if by_distance is not None:
+                piece += by_distance
+            capped(piece, scoring.softcap)
+            if scoring.window is not None:
+                offsets = torch.arange(piece.shape[-1], device=piece.device)
+                piece.masked_fill_(relative[index][..., None] - offsets >= scoring.window, -torch.inf)
             if bias is not None:
                 piece += bias[index]
     if bounds is not None:
@@ -181,27 +179,10 @@ def segment_scores(
     return scores
 
 
-def _add_distances(scores: Tensor, relative: Tensor, scoring: Scoring) -> None:
-    """Bias by distance, softcap and window, in place, for scores with one segment; ``relative`` as in ``Encoding``."""
-    bias = scoring.encoding.bias(relative, scores.shape[-1])
-    if bias is not None:
-        scores += bias
-    capped(scores, scoring.softcap)
-    if scoring.window is not None:
-        offsets = torch.arange(scores.shape[-1], device=scores.device)
-        scores.masked_fill_(relative[..., None] - offsets >= scoring.window, -torch.inf)
-
-
 def grouped_scores(query: Tensor, key: Tensor, scoring: Scoring) -> Tensor:
-    """Scores without positions, without copying keys for the heads of a group.
+    """Scores, float32 ``[H, Q, K]``, of queries ``[H, Q, d]`` and keys ``[G, K, d]`` without positions.
 
-    Args:
-        query: ``[H, Q, d]``.
-        key: ``[G, K, d]``.
-        scoring: its scale and softcap apply.
-
-    Returns:
-        float32 ``[H, Q, K]``.
+    The scale and softcap of ``scoring`` apply. Keys are not copied for the heads of a group.
     """
     return capped(_products(query * scoring.scale, key), scoring.softcap)
 
@@ -264,13 +245,6 @@ def merge(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     lse = torch.stack(lses).logsumexp(0)
     merged = sum(output.float() * (part - lse).exp()[..., None] for output, part in zip(outputs, lses, strict=True))
     return merged.to(outputs[0].dtype), lse
-
-
-def _blocks(queries: int, scores_per_query: int, device: torch.device) -> Iterator[slice]:
-    """Slices of the queries whose scores fit into memory together."""
-    size = max(1, most_scores(device) // max(1, scores_per_query))
-    for begin in range(0, queries, size):
-        yield slice(begin, begin + size)
 
 
 def most_scores(device: torch.device) -> int:

@@ -7,6 +7,7 @@ are bit-identical from call to call.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -21,8 +22,7 @@ from torch import Tensor
 from triton.errors import TritonError
 
 from ragbias.attention import triton_kernels as kernels
-from ragbias.attention.encoding import Rotary
-from ragbias.attention.keys import Group, Scoring, Segments, Visible, launching
+from ragbias.attention.keys import Group, Rotary, Scoring, Segments, Visible, launching
 
 INTERPRETED = not isinstance(kernels.attention, triton.JITFunction)
 PROGRAMS = 256  # the fewest to launch, about two per multiprocessor of a large GPU
@@ -77,9 +77,10 @@ def attend_groups(
 ) -> tuple[Tensor, Tensor]:
     """``primitive.attend_groups`` in one launch."""
     sizes = _sizes(query, key, scoring, False, [span for group in groups for span in group.segments])
-    shape = tuple((group.queries, tuple(group.segments)) for group in groups)
+    column = itertools.count()  # through all groups
+    shape = tuple((group.queries, tuple((*span, next(column)) for span in group.segments)) for group in groups)
     factor = query.shape[0] // key.shape[0] if sizes.packed else 1
-    tables = _group_tables(shape, factor, sizes.rows, query.device)
+    tables = _tables(shape, factor, sizes.rows, 1, query.device)
     positions = _group_positions(tuple((group.queries, group.position) for group in groups), query.device)
     starts = torch.cat([group.starts for group in groups], dim=1)[:, None]
     return _run(query, key, value, positions, scoring, Visible((), starts, causal=True), tables, sizes)
@@ -180,23 +181,16 @@ def _masses(
                 SOFTCAPPED=scoring.softcap is not None, PRECISION=_precision(query), UPCAST=_upcast(query),
                 BLOCK_M=sizes.rows, BLOCK_N=sizes.keys, num_warps=sizes.warps, num_stages=sizes.stages,
             )  # fmt: skip
-            masses.append(_summed(lse, spans) if total else lse.softmax(-1))
+            if not total:
+                masses.append(lse.softmax(-1))
+                continue
+            mass, block = lse.new_empty(len(queries), len(spans), columns), triton.next_power_of_2(columns)
+            kernels.summed_shares[(len(spans), len(queries))](
+                lse, mass, spans, lse.stride(0), lse.stride(1), mass.stride(0), mass.stride(1),
+                COLUMNS=columns, COLUMN_BLOCK=block, ROWS=max(1, min(32, 4096 // block)),
+            )  # fmt: skip
+            masses.append(mass)
     return masses[0] if len(masses) == 1 else torch.cat(masses)
-
-
-def _summed(lse: Tensor, spans: Tensor) -> Tensor:
-    """Softmax over the columns of ``[H, Q, n]``, summed over the queries of each span ``[groups, 2]``."""
-    heads, _, columns = lse.shape
-    mass = lse.new_empty(heads, len(spans), columns)
-    block = triton.next_power_of_2(columns)
-    kernels.summed_shares[(len(spans), heads)](
-        lse, mass, spans, lse.stride(0), lse.stride(1), mass.stride(0), mass.stride(1),
-        COLUMNS=columns, COLUMN_BLOCK=block, ROWS=max(1, min(32, 4096 // block)),
-    )  # fmt: skip
-    return mass
-
-
-# sizes
 
 
 def _sizes(query: Tensor, key: Tensor, scoring: Scoring, by_query: bool, segments: Segments) -> _Sizes:
@@ -232,13 +226,11 @@ def fitting(sizes: _Sizes, half: int, dim: int, itemsize: int, memory: float, un
 
 @cache
 def _shared_memory(device: torch.device) -> tuple[float, int]:
-    """Bytes of shared memory per program, and stages of the pipeline that need none.
-
-    Tensor cores before compute capability 9.0 copy keys and values to registers, which frees the last stage's buffer.
-    """
+    """Bytes of shared memory per program, and stages of the pipeline that need none."""
     if device.type != "cuda":
         return inf, 0
     memory = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+    # before capability 9.0, tensor cores copy keys and values to registers, which frees the last stage's buffer
     return memory, 0 if torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
@@ -279,10 +271,7 @@ def _launching(query: Tensor) -> Iterator[None]:
         yield
 
 
-# tables, built once for all layers of a pass
-
-
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # tables are built once for all layers of a pass
 def _tables(
     groups: tuple[tuple[tuple[int, int], Columns], ...],
     rows_per_query: int,
@@ -326,21 +315,6 @@ def _divided(counts: Sequence[int], parts: int) -> list[tuple[int, int]]:
             ranges.append((begin, index + 1))
             begin = index + 1
     return ranges
-
-
-@lru_cache(maxsize=64)
-def _group_tables(
-    groups: tuple[tuple[tuple[int, int], tuple[tuple[int, int], ...]], ...],
-    rows_per_query: int,
-    block: int,
-    device: torch.device,
-) -> _Tables:
-    """``_tables`` with columns numbered through all groups."""
-    numbered, column = [], 0
-    for queries, segments in groups:
-        numbered.append((queries, tuple((begin, end, column + i) for i, (begin, end) in enumerate(segments))))
-        column += len(segments)
-    return _tables(tuple(numbered), rows_per_query, block, 1, device)
 
 
 @lru_cache(maxsize=64)

@@ -46,27 +46,19 @@ class Architecture:
     repeated: bool = False
     window: str = "max_position_embeddings"
 
-    def project_query(self, module: nn.Module, hidden: Tensor) -> Tensor:
-        """Queries without position, ``[batch, heads, T, d]``."""
-        return self._project(module, hidden, 0, "q")
-
-    def project_key(self, module: nn.Module, hidden: Tensor) -> Tensor:
-        """Keys without position, ``[batch, key heads, T, d]``."""
-        return self._project(module, hidden, 1, "k")
-
-    def _project(self, module: nn.Module, hidden: Tensor, index: int, letter: str) -> Tensor:
+    def project(self, module: nn.Module, hidden: Tensor, of: Literal["query", "key"]) -> Tensor:
+        """Queries or keys without position, ``[batch, heads or key heads, T, d]``."""
         if self.fused is not None:
             output = module.get_submodule(self.fused)(hidden)
-            return self.split(module, self.clipped(module, output))[index].transpose(1, 2)
-        projected = module.get_submodule(f"{letter}_proj")(hidden)
-        norm = getattr(module, f"{letter}_norm", None) if self.norm else None
+            return self.split(module, self.clipped(module, output))[of == "key"].transpose(1, 2)
+        projected = module.get_submodule(f"{of[0]}_proj")(hidden)
+        norm = getattr(module, f"{of[0]}_norm", None) if self.norm else None
         if norm is not None and self.norm == "whole":
             projected = norm(projected)
-        heads = projected.unflatten(-1, (-1, head_dim(module)))
+        heads: Tensor = projected.unflatten(-1, (-1, head_dim(module)))
         if norm is not None and self.norm == "head":
             heads = norm(heads)
-        swapped: Tensor = heads.transpose(1, 2)
-        return swapped
+        return heads.transpose(1, 2)
 
     def split(self, module: nn.Module, output: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Views ``[..., heads, d]`` of queries, keys and values in the output of the fused projection."""
@@ -83,10 +75,7 @@ class Architecture:
         import torch
 
         parts = (query, key, value)
-        joined: Tensor = (
-            torch.stack(parts, dim=-2).flatten(-3) if self.per_head else torch.cat(parts, dim=-2).flatten(-2)
-        )
-        return joined
+        return torch.stack(parts, dim=-2).flatten(-3) if self.per_head else torch.cat(parts, dim=-2).flatten(-2)
 
     @staticmethod
     def clipped(module: nn.Module, output: Tensor) -> Tensor:
@@ -164,15 +153,13 @@ ROTARY = tuple(family for family, known in ARCHITECTURES.items() if known.positi
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
-    """The declaration for this model.
-
-    Raises:
-        UnsupportedModelError: the family or its rope scaling is not supported.
-    """
+    """The declaration for this model; ``UnsupportedModelError`` if its family or rope scaling is not supported."""
     config: Any = getattr(model, "config", None)
     family = family_of(config, type(model).__name__)
     known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
-    for rope in _rope_types(getattr(config.get_text_config(), "rope_parameters", None) or {}):
+    parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    by_layer = [each for each in parameters.values() if isinstance(each, dict) and "rope_type" in each]
+    for rope in (each.get("rope_type", "default") for each in by_layer or [parameters]):
         if rope not in known:
             raise UnsupportedModelError(
                 f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(known)}"
@@ -181,11 +168,7 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
 
 
 def family_of(config: PreTrainedConfig | None, name: str) -> str:
-    """The family of a model, by its config; ``name`` is for errors.
-
-    Raises:
-        UnsupportedModelError: the family is not in ``ARCHITECTURES``.
-    """
+    """The family of a model by its config, if it is in ``ARCHITECTURES``; ``name`` is for errors."""
     family: str = getattr(config, "model_type", name)
     if config is None or family not in ARCHITECTURES or getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModelError(
@@ -198,12 +181,6 @@ def window_of(config: PreTrainedConfig) -> int:
     """The longest sequence, prompt and answer together, of any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
-
-
-def _rope_types(parameters: dict[str, Any]) -> list[str]:
-    """The rope types in a config, one or one for each type of layer."""
-    by_layer = [each for each in parameters.values() if isinstance(each, dict) and "rope_type" in each]
-    return [each.get("rope_type", "default") for each in by_layer or [parameters]]
 
 
 def decoder_of(model: PreTrainedModel, architecture: Architecture) -> nn.Module:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
@@ -19,10 +21,8 @@ from transformers.cache_utils import DynamicLayer
 from ragbias.attention import Encoding, Scoring, rotate
 from ragbias.attention.backends import check_backend
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
-from ragbias.binding.layout import Session, open_session
-from ragbias.errors import BindingError, UnsupportedModelError
-from ragbias.methods.base import AttentionMethod
-from ragbias.methods.call import AttentionCall, SequenceLayout
+from ragbias.errors import BindingError, NoDocumentsError, SpanError, UnsupportedModelError
+from ragbias.methods.base import AttentionCall, AttentionMethod, SequenceLayout
 from ragbias.prompt import Span
 
 Rotation: TypeAlias = tuple[Tensor, Tensor] | None
@@ -31,14 +31,12 @@ Rotation: TypeAlias = tuple[Tensor, Tensor] | None
 class PlainBinding:
     """The plain model on a decoder, also inside another binding; base class of the binding of a method.
 
-    Attributes:
-        modules: at least the attention modules of the decoder.
-        is_open: False once the context begins to end.
+    ``is_open`` is False once the context begins to end.
     """
 
     def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
         self.decoder = decoder
-        self.modules = modules
+        self.modules = modules  # at least its attention modules
         self.is_open = True
 
 
@@ -67,6 +65,17 @@ def opening(binding: PlainBinding) -> Iterator[None]:
         opened.set(tuple(each for each in opened.get() if each.is_open))
 
 
+@dataclass
+class Session:
+    """The state of a batch of prompts through prefill and decoding."""
+
+    layouts: list[SequenceLayout]  # one for each sequence
+    seen: int  # columns in the cache
+    permutation: Tensor | None  # int64 [batch, T]: the prompt's column for each one inside the model; None: equal
+    memory: dict[tuple[int, int | None], dict[str, Any]] = field(default_factory=dict)  # by layer, and sequence or None
+    fingerprint: Tensor | None = None  # keys [batch, G, d] of the last token, which change if the cache's sequences do
+
+
 class _Pass(threading.local):
     """The current forward pass of a thread; threads may share a binding through a copied context."""
 
@@ -79,10 +88,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    Args:
-        private: whether other threads may run the plain model meanwhile. If not, a thread without a binding is refused
-            while this one is attached, because it may be a helper thread that should run with the method.
-        backend: see ``ragbias.attention.backends``.
+    Unless it is ``private``, a thread without a binding is refused while this one is attached, because it may be a
+    helper thread that should run with the method.
     """
 
     def __init__(
@@ -122,15 +129,8 @@ class Binding(PlainBinding):
         self._now = _Pass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache that holds the beginnings of prompts, with all their documents.
-
-        Args:
-            cache: keys as this method's layers cache them, without positions if the method positions them.
-            layouts: layouts of the whole prompts, with documents in the cache's order.
-        """
+        """Continue from a cache, as this method fills it, that holds the beginnings of prompts with all documents."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
-
-    # one forward pass of the decoder
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
         """Prepare a forward pass of the decoder: change its arguments or refuse it."""
@@ -153,7 +153,7 @@ class Binding(PlainBinding):
         if getattr(cache, "is_compileable", False):
             raise UnsupportedModelError(f"{type(cache).__name__} is not supported; use the default dynamic cache")
         if self._slides:
-            cache = self._with_full_layers(cache, kwargs)
+            cache = self._with_full_layers(cache, kwargs.get("use_cache"))
             kwargs = {**kwargs, "past_key_values": cache}
         seen = 0 if cache is None else int(cache.get_seq_length())
         self._now.prefill = seen == 0
@@ -188,10 +188,9 @@ class Binding(PlainBinding):
         keys: Tensor = cache.layers[max(self.layers.values())].keys
         return keys[:, :, column]
 
-    def _with_full_layers(self, cache: Any, kwargs: dict[str, Any]) -> Any:
+    def _with_full_layers(self, cache: Any, use: bool | None) -> Any:
         """The cache of this pass, with layers that hold every key."""
         if cache is None:
-            use = kwargs.get("use_cache")
             return DynamicCache() if (self._use_cache if use is None else use) else None
         if cache.get_seq_length() == 0:
             cache.layers = [DynamicLayer() if layer.is_sliding else layer for layer in cache.layers]
@@ -215,8 +214,6 @@ class Binding(PlainBinding):
             if output.get("hidden_states") is not None:
                 output["hidden_states"] = tuple(_gathered(state, back) for state in output["hidden_states"])
         return output
-
-    # one attention layer
 
     def note(self, hidden: Tensor, rotation: Rotation) -> None:
         """Record a layer's input and the model's ``(cos, sin)`` for it."""
@@ -256,8 +253,7 @@ class Binding(PlainBinding):
             raise BindingError("an attention layer was called outside its model; call the model instead")
         if window is not None and session.seen <= window:
             window = None
-        hidden, rotation = self._now.noted
-        layer = self.layers[module]
+        (hidden, rotation), layer = self._now.noted, self.layers[module]
         encodings = [self._encoding(module, layout.length) for layout in session.layouts]
         call = AttentionCall(
             layer=layer,
@@ -278,9 +274,8 @@ class Binding(PlainBinding):
 
     def _project(self, module: nn.Module, device: torch.device, of: Literal["query", "key"], hidden: Tensor) -> Tensor:
         """Queries or keys ``[batch, heads, T, d]`` of hidden states, without positions or the method."""
-        project = self.architecture.project_query if of == "query" else self.architecture.project_key
         with self.projecting():
-            return project(module, hidden.to(device))
+            return self.architecture.project(module, hidden.to(device), of)
 
     def _rotated(self, rotation: Rotation, x: Tensor) -> Tensor:
         if rotation is None:  # the layer has no positions
@@ -310,3 +305,88 @@ def active_binding_of(module: nn.Module) -> Binding | None:
         if module in binding.modules and binding.is_open:
             return binding if isinstance(binding, Binding) and module in binding.layers else None
     return None
+
+
+def open_session(
+    method: AttentionMethod,
+    spans: list[list[Span]],
+    tokens: Tensor,
+    attention_mask: Tensor | Mapping[str, Tensor | None] | None,
+) -> Session:
+    """Lay out whole prompts with spans by sequence; ``tokens`` are ids ``[batch, T]`` or embeddings."""
+    batch, length = tokens.shape[:2]
+    if spans and batch % len(spans):
+        raise SpanError(f"spans were given for {len(spans)} sequences, but the batch has {batch}")
+    repeat = batch // len(spans) if spans else 0  # beams and several return sequences repeat each prompt
+    layouts, permutations = [], []
+    for index, pad in enumerate(_padding(attention_mask, batch, length)):
+        columns = spans[index // repeat] if spans else []
+        if method.needs_documents:
+            _check_spans_of(method, columns, pad, length)
+        order = list(range(len(columns)))
+        if method.invariant:
+            order = method.document_order([_comparable(tokens[index, begin:end]) for begin, end in columns])
+        begin, ordered = columns[0][0] if columns else 0, [columns[i] for i in order]
+        edges = itertools.accumulate((right - left for left, right in ordered), initial=begin - pad)
+        layouts.append(SequenceLayout(pad, length - pad, tuple(itertools.pairwise(edges)), tuple(order)))
+        permutation = torch.arange(length)
+        if order != sorted(order):
+            permutation[begin : columns[-1][1]] = torch.cat([torch.arange(left, right) for left, right in ordered])
+        permutations.append(permutation)
+    moved = any(layout.order != tuple(sorted(layout.order)) for layout in layouts)
+    return Session(layouts, 0, torch.stack(permutations).to(tokens.device) if moved else None)
+
+
+def _comparable(document: Tensor) -> Sequence[Any]:
+    """The sort key of a document: token ids ``[L]``, or the bytes of each embedding ``[L, hidden]``."""
+    if document.dim() == 1:
+        ids: list[int] = document.tolist()
+        return ids
+    return [embedding.tobytes() for embedding in document.float().cpu().numpy()]
+
+
+def _check_spans_of(method: AttentionMethod, spans: list[Span], pad: int, length: int) -> None:
+    if not spans:
+        raise missing_documents(method.name)
+    for left, right in itertools.pairwise(spans):
+        if left[1] != right[0]:
+            raise SpanError(
+                f"tokens {left[1]} to {right[0]} between spans {left} and {right} belong to no document; "
+                "include the separator in each document's span"
+            )
+    if spans[0][0] < pad or spans[-1][1] > length:
+        raise SpanError(f"spans {spans[0]} to {spans[-1]} lie outside the prompt, columns {pad} to {length}")
+    if spans[-1][1] == length:
+        raise SpanError(f"the last span {spans[-1]} ends the prompt; expected at least one token after the documents")
+
+
+def _padding(attention_mask: Tensor | Mapping[str, Tensor | None] | None, batch: int, length: int) -> list[int]:
+    """Padding columns at the left of each sequence."""
+    if isinstance(attention_mask, Mapping):  # models with images make masks [batch, 1, Q, K] by type of layer
+        attention_mask = attention_mask.get("full_attention")
+        if attention_mask is not None:  # the keys that the last query sees
+            attention_mask = attention_mask[:, 0, -1]
+            attention_mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask >= 0
+    if attention_mask is None:
+        return [0] * batch
+    if not isinstance(attention_mask, Tensor) or attention_mask.dim() != 2:
+        raise BindingError("expected a 2-D attention_mask [batch, length]; custom masks are not supported")
+    if attention_mask.shape[1] != length:
+        raise BindingError(f"the attention mask has {attention_mask.shape[1]} columns, the prompt {length} tokens")
+    mask = attention_mask.bool().expand(batch, -1)
+    pads: list[int] = (length - mask.sum(-1)).tolist()
+    for index, pad in enumerate(pads):
+        if not mask[index, pad:].all():
+            raise BindingError(
+                f"sequence {index} has padding that is not on the left; set tokenizer.padding_side = 'left'"
+            )
+        if pad == length:
+            raise BindingError(f"sequence {index} has only padding")
+    return pads
+
+
+def missing_documents(method: str) -> NoDocumentsError:
+    """The error for a method that needs spans."""
+    return NoDocumentsError(
+        f"{method} needs to know which tokens are documents; pass spans=[(begin, end), ...] in tokens"
+    )

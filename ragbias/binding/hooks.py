@@ -1,4 +1,4 @@
-"""Hooks on attention modules that change their inputs, positions and attention function.
+"""``debias``: run an unmodified transformers model with a method, by hooks on its attention modules.
 
 While at least one binding acts on a module, the module has our hooks and a copy of its config that names our attention
 function. MPT's module calls no attention function and gets our forward instead. Each call looks up the active binding,
@@ -14,35 +14,120 @@ from __future__ import annotations
 import copy
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ragbias.binding.architectures import Architecture
-from ragbias.binding.binding import Binding, active_binding_of, opening
-from ragbias.binding.mpt import forward_of
+from ragbias.attention import Scoring
+from ragbias.attention.backends import chosen
+from ragbias.binding.architectures import Architecture, architecture_of, attention_modules, decoder_of, head_dim
+from ragbias.binding.binding import Binding, PlainBinding, active_binding_of, binding_of, missing_documents, opening
+from ragbias.errors import MethodError, UnsupportedModelError
+from ragbias.methods import get
+from ragbias.methods.base import AttentionMethod, Method
+from ragbias.prompt import Span, check_spans
 
 PREFIX = "ragbias-over-"
 PROJECTIONS: tuple[Literal["query", "key"], ...] = ("query", "key")
+Spans = Sequence[Span] | Sequence[Sequence[Span]]
 PlainAttention = Callable[..., tuple[Tensor, Tensor | None]]
 
 _lock = threading.RLock()  # reentrant: the garbage collector may close a binding during a sweep
 
 
-class Hook:
-    """One of our hooks, recognisable by its class.
+def backend_of(model: PreTrainedModel, backend: str) -> str:
+    """The backend that computes attention on this model; ``BackendError`` if a named one does not support it."""
+    architecture = architecture_of(model)
+    decoder = decoder_of(model, architecture)
+    module = attention_modules(decoder, architecture)[0]
+    scoring = Scoring(architecture.encoding(decoder, module, 1), 1.0, backend=backend)
+    return chosen(torch.empty(0, head_dim(module), dtype=model.dtype, device=model.device), scoring)
+
+
+def copied_cache(model: PreTrainedModel, cache: DynamicCache) -> DynamicCache:
+    """A copy of a cache that was filled in this context, to continue a prompt more than once."""
+    copied = copy.deepcopy(cache)
+    current = binding_of(model.get_decoder())
+    if isinstance(current, Binding) and (session := current._sessions.get(cache)) is not None:
+        current._sessions[copied] = copy.deepcopy(session)
+    return copied
+
+
+def attach(
+    model: PreTrainedModel, method: Method, spans: list[list[Span]], private: bool = False, backend: str = "auto"
+) -> AbstractContextManager[None]:
+    """``debias`` for a method instance and checked spans by sequence; see ``Binding`` for ``private``."""
+    if method.acts_on == "nothing":
+        if not isinstance(model, PreTrainedModel):
+            raise UnsupportedModelError(f"expected a transformers model, got {type(model).__name__}")
+        decoder: nn.Module = model.get_decoder()
+        return opening(PlainBinding(decoder, set(decoder.modules())))
+    if not isinstance(method, AttentionMethod):
+        raise MethodError(
+            f"{method.name} acts on whole prompts, not inside the model; "
+            "use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
+    if method.needs_documents and not spans:
+        raise missing_documents(method.name)
+    return attached(Binding(model, method, spans, private, backend))
+
+
+@contextmanager
+def debias(
+    model: PreTrainedModel, method: str | Method, spans: Spans | None = None, backend: str = "auto"
+) -> Iterator[PreTrainedModel]:
+    """Run a transformers model with a method; the model is restored when the context ends, however it ends.
+
+    Inside, ``model(...)``, ``model.generate(...)`` and everything built on them run with the method. Each prompt must
+    enter in one forward pass; several prompts may follow each other. Other threads may open their own contexts on the
+    same model at the same time.
 
     Args:
-        owner: the attention module; for hooks on the decoder, the binding.
-        act: the hook function.
+        model: a causal language model of a supported family.
+        method: a name or an instance, e.g. ``"pine"`` or ``Pine()``.
+        spans: ``(begin, end)`` of each document in columns of ``input_ids``, padding counted, adjacent to each other;
+            or one such list for each sequence of the batch. Sequences that are repeated (beams) need no repeated spans.
+        backend: ``"auto"``, ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``.
+
+    Raises:
+        UnknownMethodError: no method has this name.
+        MethodError: the method acts on whole prompts, or its parameters do not fit the model.
+        NoDocumentsError: the method needs spans.
+        SpanError: spans overlap or leave gaps; at the first forward pass, a span is outside the prompt.
+        EmptyDocumentError: a span is empty.
+        UnsupportedModelError: the architecture is not supported.
+        BackendError: the backend is unknown or not installed; at the first forward pass, it does not support the case.
+        BindingError: a forward pass with a cache that was not filled here, or from a thread without ``debias``.
     """
+    resolved = get(method, getattr(getattr(model, "config", None), "_name_or_path", None))
+    if resolved.selective:
+        raise MethodError(
+            f"selective {resolved.name} compares two runs; use ragbias.DebiasedLM(model, tokenizer, method=...)"
+        )
+    with attach(model, resolved, _by_sequence(spans), backend=backend):
+        yield model
+
+
+def _by_sequence(spans: Spans | None) -> list[list[Span]]:
+    """One list of spans for each sequence; a single list holds for all of them."""
+    if spans is None or len(spans) == 0:
+        return []
+    first = spans[0]
+    one_each = isinstance(first, Sequence) and (not first or isinstance(first[0], Sequence))
+    lists = spans if one_each else [spans]
+    return [check_spans(each) for each in lists]  # type: ignore[arg-type]  # distinguished above
+
+
+class Hook:
+    """One of our hooks, recognisable by its class."""
 
     def __init__(self, owner: object, act: Callable[..., Any]) -> None:
-        self.owner = owner
+        self.owner = owner  # the attention module; for hooks on the decoder, the binding
         self._act = act
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +197,7 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
             before = Hook(module, _before_projection(module, of))
             module.get_submodule(f"{of[0]}_proj").register_forward_pre_hook(before)
     if architecture.positions == "alibi":
-        forward: Any = forward_of(module, architecture)
+        forward: Any = _mpt_forward(module, architecture)
         forward.ragbias_original = vars(module).get("forward")
         module.forward = forward
         return
@@ -184,8 +269,7 @@ class _Original:
     """The module with its original config, which attention functions read the implementation's name from."""
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self.config = getattr(module.config, "ragbias_original", module.config)
+        self._module, self.config = module, getattr(module.config, "ragbias_original", module.config)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
@@ -210,17 +294,48 @@ def _register(implementation: str) -> str:
         def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
             return original(unhooked, query, key, value, mask, **kwargs)[0]
 
-        output = active.attention(
-            module,
-            query,
-            key,
-            value,
-            plain,
-            scale=kwargs["scaling"],
-            softcap=kwargs.get("softcap"),
-            window=kwargs.get("sliding_window"),
-        )
-        return output, None
+        limits = kwargs.get("softcap"), kwargs.get("sliding_window")
+        return active.attention(module, query, key, value, plain, kwargs["scaling"], *limits), None
 
     ALL_ATTENTION_FUNCTIONS.register(name, attention)
     return name
+
+
+def _mpt_forward(module: Any, architecture: Architecture) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """A forward for MPT's attention module, with the steps of ``MptAttention``, that calls the active binding."""
+    original: Callable[..., tuple[Tensor, Tensor | None]] = module.forward
+
+    def forward(
+        hidden_states: Tensor,
+        position_bias: Tensor,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        active = active_binding_of(module)
+        if active is None:
+            return original(hidden_states, position_bias, past_key_values, attention_mask, **kwargs)
+        active.note(hidden_states, None)
+        projected = architecture.clipped(module, module.Wqkv(hidden_states))
+        query, key, value = (part.transpose(1, 2) for part in architecture.split(module, projected))
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, module.layer_idx)
+
+        def plain(query: Tensor, key: Tensor, value: Tensor = value) -> Tensor:
+            return _mpt_attention(query, key, value, position_bias, attention_mask, module.softmax_scale)
+
+        output = active.attention(module, query, key, value, plain, scale=module.softmax_scale)
+        return module.out_proj(output.flatten(2)), None
+
+    return forward
+
+
+def _mpt_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """Softmax attention with a bias ``[H, 1, >= K]`` that ends at the last key, and a mask of hidden keys."""
+    scores = query @ key.transpose(-1, -2) * scale + bias[..., -key.shape[2] :]
+    if mask is not None:
+        scores = scores.masked_fill(mask, torch.finfo(query.dtype).min)
+    weights = nn.functional.softmax(scores.float(), dim=-1).to(value.dtype)
+    return (weights @ value).transpose(1, 2)

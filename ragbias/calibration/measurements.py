@@ -22,9 +22,8 @@ from ragbias.generation.request import padded
 from ragbias.generation.scoring import prefilled
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, NoMethod
-from ragbias.methods.base import AttentionMethod
-from ragbias.methods.call import AttentionCall, SequenceLayout
-from ragbias.methods.last_token import DocumentAttention
+from ragbias.methods.attention_sorting import DocumentAttention
+from ragbias.methods.base import AttentionCall, AttentionMethod, SequenceLayout
 from ragbias.prompt import TokenisedPrompt
 
 

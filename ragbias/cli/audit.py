@@ -79,7 +79,7 @@ def audit(
     from ragbias.evaluation.audit.reuse_gate import measure as measure_reuse
     from ragbias.evaluation.audit.verdict import recommendation, reuse_advice
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods.parse import parse_methods
+    from ragbias.methods import parse_methods
 
     quiet_libraries()
     if upstream is not None and pipeline is not None:

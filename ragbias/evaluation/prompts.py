@@ -18,8 +18,7 @@ from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.generation.request import in_parts
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
-from ragbias.models.tiny.cases import FORMAT
-from ragbias.models.tiny.world import ask, sample_entries
+from ragbias.models.tiny.world import FORMAT, ask, sample_entries
 from ragbias.prompt import TokenisedPrompt, tokenise
 
 # of LangChain's documentation

@@ -22,9 +22,9 @@ from ragbias.errors import ArgumentError, MethodError, PromptTooLongError, SpanE
 from ragbias.generation.request import Origin
 from ragbias.generation.reuse import memory_errors
 from ragbias.methods import Method, ReorderingMethod
+from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
-from ragbias.methods.last_token import DocumentAttention
 from ragbias.prompt import Span, check_spans
 
 _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)

@@ -29,10 +29,8 @@ from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.memory import States
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
-from ragbias.methods import NoMethod
-from ragbias.methods.base import AttentionMethod, JointMethod, Method
-from ragbias.methods.call import SequenceCall, SequenceLayout
-from ragbias.methods.registry import METHODS
+from ragbias.methods import METHODS, NoMethod
+from ragbias.methods.base import AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
 from ragbias.prompt import Span, TokenisedPrompt
 
 NOT_FOR_THIS_PROMPT = (

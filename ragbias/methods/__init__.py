@@ -1,5 +1,23 @@
-"""The methods, one small file each; ``base`` and ``call`` define their interface, ``parse`` reads them from text."""
+"""The methods, a small file each, from text such as ``pine``, ``attention-sorting(rounds=2)`` or ``siw+self-extend``.
 
+Another distribution registers a method in the entry point group ``ragbias.methods``, under the method's name::
+
+    [project.entry-points."ragbias.methods"]
+    my-method = "my_package:MyMethod"
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from ragbias.display import did_you_mean
+from ragbias.errors import MethodError, UnknownMethodError
 from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
 from ragbias.methods.attention_sorting import AttentionSorting
 from ragbias.methods.base import AttentionMethod, Method, Ranking, ReorderingMethod
@@ -13,12 +31,10 @@ from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
 from ragbias.methods.no_positions import NoPositions
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 from ragbias.methods.parallel_experts import ParallelExperts
-from ragbias.methods.parse import get
 from ragbias.methods.permutation_vote import PermutationVote
 from ragbias.methods.pine import Pine
 from ragbias.methods.plain import NoMethod, Segmented
 from ragbias.methods.position_interpolation import PositionInterpolation
-from ragbias.methods.registry import DEFAULT_METHOD, METHODS, method_class, method_names
 from ragbias.methods.rotor import RoToR
 from ragbias.methods.self_extend import SelfExtend
 from ragbias.methods.siw import SIW
@@ -56,3 +72,195 @@ __all__ = [
     "method_class",
     "method_names",
 ]
+
+DEFAULT_METHOD = Pine.name  # of classes, integrations and commands
+DECLARED = ("acts_on", "cost", "source")  # every method declares these, and its name
+METHODS: dict[str, type[Method]] = {
+    method.name: method
+    for method in (
+        NoMethod,
+        Segmented,
+        Pine,
+        RoToR,
+        ChannelScaling,
+        MsPoE,
+        SIW,
+        SelfExtend,
+        PositionInterpolation,
+        NoPositions,
+        ParallelContextWindows,
+        NoInterDocumentAttention,
+        StructuredPrompting,
+        AdaptiveParallelEncoding,
+        AttentionSorting,
+        InContextReranking,
+        LongContextReorder,
+        CanonicalOrder,
+        PermutationVote,
+        ParallelExperts,
+    )
+}
+_ENTRY = re.compile(r"([^()\[\]]*)(?:\((.*)\))?", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z~./][\w.+/~-]*")
+_QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
+_TOKEN = re.compile(rf"{_QUOTED}|.", re.DOTALL)  # a quoted string, or one character
+# blanks inside a word are part of it: without them it would be another word, or the path of another file
+_BLANKS = re.compile(rf"({_QUOTED})|^\s+|\s+$|\s*([()\[\]{{}},=+:])\s*", re.DOTALL)
+ByName = Callable[[str, "str | None"], Method]
+Named = TypeVar("Named")
+
+
+def method_names() -> list[str]:
+    """The names of all methods, this package's first."""
+    return [*METHODS, *_installed()]
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method of this name; ``UnknownMethodError`` if there is none."""
+    if isinstance(name, type) and issubclass(name, Method):
+        raise UnknownMethodError(f"{name.__name__} is a class; pass an instance, e.g. {name.__name__}()")
+    if not isinstance(name, str):
+        raise UnknownMethodError(f"expected a method's name or an instance, got {name!r}; 'none' runs the plain model")
+    if name in METHODS:
+        return METHODS[name]
+    if name in _installed():
+        return _loaded(name)
+    names = method_names()
+    raise UnknownMethodError(f"unknown method {name!r}; {did_you_mean(name, names)}known methods: {', '.join(names)}")
+
+
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    """Entry points of other distributions by name, without names of this package."""
+    return {each.name: each for each in entry_points(group="ragbias.methods") if each.name not in METHODS}
+
+
+@cache
+def _loaded(name: str) -> type[Method]:
+    entry = _installed()[name]
+    of = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as error:  # a module may raise anything on import
+        raise MethodError(f"{of} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise MethodError(f"{of} is {found!r}; expected a class derived from ragbias.methods.Method")
+    if getattr(found, "name", None) != name:
+        raise MethodError(f"{of} has the name {getattr(found, 'name', None)!r}; expected the entry point's name")
+    if undeclared := [each for each in DECLARED if not isinstance(getattr(found, each, None), str)]:
+        raise MethodError(f"{of} declares no {', '.join(undeclared)}; see ragbias.methods.Method")
+    return found
+
+
+def get(method: str | Method, model_name: str | None = None) -> Method:
+    """A method from text; an instance is returned unchanged.
+
+    Args:
+        method: a name (``"pine"``), one with parameters (``"attention-sorting(rounds=2)"``), two methods that a paper
+            combines (``"siw+channel-scaling(profile=p.json)"``), or an instance. Values are Python literals; words and
+            paths need no quotes.
+        model_name: the model, for methods with a profile per model (``"channel-scaling"``).
+
+    Raises:
+        UnknownMethodError: no method has this name.
+        MethodError: the text is malformed, a parameter is unknown or out of range, or this model has no profile.
+    """
+    if isinstance(method, Method):
+        return method
+    if not isinstance(method, str):
+        method_class(method)  # raises the error for this type
+    return _parsed(without_blanks(method), model_name)
+
+
+def parse_methods(text: str, model_name: str | None = None, by_name: ByName | None = None) -> dict[str, Method]:
+    """The methods of a comma-separated list, as in ``get``, by the typed text without white space.
+
+    ``by_name`` makes the method for a name without parameters and ``model_name``.
+    """
+    found: dict[str, Method] = {}
+    for label in split(without_blanks(text), ",", text):
+        method = _parsed(label, model_name, by_name)
+        for other, same in found.items():
+            if method == same:
+                raise MethodError(f"methods {text!r}: {label!r} is the same as {other!r}; name each method once")
+        found[label] = method
+    return found
+
+
+def without_blanks(text: str) -> str:
+    """The text without the white space around its brackets, separators and ends."""
+    return _BLANKS.sub(lambda match: match.group(1) or match.group(2) or "", text)
+
+
+def split(text: str, at: str, whole: str) -> list[str]:
+    """Parts between the separators outside of brackets and quotes; errors show ``whole``."""
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        depth += (token in "([{") - (token in ")]}")
+        if depth < 0:
+            break
+        if token == at and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += token
+    if depth != 0:
+        raise MethodError(f"{whole!r}: the brackets do not match; expected e.g. 'attention-sorting(rounds=2)'")
+    if not all(parts):
+        raise MethodError(f"{whole!r}: nothing before or after {at!r}; expected e.g. 'a{at}b'")
+    return parts
+
+
+def _parsed(label: str, model_name: str | None, by_name: ByName | None = None) -> Method:
+    if "+" not in label:
+        return _single(label, model_name, by_name)
+    parts = [_single(part, model_name, by_name) for part in split(label, "+", label)]
+    return parts[0] if len(parts) == 1 else Compose(*parts)
+
+
+def _single(label: str, model_name: str | None, by_name: ByName | None) -> Method:
+    found, values = class_and_values(label, "method", method_class)
+    if not values:
+        return by_name(found.name, model_name) if by_name else found.from_parameters({}, model_name)
+    try:
+        return found.from_parameters(values, model_name)
+    except MethodError as error:
+        raise MethodError(f"method {label!r}: {error}") from error
+
+
+def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tuple[Named, dict[str, Any]]:
+    """What ``find`` returns for the name, and the parameters, of ``name(parameter=value,...)`` without blanks."""
+    match = _ENTRY.fullmatch(label)
+    if match is None:
+        raise MethodError(f"{kind} {label!r}: expected a name, or name(parameter=value,...)")
+    name, arguments = match.groups()
+    found = find(name)
+    values: dict[str, Any] = {}
+    for argument in split(arguments, ",", label) if arguments else ():
+        parameter, equals, value = argument.partition("=")
+        if not equals or not value:
+            raise MethodError(f"{kind} {label!r}: {argument!r}; expected parameter=value")
+        if parameter in values:
+            raise MethodError(f"{kind} {label!r}: {parameter!r} is given twice")
+        try:
+            values[parameter] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # all that literal_eval raises
+            if not _WORD.fullmatch(value):
+                message = f"{kind} {label!r}: {value!r} is neither a Python literal nor a word"
+                raise MethodError(message) from None
+            values[parameter] = value
+    return found, values
+
+
+def written(method: Method) -> str:
+    """The text from which ``get`` makes this method; ``MethodError`` for a parameter without literal (a function)."""
+    if isinstance(method, Compose):
+        return "+".join(written(getattr(method, each.name)) for each in fields(method))
+    given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
+    text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
+    try:
+        same = get(text) == method
+    except MethodError:
+        same = False
+    if not same:
+        raise MethodError(f"{method!r} cannot be written as text, because a parameter has no literal")
+    return text

@@ -1,21 +1,13 @@
-"""Adaptive parallel encoding.
-
-Source: Yang et al., APE: Faster and Longer Context-Augmented Generation via Adaptive Parallel Encoding, arXiv
-2502.05431.
-"""
+"""Adaptive parallel encoding (APE), Yang et al., arXiv 2502.05431."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import SequenceCall, Tensor
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 FACTOR = Bounds(0.001, 1_000)
 

@@ -7,24 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model that determine its arithmetic.
-
-    Attributes:
-        key_heads: heads of keys and values.
-        mlp_matrices: 3 for a gated MLP, else 2.
-        experts, active_experts: MLPs per layer, and MLPs per token.
-    """
+    """The sizes of a model that determine its arithmetic."""
 
     hidden: int
     intermediate: int
     heads: int
-    key_heads: int
+    key_heads: int  # of keys and values
     head_dim: int
     layers: int
     vocabulary: int
-    mlp_matrices: int = 3
-    experts: int = 1
-    active_experts: int = 1
+    mlp_matrices: int = 3  # 2 without a gate
+    experts: int = 1  # MLPs per layer
+    active_experts: int = 1  # MLPs per token
 
     @property
     def width(self) -> int:

@@ -1,17 +1,23 @@
-"""Attention sorting.
-
-Source: Peysakhovich and Lerer, Attention Sorting Combats Recency Bias in Long Context Language Models, arXiv
-2310.01427.
-"""
+"""Attention sorting, Peysakhovich and Lerer, arXiv 2310.01427, and the measurements it needs."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ragbias.checks import Bounds, check_choice, check_whole_between
-from ragbias.methods.base import DocumentScorer, Ranking, ReorderingMethod
+from ragbias import attention
+from ragbias.checks import Bounds, check_choice, check_not_cancelled, check_whole_between
+from ragbias.methods.base import (
+    AttentionCall,
+    AttentionMethod,
+    DocumentScorer,
+    Ranking,
+    ReorderingMethod,
+    SequenceCall,
+    Tensor,
+)
 
 
 @dataclass(frozen=True)
@@ -46,3 +52,39 @@ class AttentionSorting(ReorderingMethod):
                 scores = [score / len(document) for score, document in zip(scores, documents, strict=True)]
             order.sort(key=scores.__getitem__)
         return Ranking(tuple(order), tuple(scores))
+
+
+class DocumentAttention(AttentionMethod):
+    """Runs the plain model and records the attention of the prompt's last token to each document.
+
+    ``found[b]`` for sequence ``b`` is float32 ``[n_layers, n]``, averaged over heads.
+    """
+
+    name = "document-attention"
+    positions = "model"
+    needs_documents = True
+
+    def __init__(self, cancelled: threading.Event | None = None) -> None:
+        self._cancelled = cancelled
+        self._found: dict[int, list[Tensor]] = {}
+
+    @property
+    def found(self) -> list[Tensor]:
+        import torch
+
+        return [torch.stack(by_layer) for _, by_layer in sorted(self._found.items())]
+
+    def attention(self, call: AttentionCall) -> Tensor:
+        check_not_cancelled(self._cancelled)
+        for seq in call.sequences():
+            last = seq.arange(seq.key.shape[1])[-1:]
+            scores = attention.segment_scores(seq.query[:, -1:], seq.key, positions=last, scoring=seq.scoring)
+            self._found.setdefault(seq.index, []).append(self.recorded(seq, scores.softmax(-1)[:, 0]).cpu())
+        return call.plain(call.query, call.key)
+
+    def recorded(self, seq: SequenceCall, weights: Tensor) -> Tensor:
+        """The record of the weights ``[H, T]`` in one layer."""
+        import torch
+
+        mean = weights.mean(0)
+        return torch.stack([mean[begin:end].sum() for begin, end in seq.spans])

@@ -1,24 +1,153 @@
-"""Base classes of the methods: their declarations and their rules."""
+"""Base classes of the methods, and their input: an attention layer in a forward pass, and each of its sequences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from ragbias import attention
 from ragbias.checks import Bounds, check_parameters, check_whole_between
 from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
-from ragbias.methods.call import AttentionCall, SequenceCall
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor as Tensor
+else:  # declarations of methods import no torch
+    Tensor = Any
 
 LayerRange = tuple[int, int | None]
 LAYERS = Bounds(0, 9_999)  # of any model
 QUERIES_AT_ONCE = 64  # queries whose scores with all keys are in memory at one time
 Self = TypeVar("Self", bound="Method")
+
+
+@dataclass(frozen=True)
+class SequenceLayout:
+    """One sequence of a batch. Spans count from the first token that is not padding.
+
+    Attributes:
+        pad: number of padding columns on the left.
+        length: number of tokens of the prompt, without padding.
+        spans: the documents in the model's order, which is canonical for invariant methods.
+        order: the index of each of these documents in the user's prompt.
+    """
+
+    pad: int
+    length: int
+    spans: tuple[tuple[int, int], ...]
+    order: tuple[int, ...]
+
+
+@dataclass
+class SequenceCall:
+    """One sequence of the call, without padding. Positions equal indices.
+
+    Attributes:
+        index: index of the sequence in the batch.
+        layer: index of the layer.
+        pad: padding columns of this sequence in the queries of this call.
+        query: ``[H, Q, d]``; in the prefill ``Q`` is the prompt's length, later the number of new tokens.
+        key, value: ``[G, K, d]``, all tokens so far.
+        memory: the method's state for this sequence and layer, from the prefill to the last token.
+        spans, lengths: the documents; ``prefix`` tokens come before them, ``documents_end`` is ``E``.
+        new_tail: number of queries of this call after the documents.
+        scoring: the scores of the layer, with the positional encoding that queries and keys still lack.
+    """
+
+    index: int
+    layer: int
+    pad: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    memory: dict[str, Any]
+    spans: tuple[tuple[int, int], ...]
+    new_tail: int
+    scoring: attention.Scoring
+
+    @property
+    def prefix(self) -> int:
+        return self.spans[0][0]
+
+    @property
+    def documents_end(self) -> int:
+        return self.spans[-1][1]
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Tokens of each document, int64 ``[n]``."""
+        import torch
+
+        return torch.tensor([end - begin for begin, end in self.spans], device=self.key.device)
+
+    def arange(self, *bounds: int) -> Tensor:
+        """``range`` as an int64 tensor on the sequence's device."""
+        import torch
+
+        return torch.arange(*bounds, device=self.key.device)
+
+    def attend(self, query: Tensor, keys: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+        """``attention.attend`` to this sequence's values, with its scoring unless ``options`` has another."""
+        return attention.attend(query, keys, self.value, **{"scoring": self.scoring, **options})
+
+    def encoded(self, name: str, encode: Callable[[Tensor, int], Tensor]) -> Tensor:
+        """The keys ``[G, K, d]`` encoded by ``encode(new keys, index of the first)`` and cached under ``name``."""
+        cached: attention.EncodedKeys = self.memory.setdefault(name, attention.EncodedKeys())
+        return cached.extended(self.key, encode)
+
+
+@dataclass
+class AttentionCall:
+    """One attention layer, called with a batch.
+
+    Attributes:
+        layer: index among ``n_layers``.
+        query: ``[batch, H, Q, d]``; ``key``, ``value``: ``[batch, G, K, d]`` as in the cache.
+        hidden: ``[batch, Q, hidden_size]``, the input of the layer.
+        prefill: whether this pass holds the whole prompt.
+        layouts, scorings: the documents and the scores of the layer, for each sequence.
+        memory_of: the method's state for a sequence (``None``: the batch) and this layer, until the last token.
+        project: projects other hidden states to queries ``[batch, H, T, d]`` or keys ``[batch, G, T, d]``, without
+            positions.
+        rotate: the model's rotation of ``[batch, heads, T, d]``, the last ``T`` tokens of this call.
+        plain: the model's own attention with its mask, for other queries, keys and optionally values; returns
+            ``[batch, Q, H, d]``.
+    """
+
+    layer: int
+    n_layers: int
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    hidden: Tensor
+    prefill: bool
+    layouts: Sequence[SequenceLayout]
+    scorings: Sequence[attention.Scoring]
+    memory_of: Callable[[int | None], dict[str, Any]]
+    project: Callable[[Literal["query", "key"], Tensor], Tensor]
+    rotate: Callable[[Tensor], Tensor]
+    plain: Callable[..., Tensor]
+
+    def sequences(self) -> Iterator[SequenceCall]:
+        """The sequences of the batch."""
+        for index, layout in enumerate(self.layouts):
+            pad = layout.pad if self.prefill else 0
+            query = self.query[index, :, pad:]
+            yield SequenceCall(
+                index=index,
+                layer=self.layer,
+                pad=pad,
+                query=query,
+                key=self.key[index, :, layout.pad :],
+                value=self.value[index, :, layout.pad :],
+                memory=self.memory_of(index),
+                spans=layout.spans,
+                new_tail=query.shape[1] - (layout.spans[-1][1] if self.prefill and layout.spans else 0),
+                scoring=self.scorings[index],
+            )
 
 
 class DocumentScorer(Protocol):
@@ -44,9 +173,7 @@ class DocumentScorer(Protocol):
 class Ranking:
     """A new order of the documents of a prompt, which are numbered in the retriever's order.
 
-    Attributes:
-        order: indices of the documents.
-        scores: the score of each document that the order is based on; None without scores.
+    ``scores`` are those of each document that the order is based on; None without scores.
     """
 
     order: tuple[int, ...]
@@ -54,9 +181,9 @@ class Ranking:
 
 
 class Method:
-    """Base class of all methods.
+    """Base class of all methods, with their declarations.
 
-    A method declares its properties here. Callers that need a certain kind of method check for ``AttentionMethod``,
+    Callers that need a certain kind of method check for ``AttentionMethod``,
     ``ReorderingMethod`` or ``JointMethod``, never for the class of a single method.
 
     Attributes:
@@ -95,15 +222,7 @@ class Method:
 
     @classmethod
     def from_parameters(cls: type[Self], parameters: Mapping[str, Any], model_name: str | None) -> Self:
-        """The method with parameters from a command line or configuration.
-
-        Args:
-            parameters: by name; missing ones have their defaults.
-            model_name: the model, for methods that have a profile per model.
-
-        Raises:
-            MethodError: a parameter is unknown, missing or out of range.
-        """
+        """The method with parameters from text; ``model_name`` is for methods that have a profile per model."""
         check_parameters(cls.name, cls, parameters)
         return cls(**parameters)
 
@@ -215,12 +334,7 @@ class ReorderingMethod(Method):
     needs_documents = True
 
     def rank(self, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-        """The new order of the documents, with scores if the method has any.
-
-        Args:
-            documents: token ids of each document, in the retriever's order.
-            scorer: measures the model's attention to the documents.
-        """
+        """The new order of the documents, given as token ids in the retriever's order."""
         raise NotImplementedError
 
 
@@ -235,10 +349,8 @@ class JointMethod(Method):
         raise NotImplementedError
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """The scores of the next token, float32 ``[V]``.
+        """The scores of the next token, float32 ``[V]``, from logits ``[prompts, V]``.
 
-        Args:
-            logits: float32 ``[prompts, V]``.
-            memory: the method's state from token to token; empty at the first one.
+        ``memory`` is the method's state from token to token; it is empty at the first one.
         """
         raise NotImplementedError

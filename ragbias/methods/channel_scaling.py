@@ -1,14 +1,11 @@
-"""Scaling of a positional hidden channel.
-
-Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536.
-"""
+"""Scaling of a positional hidden channel, Yu et al., arXiv 2406.02536."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ragbias.checks import (
     CHANNEL,
@@ -21,13 +18,9 @@ from ragbias.checks import (
 from ragbias.display import shown
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
-from ragbias.methods.base import LayerRange, in_layers
-from ragbias.methods.call import AttentionCall
+from ragbias.methods.base import AttentionCall, LayerRange, Tensor, in_layers
 from ragbias.methods.profiles import Profile, find, of_model
 from ragbias.methods.siw import SIW, Reweightable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,13 @@
-"""Two methods in one model, where a paper defines it.
-
-Source: Qiang et al., arXiv 2512.13109, who combine SIW with channel scaling and with Self-Extend.
-"""
+"""Two methods in one model: SIW with channel scaling or with Self-Extend, Qiang et al., arXiv 2512.13109."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.call import AttentionCall
+from ragbias.methods.base import AttentionCall, AttentionMethod, Method, Tensor
 from ragbias.methods.siw import SIW, Reweightable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, init=False)
@@ -40,7 +32,8 @@ class Compose(AttentionMethod):
         siw = [method for method in methods if isinstance(method, SIW)]
         others = [method for method in methods if isinstance(method, Reweightable)]
         if len(methods) != 2 or len(siw) != 1 or len(others) != 1:
-            raise MethodError(f"Compose({', '.join(map(_name, methods))}): {_reason(methods)}")
+            names = ", ".join(method.name if isinstance(method, Method) else repr(method) for method in methods)
+            raise MethodError(f"Compose({names}): {_reason(methods)}")
         own = dict(siw=siw[0], other=others[0], name=f"{siw[0].name}+{others[0].name}")
         declared = dict(positions=others[0].positions, needs_rotary=others[0].needs_rotary)
         for name, value in (own | declared).items():
@@ -62,10 +55,6 @@ class Compose(AttentionMethod):
     def attention(self, call: AttentionCall) -> Tensor:
         reweigh = call.prefill and call.layer in self.siw.layer_indices(call.n_layers)
         return self.other.reweighted(call, self.siw) if reweigh else self.other.attention(call)
-
-
-def _name(method: object) -> str:
-    return method.name if isinstance(method, Method) else repr(method)
 
 
 def _reason(methods: Sequence[object]) -> str:

@@ -1,7 +1,4 @@
-"""In-context re-ranking.
-
-Source: Chen et al., Attention in Large Language Models Yields Efficient Zero-Shot Re-Rankers, arXiv 2410.02642.
-"""
+"""In-context re-ranking, Chen et al., arXiv 2410.02642."""
 
 from __future__ import annotations
 
@@ -9,15 +6,19 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ragbias import attention
 from ragbias.checks import check_not_cancelled
-from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod, DocumentScorer, Ranking, ReorderingMethod
-from ragbias.methods.call import SequenceCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import (
+    QUERIES_AT_ONCE,
+    AttentionMethod,
+    DocumentScorer,
+    Ranking,
+    ReorderingMethod,
+    SequenceCall,
+    Tensor,
+)
 
 OUTLIER = 2  # tokens this many standard deviations below the mean are dropped
 
@@ -55,13 +56,7 @@ class QueryContrast(AttentionMethod):
     """Measures ``x(t)`` for one prompt, followed by the tokens with "N/A" in place of ``queries``.
 
     The prompt's tokens attend as in the plain model. The tokens that follow have the positions of those with the query,
-    and see the tokens before these, and themselves.
-
-    Args:
-        queries: ``(begin, end)`` of the tokens after the documents.
-
-    Attributes:
-        found: ``x``, float64 ``[begin]``, for each token before these.
+    and see the tokens before these, and themselves. ``found`` is ``x``, float64, for each token before ``queries``.
     """
 
     name = "query-contrast"

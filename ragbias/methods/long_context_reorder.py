@@ -1,7 +1,4 @@
-"""The reordering of RAG frameworks: the best documents at the ends, the worst in the middle.
-
-Source: LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``.
-"""
+"""The reordering of LangChain's ``LongContextReorder`` and Haystack's ``LostInTheMiddleRanker``."""
 
 from __future__ import annotations
 

@@ -1,30 +1,21 @@
-"""Ms-PoE, multi-scale positional encoding.
-
-Source: Zhang et al., Found in the Middle: How Language Models Use Long Contexts Better via Plug-and-Play Positional
-Encoding, arXiv 2403.04797, and its released code.
-"""
+"""Ms-PoE, multi-scale positional encoding, Zhang et al., arXiv 2403.04797, and its released code."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
-from ragbias.methods.base import AttentionMethod, LayerRange
-from ragbias.methods.call import AttentionCall, SequenceCall
+from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor
 from ragbias.methods.position_interpolation import RATIO, rescaled
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Variant: TypeAlias = Literal["paper", "released", "ranked"]
 Heads: TypeAlias = Literal["by-awareness", "entropy", "sequential", "reversed", "random"]
-MEASURED = ("by-awareness", "entropy")
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,9 @@ class MsPoE(AttentionMethod):
         check_whole_between("ms-poe: seed", self.seed, Bounds(0, 2**31 - 1))
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        return shape.width * lengths.total if self.heads in MEASURED else 0  # the scores of one query
+        return (
+            shape.width * lengths.total if self.heads in ("by-awareness", "entropy") else 0
+        )  # the scores of one query
 
     def attention(self, call: AttentionCall) -> Tensor:
         return rescaled(call, partial(self._ratios, call.layer))
@@ -85,13 +78,11 @@ class MsPoE(AttentionMethod):
         group = seq.query.shape[0] // seq.key.shape[0]
         by_key = self.variant == "paper"
         if "ratios" not in seq.memory:
-            seq.memory["ratios"] = self._spread(self._indices(layer, seq, group if by_key else 1))
+            indices = self._indices(layer, seq, group if by_key else 1)
+            steps = max(1, len(indices) - 1 if by_key else len(indices))
+            seq.memory["ratios"] = self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / steps
         ratios = seq.memory["ratios"]
         return (ratios.repeat_interleave(group), ratios) if by_key else (ratios, ratios[::group])
-
-    def _spread(self, indices: Tensor) -> Tensor:
-        steps = len(indices) - 1 if self.variant == "paper" else len(indices)
-        return self.min_ratio + (self.max_ratio - self.min_ratio) * indices.float() / max(steps, 1)
 
     def _indices(self, layer: int, seq: SequenceCall, group: int) -> Tensor:
         """The step of each head from the smallest to the largest ratio, int64 ``[H / group]``."""

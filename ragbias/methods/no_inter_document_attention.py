@@ -1,18 +1,11 @@
-"""Attention without links between documents.
-
-Source: Wang et al., Eliminating Position Bias of Language Models, arXiv 2407.01100, as a baseline.
-"""
+"""Attention without links between documents, a baseline in Wang et al., arXiv 2407.01100."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import SequenceCall, Tensor
 from ragbias.methods.segments import SegmentMethod, as_given
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,17 @@
-"""Attention without positional encoding (NoPE): only the causal mask depends on positions.
-
-Source: Yu et al., Mitigate Position Bias in Large Language Models via Scaling a Single Dimension, arXiv 2406.02536,
-which runs a model without position embedding.
-"""
+"""Attention without positional encoding (NoPE), an experiment in Yu et al., arXiv 2406.02536."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ragbias.methods.base import AttentionMethod, LayerRange
-from ragbias.methods.call import AttentionCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, Tensor
 
 
 @dataclass(frozen=True)
 class NoPositions(AttentionMethod):
-    """Queries and keys are not rotated. For experiments: models that were not trained this way answer badly.
+    """Queries and keys are not rotated, so that only the causal mask depends on positions.
+
+    For experiments: models that were not trained this way answer badly.
 
     Args:
         layers: first and last layer, both included; ``None``: all.

@@ -1,18 +1,11 @@
-"""Parallel context windows.
-
-Source: Ratner et al., Parallel Context Windows for Large Language Models, arXiv 2212.10947.
-"""
+"""Parallel context windows (PCW), Ratner et al., arXiv 2212.10947."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import SequenceCall, Tensor
 from ragbias.methods.segments import SegmentMethod, after_prefix
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,14 @@
-"""Parallel experts, PCED.
-
-Source: Corallo and Papotti, Parallel Context-of-Experts Decoding for Retrieval Augmented Generation, arXiv 2601.08670,
-and its released code, ``langchain-pced``.
-"""
+"""Parallel experts (PCED), Corallo and Papotti, arXiv 2601.08670, and its released code, ``langchain-pced``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.errors import MethodError
-from ragbias.methods.base import JointMethod, canonical_order
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import JointMethod, Tensor, canonical_order
 
 LEAST = 1e-9  # lower bound of probabilities in the released code's divergence
 
@@ -76,11 +69,7 @@ class ParallelExperts(JointMethod):
         return [[], *([index] for index in order)]
 
     def fused(self, logits: Tensor, memory: dict[str, Any]) -> Tensor:
-        """See ``JointMethod``; the amateur's logits come first.
-
-        ``memory["contrast"]`` is ``b``, a float or float32 ``[n, 1]`` or ``[n, V]``; ``memory["prior"]``, with a prior,
-        ``g log r``, float32 ``[n, 1]``.
-        """
+        """See ``JointMethod``; the amateur's logits come first. ``memory`` holds ``b`` and ``g log r``."""
         amateur, experts = logits[:1], logits[1:]
         if not memory:
             memory["contrast"] = self._divergence(experts, amateur) if self.contrast is None else self.contrast

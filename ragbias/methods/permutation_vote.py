@@ -1,8 +1,4 @@
-"""Voting over several orders of the documents.
-
-Source: Tang et al., Found in the Middle: Permutation Self-Consistency Improves Listwise Ranking in Large Language
-Models, arXiv 2310.07712, with a majority in place of a central ranking.
-"""
+"""Voting over orders of the documents: Tang et al., arXiv 2310.07712, with a majority for a central ranking."""
 
 from __future__ import annotations
 

@@ -1,25 +1,18 @@
-"""PINE, position-invariant inference.
-
-Source: Wang et al., Eliminating Position Bias of Language Models: A Mechanistic Approach, arXiv 2407.01100.
-"""
+"""PINE, position-invariant inference, Wang et al., arXiv 2407.01100."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
-from ragbias.methods.base import LAYERS, LayerRange, in_layers
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import LAYERS, LayerRange, SequenceCall, Tensor, in_layers
 from ragbias.methods.segments import SegmentMethod, after_prefix, as_given, ending_at
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
 

@@ -1,22 +1,15 @@
-"""Position interpolation, in all layers alike or layer by layer.
-
-Source: Chen et al., Extending Context Window of Large Language Models via Positional Interpolation, arXiv 2306.15595.
-"""
+"""Position interpolation, in all layers alike or layer by layer, Chen et al., arXiv 2306.15595."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod
-from ragbias.methods.call import AttentionCall, SequenceCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import AttentionCall, AttentionMethod, SequenceCall, Tensor
 
 RATIO = Bounds(0.001, 1_000_000)
 
@@ -68,11 +61,7 @@ class PositionInterpolation(AttentionMethod):
 def rescaled(call: AttentionCall, ratios: Callable[[SequenceCall], tuple[Tensor, Tensor]]) -> Tensor:
     """Plain attention with each position divided by the ratio of its head.
 
-    Args:
-        ratios: for a sequence, the ratios of query heads ``[H or 1]`` and of key heads ``[G or 1]``.
-
-    Returns:
-        ``[batch, Q, H, d]``.
+    ``ratios`` gives those of a sequence's query heads ``[H or 1]`` and key heads ``[G or 1]``.
     """
     import torch
 

@@ -1,21 +1,14 @@
-"""RoToR, a global circular order of the documents.
-
-Source: Yoon et al., RoToR: Towards More Reliable Responses for Order-Invariant Inputs, arXiv 2502.08662.
-"""
+"""RoToR, a global circular order of the documents, Yoon et al., arXiv 2502.08662."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import canonical_order
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import SequenceCall, Tensor, canonical_order
 from ragbias.methods.segments import SegmentMethod, ending_at
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

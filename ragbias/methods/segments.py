@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ragbias import attention
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
-from ragbias.methods.base import AttentionMethod
-from ragbias.methods.call import SequenceCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import AttentionMethod, SequenceCall, Tensor
 
 
 class SegmentMethod(AttentionMethod):
@@ -81,14 +75,8 @@ class SegmentMethod(AttentionMethod):
         groups = []
         for i, span in enumerate(seq.spans):
             seen = [j for j in range(len(seq.spans)) if j != i and self.together_in(seq.layer)] + [i]
-            groups.append(
-                attention.Group(
-                    queries=span,
-                    position=positions[i],
-                    segments=[(0, seq.prefix), *(seq.spans[j] for j in seen)],
-                    starts=pad(starts[:, i, seen], (1, 0)),  # the prefix starts at 0
-                )
-            )
+            segments = [(0, seq.prefix), *(seq.spans[j] for j in seen)]
+            groups.append(attention.Group(span, positions[i], segments, pad(starts[:, i, seen], (1, 0))))  # prefix at 0
         return attention.attend_groups(seq.query, keys, seq.value, groups, seq.scoring)
 
     def _tail_of_fixed_documents(self, seq: SequenceCall) -> tuple[Tensor, Tensor]:
@@ -107,10 +95,8 @@ class SegmentMethod(AttentionMethod):
     ) -> tuple[Tensor, Tensor]:
         """Attention of the suffix or of generated tokens.
 
-        Args:
-            keys: ``[G, K, d]``, encoded at their positions; with ``starts``, at their offsets in their segments.
-            documents: spans of the documents, or one span of all.
-            starts: positions of the prefix, ``documents`` and the suffix, int64 ``[H or 1, Q or 1, n + 2]``.
+        ``keys`` ``[G, K, d]`` are encoded at their positions or, with ``starts`` ``[H or 1, Q or 1, n + 2]`` of prefix,
+        ``documents`` and suffix, at their offsets in their segments.
         """
         bias = self.document_bias(seq)
         segments = [(0, seq.prefix), *documents, (seq.documents_end, seq.key.shape[1])]
@@ -161,14 +147,6 @@ def after_prefix(seq: SequenceCall) -> Tensor:
 
 
 def ending_at(end: int, lengths: Tensor, nearest_first: Tensor) -> Tensor:
-    """Starts of documents that end at ``end`` without gaps.
-
-    Args:
-        lengths: int64 ``[n]``.
-        nearest_first: int64 ``[..., n]``, indices of the documents, the one that ends at ``end - 1`` first.
-
-    Returns:
-        int64 ``[..., n]``, in the order of ``lengths``.
-    """
+    """Starts ``[..., n]`` of documents of ``lengths`` ``[n]`` that end at ``end`` without gaps, the nearest last."""
     starts = end - lengths[nearest_first].cumsum(-1)
     return nearest_first.new_empty(nearest_first.shape).scatter_(-1, nearest_first, starts)

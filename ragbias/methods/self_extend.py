@@ -1,22 +1,14 @@
-"""Self-Extend.
-
-Source: Jin et al., LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning, arXiv 2401.01325.
-"""
+"""Self-Extend, Jin et al., arXiv 2401.01325."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_whole_between
-from ragbias.methods.base import by_sequence
-from ragbias.methods.call import AttentionCall, SequenceCall
+from ragbias.methods.base import AttentionCall, SequenceCall, Tensor, by_sequence
 from ragbias.methods.siw import SIW, Reweightable
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class SelfExtend(Reweightable):
             scoring=scoring,
             bounds=((i - min(window, reach) + 1).clamp_min(first) - first, i + 1 - first),
         )
-        far_keys = seq.encoded("far", lambda new, first: scoring.encoding(new, self._grouped(seq.arange(first, total))))
+        far_keys = seq.encoded("far", lambda new, first: scoring.encoding(new, seq.arange(first, total) // self.group))
         last = total - window  # no query sees a far key from this one on
         if last <= 0 or reach <= window:
             return near
@@ -88,14 +80,11 @@ class SelfExtend(Reweightable):
             return attention.segment_scores(query, scoring.encoding(keys, j), positions=i, scoring=seq.scoring)
         near, far = (
             attention.segment_scores(query, scoring.encoding(keys, at), positions=queries, scoring=scoring)
-            for queries, at in ((i, j), (self._shifted(i), self._grouped(j)))
+            for queries, at in ((i, j), (self._shifted(i), j // self.group))
         )
         distance, reach = i[:, None] - j, seq.scoring.window
         scores = near.where(distance < self.window, far)
         return scores if reach is None else scores.masked_fill(distance >= reach, -math.inf)
-
-    def _grouped(self, positions: Tensor) -> Tensor:
-        return positions // self.group
 
     def _shifted(self, positions: Tensor) -> Tensor:
         """Position of a query for far keys."""

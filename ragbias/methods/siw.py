@@ -1,22 +1,15 @@
-"""SIW, scaling of the initial token's weight.
-
-Source: Qiang et al., Uncovering the Role of Initial Saliency in U-Shaped Attention Bias, arXiv 2512.13109.
-"""
+"""SIW, scaling of the initial token's weight, Qiang et al., arXiv 2512.13109."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ragbias import attention
 from ragbias.checks import Bounds, check_between, check_choice
 from ragbias.methods.arithmetic import ModelShape, PromptLengths
-from ragbias.methods.base import AttentionMethod, LayerRange, by_sequence
-from ragbias.methods.call import AttentionCall, SequenceCall
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from ragbias.methods.base import AttentionCall, AttentionMethod, LayerRange, SequenceCall, Tensor, by_sequence
 
 HIGHEST = 0.3  # share of the prompt's tokens, by weight, that are counted in documents
 
@@ -85,12 +78,7 @@ class SIW(AttentionMethod):
         return by_sequence(replace(call, query=query, key=key), rule)
 
     def corrected(self, seq: SequenceCall, output: Tensor, lse: Tensor, scores: Scores) -> Tensor:
-        """``output`` ``[H, T, d]`` of a prompt, with changed weights on token 0.
-
-        Args:
-            lse: LSE of all queries, float32 ``[H, T]``.
-            scores: computes the scores of the output.
-        """
+        """``output`` ``[H, T, d]`` of a prompt with LSE ``[H, T]``, with changed weights on token 0."""
         count = seq.key.shape[1]
         positions = seq.arange(count)
         weights = scores(seq, seq.query[:, -1:], positions[-1:], count).softmax(-1).mean((0, 1))
@@ -103,9 +91,8 @@ class SIW(AttentionMethod):
         """``alpha`` of each token, float32 ``[T]``, from the last token's weights ``[T]``."""
         import torch
 
-        count = len(weights)
         counts = highest_by_document(weights, seq.spans)
-        alpha = weights.new_full((count,), self.sparse if self.outside == "sparse" else 1.0)
+        alpha = weights.new_full(weights.shape, self.sparse if self.outside == "sparse" else 1.0)
         for (begin, end), dense in zip(seq.spans, counts > self.sigma * counts.mean(), strict=True):
             alpha[begin:end] = torch.where(dense, self.dense, self.sparse)
         alpha[0] = 1

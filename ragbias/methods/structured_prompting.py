@@ -1,14 +1,11 @@
-"""Structured prompting.
-
-Source: Hao et al., Structured Prompting: Scaling In-Context Learning to 1,000 Examples, arXiv 2212.06713.
-"""
+"""Structured prompting, Hao et al., arXiv 2212.06713."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from ragbias.methods.call import SequenceCall
+from ragbias.methods.base import SequenceCall
 from ragbias.methods.parallel_context_windows import ParallelContextWindows
 
 

@@ -22,7 +22,7 @@ import torch
 import transformers
 from filelock import FileLock
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.hub import cached_file
 
 from ragbias.errors import MissingExtraError, ModelFileError, UnsupportedModelError, first_line
@@ -48,15 +48,9 @@ def _begins_as_gguf(file: Path) -> bool:
 
 
 def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
-    """The path of a GGUF file, downloaded from the hub if necessary.
+    """The path of a GGUF file in the folder or hub repository ``name``, downloaded if necessary.
 
-    Args:
-        name: a folder or a hub repository; without ``gguf_file``, the file's path or ``owner/repo/file.gguf``.
-        gguf_file: the file's name in the folder or repository.
-        hub: arguments for the hub: ``revision``, ``token``, ``cache_dir`` and so on.
-
-    Raises:
-        ModelFileError: the file does not exist.
+    Without ``gguf_file``, ``name`` is the file's path or ``owner/repo/file.gguf``.
     """
     if gguf_file is not None and (not isinstance(gguf_file, str) or not gguf_file):
         raise ModelFileError(f"model {name!r}: gguf_file={gguf_file!r}; expected the name of a file in it")
@@ -79,31 +73,25 @@ def find_gguf_file(name: str, gguf_file: str | None = None, **hub: Any) -> Path:
 def dequantised(parts: Sequence[Path], name: str) -> Path:
     """The folder with the dequantised model, config and tokenizer of a GGUF file; created on first use.
 
-    Args:
-        parts: the parts of the file in order, usually one.
-        name: the model's name, for errors.
-
-    Raises:
-        MissingExtraError: a package that reads GGUF files is not installed.
-        ModelFileError: the file is damaged, or its copy cannot be written.
-        UnsupportedModelError: transformers cannot read GGUF files of this architecture.
+    ``parts`` are those of the file in order, usually one; ``name`` is for errors.
     """
     copies = cache_folder(name) / "gguf"
     copy = copies / f"{_digest(parts)[:32]}-transformers-{transformers.__version__}"
-    with _write_errors(name, copies):
+    try:
         if _is_whole(copy):
             return copy
-    for package in NEEDED:
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"model {name!r} is a GGUF file and needs {package}; install it with: pip install 'ragbias[gguf]'"
-            )
-    with _write_errors(name, copies):
+        for package in NEEDED:
+            if find_spec(package) is None:
+                raise MissingExtraError(
+                    f"model {name!r} is a GGUF file and needs {package}; install it with: pip install 'ragbias[gguf]'"
+                )
         copies.mkdir(parents=True, exist_ok=True)
         with FileLock(copies / ".lock"):  # one process writes, others wait
             if not _is_whole(copy):
                 shutil.rmtree(copy, ignore_errors=True)
                 _make(parts, name, copy)
+    except (OSError, SafetensorError, UnicodeEncodeError) as error:
+        raise ModelFileError(_no_space(name, copies, str(error))) from error
     return copy
 
 
@@ -117,11 +105,7 @@ def _is_whole(copy: Path) -> bool:
 
 
 def cache_folder(name: str) -> Path:
-    """``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder.
-
-    Raises:
-        ModelFileError: the home folder in ``RAGBIAS_CACHE`` does not exist.
-    """
+    """``RAGBIAS_CACHE``, or ``ragbias`` in the platform's cache folder."""
     if chosen := os.environ.get("RAGBIAS_CACHE"):
         try:
             return Path(chosen).expanduser().absolute()
@@ -135,11 +119,9 @@ def cache_folder(name: str) -> Path:
 
 
 def _digest(parts: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        about = part.stat()
-        digest.update(_digest_of(part, about.st_size, about.st_mtime_ns))
-    return digest.hexdigest()
+    about = [(part, part.stat()) for part in parts]
+    digests = (_digest_of(part, stat.st_size, stat.st_mtime_ns) for part, stat in about)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 @cache
@@ -158,8 +140,16 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
     shutil.rmtree(begun, ignore_errors=True)  # left over by a killed process
     begun.mkdir()
     try:
-        with _joined_parts(parts, begun) as file:
-            _write(file, name, begun)
+        file = parts[0]
+        if len(parts) > 1:
+            file = begun / "parts.gguf"
+            with file.open("wb") as whole:
+                for part in parts:
+                    with part.open("rb") as source:
+                        shutil.copyfileobj(source, whole, MIB)
+        _write(file, name, begun)
+        if len(parts) > 1:
+            file.unlink()
         sizes = {written.name: written.stat().st_size for written in begun.iterdir()}
         (begun / MANIFEST).write_text(json.dumps(sizes))
         for written in begun.iterdir():
@@ -170,57 +160,31 @@ def _make(parts: Sequence[Path], name: str, copy: Path) -> None:
         shutil.rmtree(begun, ignore_errors=True)
 
 
-@contextmanager
-def _joined_parts(parts: Sequence[Path], folder: Path) -> Iterator[Path]:
-    """A temporary file that joins the parts; a single part is yielded as it is."""
-    if len(parts) == 1:
-        yield parts[0]
-        return
-    whole = folder / "parts.gguf"
-    try:
-        with whole.open("wb") as file:
-            for part in parts:
-                with part.open("rb") as source:
-                    shutil.copyfileobj(source, file, MIB)
-        yield whole
-    finally:
-        whole.unlink(missing_ok=True)
-
-
 def _write(file: Path, name: str, folder: Path) -> None:
-    source, settings = str(file.parent), {"gguf_file": file.name}
+    source, settings = str(file.parent), dict[str, Any](gguf_file=file.name)
+    if (config := getattr(transformers, "GgufConfig", None)) is not None:  # newer versions dequantise on request
+        settings["quantization_config"] = config(dequantize=True)
     with _readable(file, name):
-        tokenizer = AutoTokenizer.from_pretrained(source, **settings)
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=file.name)
         found: Any = AutoModelForCausalLM.from_pretrained(
-            source, **settings, **_unpacked(), dtype=torch.float32, output_loading_info=True
+            source, **settings, dtype=torch.float32, output_loading_info=True
         )
     packed, loaded = found
     if missing := sorted(loaded["missing_keys"]):  # transformers initialises them randomly
         raise ModelFileError(
             f"model {name!r}: {file} lacks {len(missing)} weights, such as {missing[0]}; use another file"
         )
-    model = _plain(packed)
+    if hasattr(packed.config, "quantization_config"):  # transformers refuses to save such a model
+        del packed.config.quantization_config
+    model = type(packed).from_pretrained(
+        None, config=packed.config, state_dict=packed.state_dict(), dtype=torch.float32
+    )
+    model.generation_config = packed.generation_config
     needed = sum(weight.nbytes for weight in model.state_dict().values())
     if (free := shutil.disk_usage(folder).free) < needed:
         raise ModelFileError(_no_space(name, folder.parent, f"{needed // MIB} MiB are needed, {free // MIB} are free"))
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def _unpacked() -> dict[str, Any]:
-    """The argument that makes newer versions of transformers dequantise the weights."""
-    config = getattr(transformers, "GgufConfig", None)
-    return {} if config is None else {"quantization_config": config(dequantize=True)}
-
-
-def _plain(packed: PreTrainedModel) -> PreTrainedModel:
-    """The same weights in a model without quantization config, which transformers refuses to save."""
-    config, weights = packed.config, packed.state_dict()
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    model: PreTrainedModel = type(packed).from_pretrained(None, config=config, state_dict=weights, dtype=torch.float32)
-    model.generation_config = packed.generation_config
-    return model
 
 
 @contextmanager
@@ -244,15 +208,6 @@ def _readable(file: Path, name: str) -> Iterator[None]:
             f"model {name!r}: {file} cannot be read ({type(error).__name__}: {reason}); it may be truncated: "
             "download it again"
         ) from error
-
-
-@contextmanager
-def _write_errors(name: str, folder: Path) -> Iterator[None]:
-    """Turn errors of writing the copy into one line."""
-    try:
-        yield
-    except (OSError, SafetensorError, UnicodeEncodeError) as error:
-        raise ModelFileError(_no_space(name, folder, str(error))) from error
 
 
 def _no_space(name: str, folder: Path, why: str) -> str:

@@ -45,12 +45,7 @@ def load(
 
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load a tokenizer; ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file.
-
-    Raises:
-        ArgumentError: the tokenizer has custom code, and ``trust_remote_code`` is False.
-        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
-    """
+    """Load a tokenizer; ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file."""
     path, given = _resolved(name, kwargs)
     with _load_errors(name, path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
@@ -63,11 +58,6 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
     """Load a model; ``kwargs`` are for ``AutoModelForCausalLM.from_pretrained`` or name a GGUF file.
 
     The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
-
-    Raises:
-        ArgumentError: the model has custom code or only pickled weights, and the argument that allows this
-            (``trust_remote_code=True``, ``use_safetensors=False``) is missing.
-        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
     """
     path, given = _resolved(name, kwargs)
     if name in PACKAGED and given.get("dtype") in (None, "auto") and "torch_dtype" not in given:
@@ -80,11 +70,7 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
 
 def torch_device(device: int | str | torch.device | None) -> torch.device | None:
-    """A torch device from its name or number; -1 is the CPU, ``"auto"`` the GPU if there is one, else None.
-
-    Raises:
-        ArgumentError: there is no such device.
-    """
+    """A torch device from its name or number; -1 is the CPU, ``"auto"`` the GPU if there is one, else None."""
     if device == "auto":
         return torch.device("cuda") if torch.cuda.is_available() else None
     if device is None or not isinstance(device, int):
@@ -109,10 +95,7 @@ def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]
 
 
 def refuse_irregular(name: str) -> None:
-    """Raise ``ModelFileError`` where a model's name is a file, or a folder without a model or with e.g. a pipe.
-
-    GGUF files and folders of them pass.
-    """
+    """Raise ``ModelFileError`` for a file other than GGUF, or a folder without a model or with e.g. a pipe."""
     path = Path(name)
     if name in NAMES:
         return
@@ -124,9 +107,8 @@ def refuse_irregular(name: str) -> None:
             if not each.is_dir() and (kind := irregular(each)):
                 raise ModelFileError(f"model {name!r}: {each} is {kind}; expected a folder of regular files")
         if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
-            raise ModelFileError(
-                f"model {name!r} cannot be loaded: the folder holds no {CONFIGS[0]}; expected {EXPECTED}"
-            )
+            reason = f"the folder holds no {CONFIGS[0]}"
+            raise ModelFileError(f"model {name!r} cannot be loaded: {reason}; expected {EXPECTED}")
 
 
 @contextmanager

@@ -17,26 +17,15 @@ from ragbias.models import tiny
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """A model as a GGUF file inside PyPI packages, or else as a hub repository.
+    """A model as a GGUF file inside PyPI packages, or else as a hub repository."""
 
-    Attributes:
-        hub: the repository that is loaded if the packages are not installed.
-        modules: modules of the packages, each with a part of the file, in order.
-        install: the command that installs the packages.
-        terms: the licence notice that is shown when the model is loaded.
-    """
-
-    hub: str
-    modules: tuple[str, ...]
-    install: str
-    terms: str | None = None
+    hub: str  # loaded if the packages are not installed
+    modules: tuple[str, ...]  # of the packages, each with a part of the file, in order
+    install: str  # the command that installs the packages
+    terms: str | None = None  # the licence notice that is shown when the model is loaded
 
     def parts(self, name: str) -> list[Path]:
-        """Paths of the file's parts in order; empty if no package is installed.
-
-        Raises:
-            ModelFileError: only some parts are installed.
-        """
+        """Paths of the file's parts in order; empty if no package is installed."""
         found = [part for module in self.modules for part in _files(module)]
         if 0 < len(found) < len(self.modules):
             raise ModelFileError(
@@ -63,18 +52,12 @@ EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
-    """The name or folder of a model for ``from_pretrained``.
+    """The folder of a model for ``from_pretrained``, dequantised for a GGUF file; or the name of the hub repository.
 
     Args:
         name: one of ``NAMES``, a folder, a hub repository, or a GGUF file: a path or ``owner/repo/file.gguf``.
         gguf_file: the GGUF file in the folder or repository ``name``.
         hub: arguments for the hub: ``revision``, ``token`` and so on.
-
-    Returns:
-        The folder of the files, dequantised for a GGUF file; else the name of the hub repository.
-
-    Raises:
-        ModelFileError, UnsupportedModelError, MissingExtraError: see ``ragbias.models.gguf``.
     """
     from ragbias.models.gguf import dequantised, find_gguf_file, is_gguf  # imports torch
 

@@ -8,9 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from ragbias.errors import MethodError
-from ragbias.methods.base import AttentionMethod, Method
-from ragbias.methods.call import AttentionCall
-from ragbias.methods.parse import get
+from ragbias.methods import get
+from ragbias.methods.base import AttentionCall, AttentionMethod, Method
 from ragbias.methods.plain import NoMethod
 from studies.interventions.base import Intervention
 from studies.interventions.reweighting import Reweighting, biased, reweighted

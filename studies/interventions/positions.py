@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbias.checks import Bounds, check_whole_between
 from ragbias.errors import SpanError
-from ragbias.methods.base import LayerRange
-from ragbias.methods.call import SequenceLayout
+from ragbias.methods.base import LayerRange, SequenceLayout
 from studies.interventions.base import Intervention
 from studies.interventions.spans import Where, checked_where, tokens_in
 

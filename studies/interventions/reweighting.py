@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ragbias import attention
 from ragbias.errors import MethodError
-from ragbias.methods.base import QUERIES_AT_ONCE, AttentionMethod
-from ragbias.methods.call import AttentionCall
+from ragbias.methods.base import QUERIES_AT_ONCE, AttentionCall, AttentionMethod
 
 if TYPE_CHECKING:
     from torch import Tensor

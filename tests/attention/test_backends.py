@@ -20,7 +20,6 @@ from ragbias.attention import (
     attend,
     attend_groups,
     backends,
-    self_check,
 )
 from ragbias.attention.backends import check_backend, chosen
 from ragbias.errors import BackendError
@@ -45,7 +44,7 @@ def scoring(backend="auto", encoding=ROTARY, **extras):
 
 def test_auto_is_torch_on_cpu_and_triton_on_cuda_where_it_can(monkeypatch):
     monkeypatch.setattr(backends, "_verdicts", {})
-    monkeypatch.setattr(self_check, "difference", lambda *case: "")
+    monkeypatch.setattr(backends, "difference", lambda *case: "")
     assert chosen(torch.zeros(4, DIM), scoring()) == "torch"
     assert chosen(on_cuda(), scoring()) == "triton"
     assert chosen(on_cuda(), scoring("torch")) == "torch"

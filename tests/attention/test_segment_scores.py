@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ragbias.attention import Scoring
-from ragbias.attention.encoding import Rotary
+from ragbias.attention.keys import Rotary
 from ragbias.attention.primitive import segment_scores
 
 SCORING = Scoring(Rotary(10000.0 ** -(torch.arange(4) / 4)), 0.3)

@@ -21,7 +21,6 @@ from ragbias.attention import (
     backends,
     document_mass,
     segment_mass,
-    self_check,
 )
 from ragbias.attention.backends import BackendFallbackWarning
 from ragbias.errors import BackendError
@@ -311,8 +310,8 @@ def test_a_kernel_that_cannot_be_launched_is_a_backend_error(monkeypatch):
 
 
 def test_auto_is_triton_after_a_self_check_that_runs_once(auto, monkeypatch):
-    checked, real = [], self_check.difference
-    monkeypatch.setattr(self_check, "difference", lambda *case: checked.append(case) or real(*case))
+    checked, real = [], backends.difference
+    monkeypatch.setattr(backends, "difference", lambda *case: checked.append(case) or real(*case))
     query = inputs(9, 9)[0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -323,7 +322,7 @@ def test_auto_is_triton_after_a_self_check_that_runs_once(auto, monkeypatch):
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_the_self_check_passes_triton_in_every_dtype(dtype):
-    assert self_check.difference("triton", torch.device(DEVICE), dtype, 64) == ""
+    assert backends.difference("triton", torch.device(DEVICE), dtype, 64) == ""
 
 
 def wrong(operation):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbias.methods.parse import parse_methods
+from ragbias.methods import parse_methods
 from ragbias.methods.profiles import find
 from studies.interventions import parse_interventions
 from support.documented_commands import parse_command, run_script

@@ -26,7 +26,7 @@ from ragbias.methods import (
     RoToR,
     SelfExtend,
 )
-from ragbias.methods.last_token import DocumentAttention
+from ragbias.methods.attention_sorting import DocumentAttention
 from support.random_models import random_model
 from support.segments import Segments
 

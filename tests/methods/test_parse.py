@@ -15,8 +15,9 @@ from ragbias.methods import (
     RoToR,
     SelfExtend,
     get,
+    parse_methods,
+    written,
 )
-from ragbias.methods.parse import parse_methods, written
 from ragbias.methods.profiles import Profile
 
 

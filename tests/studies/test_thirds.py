@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import ragbias
-from ragbias.methods.last_token import DocumentAttention
+from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.profiles import Profile
 from ragbias.prompt import TokenisedPrompt
 from studies.experiment import Questions

@@ -122,7 +122,7 @@ class BenchConfiguration(BaseModel):
 
     Attributes:
         models: ``"tiny"``, hub names or folders.
-        methods: as ``ragbias.methods.parse`` reads them, or a list of such texts.
+        methods: as ``ragbias.methods`` reads them, or a list of such texts.
         tasks: names, or a name with the task's options.
         measure: ``"accuracy"`` of generated answers, ``"logprob"`` of the gold ones, or both.
         seeds: each draws the cases anew, for tasks that draw.

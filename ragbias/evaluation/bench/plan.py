@@ -11,8 +11,7 @@ from ragbias.evaluation.bench.configuration import BenchConfiguration
 from ragbias.evaluation.data.records import Key, Record
 from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB
 from ragbias.evaluation.tasks.task import Case, Task
-from ragbias.methods import Method
-from ragbias.methods.parse import parse_methods
+from ragbias.methods import Method, parse_methods
 
 NOISE_QUESTIONS = 50  # that run a second time, of each task, seed and number of documents
 

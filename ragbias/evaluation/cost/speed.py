@@ -19,8 +19,7 @@ from ragbias.evaluation.cost import model_shapes, random_prompts
 from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
 from ragbias.evaluation.cost.measuring import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
 from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX, PromptBatch
-from ragbias.methods import Method, NoMethod
-from ragbias.methods.parse import parse_methods
+from ragbias.methods import Method, NoMethod, parse_methods
 
 
 @dataclass(frozen=True)

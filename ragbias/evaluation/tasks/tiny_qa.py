@@ -9,15 +9,15 @@ from pydantic.dataclasses import dataclass
 from ragbias.evaluation.measures.metrics import exact
 from ragbias.evaluation.tasks.orders import arranged, evenly_spread
 from ragbias.evaluation.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task
-from ragbias.models.tiny.cases import FORMAT
-from ragbias.models.tiny.cases import cases as held_out_cases
+from ragbias.models.tiny.world import FORMAT
+from ragbias.models.tiny.world import cases as held_out_cases
 
 DEFAULT_POSITIONS = 5
 
 
 @dataclass(frozen=True)
 class TinyQA(Task):
-    """The embedded model's own questions, prompts as in ``ragbias.models.tiny.cases``; made for the model ``tiny``.
+    """The embedded model's own questions, prompts as in ``ragbias.models.tiny.world``; made for the model ``tiny``.
 
     Args:
         documents: numbers of documents; each has its own questions.

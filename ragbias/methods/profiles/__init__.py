@@ -66,14 +66,13 @@ class Profile:
         Raises:
             MethodError: the file cannot be read or is invalid; the message names the file and the field.
         """
+        expected = "expected a JSON file that `ragbias calibrate --out` wrote"
         if kind := irregular(Path(path)):
-            raise MethodError(f"profile {path} is {kind}; expected a JSON file that `ragbias calibrate --out` wrote")
+            raise MethodError(f"profile {path} is {kind}; {expected}")
         try:
             data = json.loads(Path(path).read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise MethodError(
-                f"profile {path} cannot be read: {error}; expected a JSON file that `ragbias calibrate --out` wrote"
-            ) from error
+            raise MethodError(f"profile {path} cannot be read: {error}; {expected}") from error
         try:
             return cls.from_dict(data)
         except MethodError as error:
@@ -110,14 +109,9 @@ def shipped() -> dict[str, Profile]:
 
 
 def find(profile: str | os.PathLike[str] | Profile) -> Profile:
-    """A profile by model name or file.
+    """A profile by model name or file; a ``Profile`` is returned unchanged.
 
-    Args:
-        profile: a path that is a file or ends with ``.json``, or else a model's name, matched without organisation and
-            case; a ``Profile`` is returned unchanged.
-
-    Raises:
-        MethodError: no profile for this model, or an invalid file.
+    A path is a file or ends with ``.json``. Names are matched without organisation and case.
     """
     if isinstance(profile, Profile):
         return profile
@@ -130,11 +124,7 @@ def find(profile: str | os.PathLike[str] | Profile) -> Profile:
 
 
 def of_model(name: str) -> Profile:
-    """The profile in ragbias for a model name or path.
-
-    Raises:
-        MethodError: there is no profile for this model.
-    """
+    """The profile in ragbias for a model name or path."""
     known = shipped()
     for candidate, found in known.items():
         if _bare(candidate) == _bare(name):

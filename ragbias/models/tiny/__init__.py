@@ -6,8 +6,6 @@ holds its training code and results; ``world`` generates its questions.
 
 from pathlib import Path
 
-__all__ = ["path"]
-
 
 def path() -> Path:
     """The folder with weights, configuration, tokenizer and chat template, for ``from_pretrained``."""

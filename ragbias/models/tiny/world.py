@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +26,13 @@ FILLERS: list[str] = _DATA["fillers"]
 
 @dataclass(frozen=True)
 class Attribute:
-    """One property of an entity.
-
-    Attributes:
-        words: names of the word lists that a value takes one word from each.
-        distinct: if positive, a value has this many different words of the first list instead.
-        facts, questions: templates.
-    """
+    """One property of an entity."""
 
     key: str
-    words: list[str]
-    facts: list[str]
-    questions: list[str]
-    distinct: int = 0
+    words: list[str]  # names of the word lists that a value takes one word from each
+    facts: list[str]  # templates
+    questions: list[str]  # templates
+    distinct: int = 0  # if positive, a value has this many different words of the first list instead
 
     def value(self, rng: random.Random) -> str:
         """A random value."""
@@ -124,9 +118,6 @@ def sample_entries(rng: random.Random, count: int, held_out: bool, attributes: i
     """Passages about different entities that share attributes, as retrieved passages do.
 
     ``attributes`` is the number of kinds of facts among them; None draws it.
-
-    Raises:
-        ArgumentError: ``count`` exceeds the number of different names.
     """
     shared = rng.sample(ATTRIBUTES, attributes or rng.randint(1, len(ATTRIBUTES)))
     return [
@@ -157,24 +148,54 @@ def ask(rng: random.Random, fact: Fact, gold: Passage) -> WorldQuestion:
 
 
 def held_out_corpus(size: int, seed: int) -> list[Passage]:
-    """``size`` passages about different held-out entities; each answers at least one question.
-
-    Raises:
-        ArgumentError: ``size`` exceeds the number of different held-out names.
-    """
+    """``size`` passages about different held-out entities; each answers at least one question."""
     rng = random.Random(f"corpus {seed}")
     names = _sample_names(rng, size, held_out=True)
     return [_entry(rng, name, rng.sample(ATTRIBUTES, rng.choice((1, 2, 2, 3)))).passage for name in names]
 
 
 def held_out_questions(corpus: Sequence[Passage], count: int, seed: int) -> list[WorldQuestion]:
-    """``count`` different questions, each with one right answer in ``corpus``.
-
-    Raises:
-        ArgumentError: the corpus holds fewer than ``count`` facts.
-    """
+    """``count`` different questions, each with one right answer in ``corpus``."""
     rng = random.Random(f"questions {seed}")
     stated = [(fact, passage) for passage in corpus for fact in facts(passage)]
     if count > len(stated):
         raise ArgumentError(f"{count} questions; expected at most {len(stated)}, the number of facts in the corpus")
     return [ask(rng, fact, passage) for fact, passage in rng.sample(stated, count)]
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """A prompt: ``prefix``, documents with ``separator`` between them, ``suffix`` with ``{q}`` for the question."""
+
+    prefix: str
+    document: Callable[[int, Passage], str]
+    separator: str
+    suffix: str
+
+    def documents(self, passages: Sequence[Passage]) -> list[str]:
+        """The passages as text, each but the last with the separator after it."""
+        texts = [self.document(i, passage) for i, passage in enumerate(passages)]
+        return [text + self.separator for text in texts[:-1]] + texts[-1:]
+
+    def prompt(self, passages: Sequence[Passage], question: str) -> str:
+        """The whole prompt as one string."""
+        return self.prefix + "".join(self.documents(passages)) + self.suffix.format(q=question)
+
+
+def titled(index: int, passage: Passage) -> str:
+    """The passage below a line with its title."""
+    return f"{passage.title}\n{passage.text}"
+
+
+FORMAT = PromptFormat("<s>Context:\n", titled, "\n\n", "\n\nQuestion: {q}\nAnswer:")
+
+
+def cases(documents: int, count: int, seed: int) -> list[tuple[WorldQuestion, list[Passage]]]:
+    """``count`` questions, each with ``documents - 1`` distractors that mostly state the same kinds of facts."""
+    rng = random.Random(f"evaluation {seed}")
+    made: list[tuple[WorldQuestion, list[Passage]]] = []
+    while len(made) < count:
+        corpus = [entry.passage for entry in sample_entries(rng, documents, held_out=True)]
+        question = held_out_questions(corpus, 1, rng.randrange(2**32))[0]
+        made.append((question, [passage for passage in corpus if passage is not question.gold]))
+    return made

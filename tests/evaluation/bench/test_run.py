@@ -17,7 +17,7 @@ from ragbias.evaluation.bench.local_engine import records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
-from ragbias.methods.parse import parse_methods
+from ragbias.methods import parse_methods
 from ragbias.models import tiny
 from support.bench_runs import silently, untimed
 

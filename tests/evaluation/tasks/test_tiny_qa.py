@@ -8,7 +8,7 @@ from ragbias import DebiasedLM, debias
 from ragbias.evaluation.tasks import Case, TinyQA
 from ragbias.evaluation.tasks.by_position import measure
 from ragbias.methods import Method, NoMethod, Pine
-from ragbias.models.tiny.cases import FORMAT
+from ragbias.models.tiny.world import FORMAT
 
 
 def test_default_cases_are_one_hundred_questions_at_five_places() -> None:

@@ -77,7 +77,6 @@ def test_the_path_is_known_without_importing_torch() -> None:
     names = {
         "ragbias.models.tiny",
         "ragbias.models.tiny.world",
-        "ragbias.models.tiny.cases",
     }
     for name in names:
         source = Path(find_spec(name).origin).read_text()
