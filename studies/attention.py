@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ragbias.calibration.measurements import retrieving
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import (

@@ -1,4 +1,4 @@
-"""The evidence of the advice, derived from the summaries of studies, and the advice as Markdown."""
+"""The evidence that advice rests on, from summaries of studies; advice as Markdown and as the package's file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ragbias.evaluation.advice import MEASURES, Advice, Case, Effect, Figure, in_words, nearest
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report.tables import NOTHING, markdown_table
 from ragbias.methods import get
+from studies.advice import MEASURES, Advice, Case, Effect, Figure, default_in_words, heading, in_words, nearest, reasons
 
 
-def as_json(cases: Sequence[Case]) -> str:
-    """The text of an evidence file, a line for each case."""
-    return "[\n" + ",\n".join(json.dumps(asdict(case)) for case in cases) + "\n]\n"
+def as_json(found: Sequence[Advice]) -> str:
+    """The file that ``ragbias methods --advice`` prints: a sentence on the default method, and each recommendation."""
+    lines = ",\n".join(
+        json.dumps({**asdict(each), "heading": heading(each), "reasons": [*reasons(each)]}) for each in found
+    )
+    return f'{{"default": {json.dumps(default_in_words(found))}, "advice": [\n{lines}\n]}}\n'
 
 
 def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
@@ -50,7 +53,7 @@ def evidence_of(study: str, summary: Mapping[str, Any]) -> list[Case]:
 
 def _effect(label: str, model: str, method: Mapping[str, Any], figures: Mapping[str, Any]) -> Effect:
     declared = get(label, model)
-    minus = {name: _figure(figures["minus_plain"][name]) for name in ("mean", "worst", "best")}
+    minus: Any = {name: _figure(figures["minus_plain"][name]) for name in ("mean", "worst", "best")}
     timed = method.get("cost", {}).get("prefill_ratio")
     return Effect(declared.acts_on, declared.invariant, **minus, cost=round(timed[0], 2) if timed else None)
 

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -22,24 +23,24 @@ from torch import Tensor
 from ragbias.checks import DEPTHS, check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError, RunError
-from ragbias.evaluation.data.questions import check_equally_many
+from ragbias.evaluation.data.questions import check_equally_many, read_questions
 from ragbias.evaluation.prompts import (
     Sample,
     as_user_message,
     data_text,
     kv_question,
     kv_text,
-    labelled_questions,
     sample_of,
     samples_of,
     tiny_question,
     tiny_text,
 )
-from ragbias.evaluation.report.figures import PALE, canvas, line, literal, save, save_pair, styles_of
+from ragbias.evaluation.report.figures import PALE, canvas, line, literal, save, styles_of
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
+from studies.pictures import save_pair
 
 MOST_TICKS = 8
 FEW = 4  # layers listed one by one
@@ -99,13 +100,15 @@ class Questions:
         assert self.file is not None  # checked above
         if task == "mdqa":
             return self._official(lm, self.file, depths)
-        questions = labelled_questions(self.file)[: self.limit]
+        questions = read_questions(self.file, labelled=True)[: self.limit]
         check_equally_many(questions, f"{self.file}: the questions")
         return samples_of(lm, questions, data_text, depths)
 
     def _official(self, lm: DebiasedLM, file: Path, depths: int) -> list[Sample]:
         positions = tuple(evenly_spread(self.documents, depths))
-        task = MultiDocumentQA((file,), (self.documents,), positions, limit=self.limit, seed=self.seed)
+        task = MultiDocumentQA(
+            data=(file,), documents=(self.documents,), positions=positions, limit=self.limit, seed=self.seed
+        )
         numbers: dict[str, int] = {}
         samples = []
         for case in task.cases():
@@ -241,7 +244,7 @@ def heat_map(
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     assert axis.figure is not None
-    axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label=label, ticks=MaxNLocator(5))
+    axis.figure.colorbar(image, ax=axis, pad=0.03, aspect=30, label="\n".join(wrap(label, 28)), ticks=MaxNLocator(5))
 
 
 def curves(

@@ -21,12 +21,13 @@ from ragbias.calibration.measurements import retrieving
 from ragbias.display import shown
 from ragbias.errors import RunError
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
 from studies.experiment import Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
 from studies.layer_attention import attention_by_head
+from studies.pictures import cell_text
 
 Range = tuple[int, int]
 
@@ -67,8 +68,7 @@ class FactorSweep:
         halfway = float(means.min() + means.max()) / 2
         for row, values in enumerate(means.tolist()):
             for column, value in enumerate(values):
-                shade = "white" if value > halfway else "black"
-                swept.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=8, color=shade)
+                cell_text(swept, (column, row), value, dark=value > halfway)
         return figure
 
     def table(self) -> Table:

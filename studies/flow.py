@@ -18,7 +18,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import Track, by_position, check_acts_on_attention, curves, page, parser, run

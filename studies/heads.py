@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ragbias.binding import attach
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import MsPoE
 from ragbias.methods.attention_sorting import DocumentAttention

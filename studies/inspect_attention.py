@@ -27,10 +27,10 @@ from torch import Tensor
 
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import RagBiasError
-from ragbias.evaluation.audit.position_preference import POSITIONS, positions_of
+from ragbias.evaluation.audit.outcomes import POSITIONS, positions_of
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, styles_of
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, parse_methods
 from studies.experiment import named_layers

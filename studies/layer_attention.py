@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.binding import attach
 from ragbias.calibration.measurements import retrieving
 from ragbias.errors import DataError, MethodError
-from ragbias.evaluation.audit.position_preference import POSITIONS, arrangements, positions_of
+from ragbias.evaluation.audit.outcomes import POSITIONS, arrangements, positions_of
 from ragbias.evaluation.data.questions import Question, check_equally_many
 from ragbias.evaluation.measures.metrics import source
 from ragbias.evaluation.prompts import stock_prompt

@@ -26,7 +26,7 @@ from rich.progress import Progress
 from ragbias.errors import RunError
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import SYSTEM
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.files import write_atomically
 from ragbias.methods import parse_methods, written
 from ragbias.models.tiny.world import held_out_corpus

@@ -21,7 +21,8 @@ from rich.table import Table
 from torch import Tensor
 
 from ragbias.evaluation.prompts import Sample
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.figures import PALE
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling
@@ -73,7 +74,7 @@ class Perturbations:
         title = f"channel {found.channel} after layer {layer}: r with position {found.follows[layer]:.2f}"
         label = f"mean, {width} positions each" if width > 1 else "mean"
         curves(axis, middles, lines, title, "position", label, from_zero=False)
-        axis.axvspan(*found.span, color="#dddddd", zorder=0)
+        axis.axvspan(*found.span, color=PALE, alpha=0.3, linewidth=0, zorder=0)
 
     def table(self) -> Table:
         found = self.perturbed

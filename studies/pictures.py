@@ -4,13 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from ragbias.evaluation.names import REFERENCE
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
-from ragbias.evaluation.report.figures import save_pair
+from ragbias.evaluation.report.figures import INK, svg
 from ragbias.methods import DEFAULT_METHOD
 from studies.kept import read_kept
 
 POSITIONS = "smollm2-10-positions"  # the study with the gold document at every position
+# colours of the light variant, and what replaces them in the dark one; the others suit both
+DARK = {INK: "#e6edf3", "#ffffff": "#0d1117", "#0072b2": "#4ba3e3", "#d55e00": "#f0883e", "#9ecae1": "#2d6a94"}
+
+
+def save_pair(figure: Figure, path: Path) -> None:
+    """Write ``path-light.svg`` and ``path-dark.svg``, for pages with two themes."""
+    light = svg(figure, path.name, fonttype="path")
+    dark = light
+    for colour, replacement in DARK.items():
+        dark = dark.replace(colour, replacement)
+    dark = dark.replace("<svg ", f'<svg fill="{DARK[INK]}" ', 1)  # black is SVG's default, so matplotlib omits it
+    for name, text in (("light", light), ("dark", dark)):
+        path.with_name(f"{path.name}-{name}.svg").write_text(text + "\n", encoding="utf-8")
+
+
+def cell_text(axis: Axes, at: tuple[float, float], value: float, dark: bool) -> None:
+    """A number in a cell of a map; black or white as the cell is, in the dark variant too."""
+    colour = "#fefefe" if dark else "#010101"  # not among the colours that ``DARK`` replaces
+    axis.text(*at, f"{value:.2f}", ha="center", va="center", fontsize=8, color=colour)
 
 
 def draw_pictures(root: Path) -> None:

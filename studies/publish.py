@@ -15,16 +15,15 @@ from pathlib import Path
 
 from ragbias.calibration.calibration_report import plot_channel
 from ragbias.errors import RagBiasError, RunError
-from ragbias.evaluation.advice import advised, default_in_words
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.bench.store import changes
 from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
-from ragbias.evaluation.report.figures import save_pair
+from studies.advice import advised, default_in_words
 from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
 from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
 from studies.kept import LARGEST, answers_size, is_finished, keep, read_kept, redraw
-from studies.pictures import draw_pictures
+from studies.pictures import draw_pictures, save_pair
 from studies.study_tables import Summaries, tables_of, with_costs
 
 ROOT = Path(__file__).parents[1]
@@ -78,7 +77,7 @@ def written(root: Path = ROOT) -> dict[Path, str]:
     }
     pages = {path: (root / path).read_text(encoding="utf-8") for path in PAGES}
     filled = {path: MARKED.sub(lambda mark: mark[1] + parts[mark[2]] + mark[3], text) for path, text in pages.items()}
-    return {EVIDENCE: as_json(evidence), **filled}
+    return {EVIDENCE: as_json(found), **filled}
 
 
 def _check_settings(run: Path, file: Path) -> None:

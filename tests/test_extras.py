@@ -53,5 +53,5 @@ def test_a_module_that_needs_a_missing_package_says_what_installs_it(package: st
 
 
 def test_what_audit_and_calibration_share_with_the_bench_needs_no_extra() -> None:
-    shared = ("data.questions", "measures.gold_probability", "tasks", "report.plain_table")
+    shared = ("data.questions", "measures.estimates", "tasks", "report.tables")
     assert said(["jinja2", "matplotlib"], (*shared, "prompts")) == []

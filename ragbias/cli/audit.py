@@ -162,9 +162,8 @@ def _cases(
 ) -> tuple[list[AuditCase], int]:
     """The prompts to audit, and the number of questions left out."""
     from ragbias.adapters.remote import check_arranges_text
-    from ragbias.evaluation.audit.cases import from_questions
+    from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
     from ragbias.evaluation.audit.pipeline import from_pipeline, load_pipeline
-    from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
     from ragbias.lm import DebiasedLM
 
     if upstream is not None:

@@ -107,7 +107,7 @@ def _finish(lm: DebiasedLM, task: Task, outcome: dict[str, Any], figure: Figure,
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
     """By position, and against the plain model, for a terminal of 80 columns."""
-    from ragbias.evaluation.report.plain_table import plain_table
+    from ragbias.evaluation.report.tables import plain_table
 
     settings, results = outcome["settings"], outcome["results"]
     positions = list(results["none"]["minus_plain_mean_by_position"])
@@ -128,7 +128,7 @@ def _interval(figure: list[float]) -> str:
 
 
 def _bias_table(documents: str, results: dict[str, Any]) -> Table:
-    from ragbias.evaluation.report.plain_table import plain_table
+    from ragbias.evaluation.report.tables import plain_table
 
     positions = list(next(iter(results.values()))["accuracy_by_position"])
     title = f"{documents} documents: accuracy with the answer in document ..."

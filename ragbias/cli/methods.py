@@ -1,11 +1,15 @@
-"""``ragbias methods``."""
+"""``ragbias methods``: requirements, guarantees and cost of each method, as it declares them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+import inspect
+import json
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.padding import Padding
@@ -13,6 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbias.cli.terminal import JsonPath, console, write_json
+from ragbias.errors import MethodError
+
+if TYPE_CHECKING:
+    from ragbias.methods import Method
+
+HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
 
 
 def list_methods(
@@ -24,7 +34,7 @@ def list_methods(
     json_path: JsonPath = None,
 ) -> None:
     """List the methods with their requirements and guarantees, or recommend some."""
-    from ragbias.cli.method_table import HEADINGS, as_markdown, family_notes, method_table
+    from ragbias.binding.architectures import ARCHITECTURES, ROTARY
     from ragbias.methods import method_class
 
     if advice:
@@ -37,19 +47,21 @@ def list_methods(
         print(as_markdown(), end="")
     elif name is not None:
         method_class(name)
-        (row,) = (row for row in rows if row.name == name)
-        console.print(f"{row.constructor}\n", style="bold")
-        console.print(row.documentation)
-        for heading, cell in zip(HEADINGS[1:], row.cells()[1:], strict=True):
+        console.print(f"{rows[name]['constructor']}\n", style="bold")
+        console.print(rows[name]["documentation"])
+        for heading, cell in [*_cells(rows[name]).items()][1:]:
             console.print(f"{heading}: {cell}")
     else:
-        console.print(_table(("method", "what it does"), [(row.name, row.description) for row in rows]))
+        console.print(_table(("method", "what it does"), [(name, row["description"]) for name, row in rows.items()]))
         console.print()
-        console.print(_table(HEADINGS[:6], [row.cells()[:6] for row in rows], no_wrap=True))
-        console.print(f"\n{family_notes()}")
+        console.print(_table(HEADINGS[:6], [[*_cells(row).values()][:6] for row in rows.values()], no_wrap=True))
+        others = ", ".join(family for family in ARCHITECTURES if family not in ROTARY)
+        console.print(
+            f"\nfamilies: all = {', '.join(ARCHITECTURES)}; rotary = all but {others}; any = every causal model"
+        )
         console.print("`ragbias methods NAME`: parameters, description, cost and source.")
         console.print("`ragbias methods --advice`: a recommendation for each kind of task.")
-    write_json({row.name: row.as_dict() for row in rows}, json_path)
+    write_json(rows, json_path)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool = False) -> Table:
@@ -63,12 +75,73 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
 
 def _advise(json_path: Path | None) -> None:
     """Print the recommendation for each kind of task, and its reasons."""
-    from ragbias.evaluation.advice import advised, default_in_words, heading, packaged, reasons
-
-    found = advised(packaged())
-    for each in found:
-        console.print(heading(each), style="bold")
-        for reason in reasons(each):
+    # written by studies.publish from the studies on real models; studies/advice.py holds the rule
+    evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
+    for each in evidence["advice"]:
+        console.print(each["heading"], style="bold")
+        for reason in each["reasons"]:
             console.print(Padding(Text(reason), (0, 0, 0, 2)))
-    console.print(f"\n{default_in_words(found)} Run `ragbias audit` on your own questions.")
-    write_json([asdict(each) for each in found], json_path)
+    console.print(f"\n{evidence['default']} Run `ragbias audit` on your own questions.")
+    write_json(evidence["advice"], json_path)
+
+
+def method_table() -> dict[str, dict[str, Any]]:
+    """What each method declares, by name; an unusable one of another distribution is left out with a warning."""
+    from ragbias.methods import method_class, method_names
+
+    rows = {}
+    for name in method_names():
+        try:
+            rows[name] = _row(method_class(name))
+        except MethodError as error:  # noqa: PERF203
+            warnings.warn(str(error), stacklevel=3)
+    return rows
+
+
+def _row(method: type[Method]) -> dict[str, Any]:
+    from ragbias.binding.architectures import ARCHITECTURES, ROTARY
+
+    documentation = inspect.getdoc(method) or ""
+    paragraph = " ".join(documentation.partition("\n\n")[0].split()).replace("`", "")
+    parameters = [
+        name if parameter.default is parameter.empty else f"{name}={parameter.default!r}"
+        for name, parameter in inspect.signature(method).parameters.items()
+    ]
+    return {
+        "name": method.name,
+        "constructor": f"{method.__name__}({', '.join(parameters)})",
+        "acts_on": method.acts_on,
+        "needs_spans": method.needs_documents,
+        "invariant": method.invariant,
+        "layers": method.default_layers,
+        "cost": method.cost,
+        "families": list(ROTARY if method.needs_rotary else ARCHITECTURES),
+        "source": method.source,
+        "description": re.split(r"(?<=\.) ", paragraph)[0],
+        "documentation": documentation,
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The row in words, by heading."""
+    from ragbias.binding.architectures import ARCHITECTURES
+
+    families = "all" if set(row["families"]) == set(ARCHITECTURES) else "rotary"
+    spans, invariant = ("yes" if row[name] else "no" for name in ("needs_spans", "invariant"))
+    cells = row["name"], row["acts_on"], spans, invariant, row["layers"]
+    families = families if row["acts_on"] == "attention" else "any"
+    return dict(zip(HEADINGS, (*cells, families, row["cost"], row["source"]), strict=True))
+
+
+def as_markdown() -> str:
+    """The table of this package's methods in Markdown, sources as links; ``ragbias methods NAME`` shows the cost."""
+    from ragbias.methods import METHODS
+
+    shown = [name for name in HEADINGS if not name.startswith("cost")]
+    lines = [shown, ["---"] * len(shown)]
+    for row in map(_row, METHODS.values()):
+        cells = _cells(row)
+        cells["method"] = f"`{row['name']}`"
+        cells["source"] = re.sub(r"arXiv (\d+\.\d+)", r"[\1](https://arxiv.org/abs/\1)", row["source"])
+        lines.append([cells[name] for name in shown])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

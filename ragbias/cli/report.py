@@ -26,9 +26,7 @@ def report(
     """
     from ragbias.evaluation.names import ACCURACY, JUDGES
     from ragbias.evaluation.report import tables
-    from ragbias.evaluation.report.against import as_tables_against, minus_method
-    from ragbias.evaluation.report.csv_table import as_csv
-    from ragbias.evaluation.report.read_runs import read_run, summary_of
+    from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
 
     runs = [read_run(folder) for folder in folders]
     summary = summary_of(runs)
@@ -37,7 +35,7 @@ def report(
             console.print(table)
         if against is not None:
             result["minus"] = {against: minus_method(result, runs, against)}
-            for table in as_tables_against(result, result["minus"][against], against):
+            for table in tables.as_tables_against(result, result["minus"][against], against):
                 console.print(table)
         if result["task"] in JUDGES and ACCURACY in result["measures"]:
             console.print(tables.as_judge_table(result))
@@ -57,7 +55,7 @@ def report(
     if markdown is not None:
         write_text(tables.as_markdown(summary), markdown)
     if csv is not None:
-        write_text(as_csv(summary), csv)
+        write_text(tables.as_csv(summary), csv)
     write_json(summary, json_path)
     for path in (html, markdown, csv, json_path):
         if path is not None:

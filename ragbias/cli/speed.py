@@ -145,7 +145,7 @@ def _show(outcome: Mapping[str, Any], conditions: str, tables: list[Table]) -> N
 
 
 def _cached_table(result: Mapping[str, Any]) -> Table:
-    from ragbias.evaluation.report.plain_table import plain_table
+    from ragbias.evaluation.report.tables import plain_table
 
     before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
     title = (
@@ -161,7 +161,7 @@ def _cached_table(result: Mapping[str, Any]) -> Table:
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:
     """Two tables, as one is too wide for many terminals: up to the first token, and after it."""
-    from ragbias.evaluation.report.plain_table import plain_table
+    from ragbias.evaluation.report.tables import plain_table
 
     lengths = [length for row in result["lengths"] for length in row]
     of = str(lengths[0]) if len(set(lengths)) == 1 else f"{min(lengths)} to {max(lengths)}"

@@ -2,8 +2,8 @@
 
 import json
 
-from ragbias.evaluation.advice import KINDS
 from ragbias.methods import DEFAULT_METHOD, METHODS
+from studies.advice import KINDS
 
 
 def test_every_method_is_described_in_one_sentence(cli, tmp_path):

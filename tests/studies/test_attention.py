@@ -67,7 +67,7 @@ def test_the_command_draws_tells_and_writes(study, tmp_path):
         (["--task", "tiny", "--questions", "q.jsonl"], "task tiny draws its own questions; leave out q.jsonl"),
         (["--task", "data"], "task data reads its questions; name the file with --questions"),
         (["--task", "kw"], "experiment: task='kw'"),
-        (["--documents", "9999"], "names are unique"),
+        (["--documents", "9999"], "9999 passages; expected at most 466, the number of distinct names"),
         (["--method", "pined"], "pined"),
         (["--method", "attention-sorting"], "attention-sorting leaves attention alone"),
     ],

@@ -1,10 +1,14 @@
 """Evidence comes from summaries, and its file gives back what was put in."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 
-from ragbias.evaluation.advice import KINDS, advised, from_json, packaged
 from ragbias.evaluation.measures.aggregates import summarise
+from studies.advice import KINDS, advised, default_in_words, heading, reasons
 from studies.evidence import as_json, evidence_of
+from studies.publish import EVIDENCE, ROOT
 from support.bench_records import logprobs_with
 
 POSITIONS = (0, 4, 9)
@@ -35,8 +39,14 @@ def test_a_summary_gives_each_method_against_the_plain_one(cases):
     assert advised(cases)[0].method == "pine"
 
 
-def test_the_file_gives_back_what_was_put_in(cases):
-    assert from_json(as_json(cases)) == cases
+def test_the_file_holds_the_recommendations_with_their_cases_and_words(cases):
+    found = advised(cases)
+    written = json.loads(as_json(found))
+    assert written["default"] == default_in_words(found)
+    assert written["advice"] == [
+        json.loads(json.dumps({**asdict(each), "heading": heading(each), "reasons": list(reasons(each))}))
+        for each in found
+    ]
 
 
 def test_what_has_no_interval_or_nothing_to_compare_with_is_no_evidence():
@@ -46,4 +56,6 @@ def test_what_has_no_interval_or_nothing_to_compare_with_is_no_evidence():
 
 
 def test_the_package_brings_evidence_of_real_models_only():
-    assert all(case.model != "tiny" and case.task in sum(KINDS.values(), ()) for case in packaged())
+    advice = json.loads((ROOT / EVIDENCE).read_text())["advice"]
+    cases = [case for each in advice for case in each["cases"]]
+    assert cases and all(case["model"] != "tiny" and case["task"] in sum(KINDS.values(), ()) for case in cases)

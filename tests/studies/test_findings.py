@@ -5,8 +5,7 @@ import re
 import pytest
 
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.against import minus_method
-from ragbias.evaluation.report.read_runs import read_run, summary_of
+from ragbias.evaluation.report.read_runs import minus_method, read_run, summary_of
 from studies.kept import read_kept
 from studies.publish import RESULTS, ROOT, studies
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
 from rich.table import Table
 
 from ragbias.display import printable
 from ragbias.evaluation.audit.cases import AuditCase
-from ragbias.evaluation.audit.outcomes import WORTH, Audit, Outcome
-from ragbias.evaluation.audit.position_preference import POSITIONS
+from ragbias.evaluation.audit.outcomes import POSITIONS, WORTH, Audit, Outcome
 from ragbias.evaluation.audit.reuse_gate import ReuseGate
 from ragbias.evaluation.audit.verdict import Recommendation, nats, reuse_advice, verdict
 from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
-from ragbias.evaluation.report.page import Grid, Section, page
-from ragbias.evaluation.report.plain_table import plain_table
+from ragbias.evaluation.report.html import Grid, Section, page
+from ragbias.evaluation.report.tables import plain_table
 from ragbias.methods import Method
 
 if TYPE_CHECKING:
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 
 ROUNDS = 3  # in which costs are measured
 EXAMPLES = 10  # questions whose answers the HTML shows
-HEADINGS = ("flips", "same order", "beyond", "verdict", "changed", "time", "memory")
+HEADINGS = ("method", "flips", "same order", "beyond", "verdict", "changed", "time", "memory")
 REUSE_TITLE = "May documents be computed once?"
-REUSE_HEADINGS = ("against", "agrees", "KL", "reversed", "KL", "known answers", "kept", "again", "reuse")
+REUSE_HEADINGS = ("method", "against", "agrees", "KL", "reversed", "KL", "known answers", "cached", "again", "reuse")
 LEGEND = (
     "Flips: questions whose answer differs between orders of the documents. Same order: the same, repeated as often in "
     "the retrieved order. Beyond: the difference, with its 95% interval. Changed: answers in the retrieved order that "
@@ -46,7 +45,7 @@ PREFERENCE_LEGEND = (
 NO_PREFERENCE = "Not shown: too few answers have a known document. This does not mean that no position is preferred."
 REUSE_LEGEND = (
     "Agrees: questions whose most probable next token is the same as without reuse; reversed: the same for the method "
-    "without reuse, with its documents reversed; KL in nats. Known answers: change of their log-probability. Kept: "
+    "without reuse, with its documents reversed; KL in nats. Known answers: change of their log-probability. Cached: "
     "tokens of the prompts that need no computation once the documents are cached; again: those of them that occur "
     "again among these questions."
 )
@@ -83,25 +82,53 @@ def as_dict(
 def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str, ReuseGate]) -> dict[str, Grid]:
     """Tables for the terminal and the HTML by name: ``flips``, ``positions``, ``right`` and ``reuse``, if measured."""
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
-    outcomes = audit.outcomes.items()
-    found = {"flips": _grid(title, HEADINGS, {label: flip_row(each, costs.get(label)) for label, each in outcomes})}
-    preferences = preference_rows(audit)
+    flips = [
+        [
+            label,
+            percent(each.flips),
+            f"{each.floor.estimate:.0%}",
+            percent(each.excess),
+            verdict(each).value + (f" (ran on {each.ran:.0%})" if each.ran < 1 else ""),
+            f"{each.changed.estimate:.0%}",
+            *(
+                ("-", "-")
+                if label not in costs
+                else [f"x{ratio[0]:.2f}" for ratio in (costs[label].prefill_ratio, costs[label].peak_ratio)]
+            ),
+        ]
+        for label, each in audit.outcomes.items()
+    ]
+    found = {"flips": Grid(title, HEADINGS, flips)}
+    preferences = [[label, *cells] for label, cells in preference_rows(audit).items()]
     title = "Positions: log-probability of the answer with its document moved; answers from each part, beyond chance"
-    parts = max(map(len, preferences.values())) - len(POSITIONS) - 1
-    headings = [*POSITIONS, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
-    found["positions"] = _grid(title, headings, preferences)
-    right = {label: each.accuracy_by_order for label, each in outcomes if each.accuracy_by_order}
+    parts = len(preferences[0]) - len(POSITIONS) - 2
+    headings = ["method", *POSITIONS, "from answers", *(f"{part + 1}/{parts}" for part in range(parts))]
+    found["positions"] = Grid(title, headings, preferences)
+    right = [
+        [label, *(f"{value:.2f}" for value in each.accuracy_by_order)]
+        for label, each in audit.outcomes.items()
+        if each.accuracy_by_order
+    ]
     if right:
-        rows = {label: [f"{value:.2f}" for value in values] for label, values in right.items()}
-        found["right"] = _grid("Share of right answers by order", order_names(audit.orders), rows)
+        found["right"] = Grid("Share of right answers by order", ["method", *order_names(audit.orders)], right)
     if gates:
-        title = f"{REUSE_TITLE} The next token against the method without reuse"
-        found["reuse"] = _grid(title, REUSE_HEADINGS, {label: reuse_row(gate) for label, gate in gates.items()})
+        reuse = [
+            [
+                label,
+                gate.against,
+                percent(gate.agreement),
+                f"{gate.divergence.estimate:.3f}",
+                percent(gate.reversed_agreement),
+                f"{gate.reversed_divergence.estimate:.3f}",
+                nats(gate.known) if gate.known else "-",
+                f"{gate.kept:.0%}",
+                f"{gate.again:.0%}",
+                gate.verdict,
+            ]
+            for label, gate in gates.items()
+        ]
+        found["reuse"] = Grid(f"{REUSE_TITLE} The next token against the method without reuse", REUSE_HEADINGS, reuse)
     return found
-
-
-def _grid(title: str, headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Grid:
-    return Grid(title, ["method", *headings], [[label, *cells] for label, cells in rows.items()])
 
 
 def on_terminal(grid: Grid) -> Table:
@@ -111,34 +138,6 @@ def on_terminal(grid: Grid) -> Table:
     for row in grid.rows:
         made.add_row(*row)
     return made
-
-
-def flip_row(outcome: Outcome, cost: GenerationCost | None) -> list[str]:
-    """The cells of ``HEADINGS``; no cost: it was not measured."""
-    return [
-        percent(outcome.flips),
-        f"{outcome.floor.estimate:.0%}",
-        percent(outcome.excess),
-        verdict(outcome).value + (f" (ran on {outcome.ran:.0%})" if outcome.ran < 1 else ""),
-        f"{outcome.changed.estimate:.0%}",
-        "-" if cost is None else f"x{cost.prefill_ratio[0]:.2f}",
-        "-" if cost is None else f"x{cost.peak_ratio[0]:.2f}",
-    ]
-
-
-def reuse_row(gate: ReuseGate) -> list[str]:
-    """The cells of ``REUSE_HEADINGS``."""
-    return [
-        gate.against,
-        percent(gate.agreement),
-        f"{gate.divergence.estimate:.3f}",
-        percent(gate.reversed_agreement),
-        f"{gate.reversed_divergence.estimate:.3f}",
-        nats(gate.known) if gate.known else "-",
-        f"{gate.kept:.0%}",
-        f"{gate.again:.0%}",
-        gate.verdict,
-    ]
 
 
 def preference_rows(audit: Audit) -> dict[str, list[str]]:
@@ -154,7 +153,7 @@ def preference_rows(audit: Audit) -> dict[str, list[str]]:
     return rows
 
 
-def known_documents(outcome: Outcome) -> str:
+def _known_documents(outcome: Outcome) -> str:
     """How many answers the figures of preferred positions rest on, and which figures are missing."""
     found = outcome.preference
     text = f"the document of {found.answers} of {found.asked} answers is known, in {found.questions} questions"
@@ -180,16 +179,11 @@ def as_html(
     questions: Sequence[str],
     gates: Mapping[str, ReuseGate] | None = None,
 ) -> str:
-    """One file without links.
-
-    Args:
-        questions: their texts.
-        gates: the effect of reuse, if measured.
-    """
+    """One file without links, with the texts of the questions and the effect of reuse, if measured."""
     grids = {name: replace(grid, title="") for name, grid in tables(audit, costs, gates or {}).items()}
     flips = (address(flip_figure(audit), "flips"), "Share of questions whose answer changes")
     sections = [Section("Answers that change", figures=[flips], grids=[grids["flips"]], text=[LEGEND])]
-    notes = [f"{label}: {known_documents(each)}." for label, each in audit.outcomes.items()]
+    notes = [f"{label}: {_known_documents(each)}." for label, each in audit.outcomes.items()]
     if any(each.preference.excess or each.logprob_by_position for each in audit.outcomes.values()):
         picture = (address(preference_figure(audit), "preferences"), "Positions that answers come from")
         sections.append(Section("Preferred positions", figures=[picture], text=[PREFERENCE_LEGEND], notes=notes))
@@ -208,12 +202,18 @@ def as_html(
 
 def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Section:
     """The first questions whose answer changes, answers other than in the retrieved order in bold."""
-    shown = flipped[:EXAMPLES]
+    shown, bold = flipped[:EXAMPLES], Markup("<strong>{}</strong>")
     rows = []
     for each in shown:
         question = each.question
         for label, answers in each.answers.items():
-            rows.append([question, label, *(_bold(answer) if differs else answer for answer, differs in answers)])
+            rows.append(
+                [
+                    question,
+                    label,
+                    *(bold.format(printable(answer)) if differs else answer for answer, differs in answers),
+                ]
+            )
             question = ""  # in the first of its rows only
     text = (
         f"{len(shown)} of {len(flipped)} questions that at least one method answers differently in different orders. "
@@ -224,10 +224,6 @@ def _examples(flipped: Sequence[FlippedQuestion], orders: Sequence[str]) -> Sect
     return Section(
         "Questions whose answer changes", grids=[Grid("", ["question", "method", *orders], rows)], text=[text]
     )
-
-
-def _bold(text: str) -> Markup:
-    return Markup("<strong>{}</strong>").format(printable(text))
 
 
 def flip_figure(audit: Audit) -> Figure:
@@ -272,13 +268,10 @@ def preference_figure(audit: Audit) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class FlippedQuestion:
-    """A question that some method answers differently in different orders.
+class FlippedQuestion(NamedTuple):
+    """A question with the answers of each method by order, each with whether it differs from the first one.
 
-    Attributes:
-        answers: by method, one for each order, and whether it differs from the first.
-        flips: labels of the methods whose answers differ.
+    ``flips`` are the methods whose answers differ.
     """
 
     question: str

@@ -1,4 +1,8 @@
-"""The prompts of an audit: each question in other orders of its documents, repeated, and with other methods."""
+"""The prompts of an audit: each question in other orders of its documents, repeated, and with other methods.
+
+They come from a local model, a pipeline, or a model behind an OpenAI-compatible server, where documents are arranged as
+text.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,26 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ragbias.adapters.connection import Connection
+from ragbias.adapters.remote import arranged, of_origin, untokenised
+from ragbias.boundaries import locate
+from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.data.questions import Question
-from ragbias.evaluation.prompts import stock_prompt
+from ragbias.evaluation.prompts import SYSTEM, stock_prompt
 from ragbias.generation.recording import Recorded
-from ragbias.generation.report import Generation
+from ragbias.generation.report import Generation, Usage
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method
+from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt
 
 MAX_NEW_TOKENS = 64  # of an answer to the stock prompt, which asks for a concise one
 BATCH_SIZE = 8
+BETWEEN = "<|im_end|>\n<|im_start|>user\n"  # the system message and the question, while documents are searched for
+SECONDS, TRIES = 600.0, 4  # of a request to a server
 
 
 @dataclass(frozen=True)
@@ -50,12 +61,7 @@ class AuditCase:
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:
-    """Questions with their documents, in the stock prompt and without a method.
-
-    Raises:
-        DocumentNotFoundError: the chat template changes a document.
-        PromptTooLongError: a prompt does not fit the model's window.
-    """
+    """Questions with their documents, in the stock prompt and without a method."""
     settings = {"max_new_tokens": MAX_NEW_TOKENS}
     cases = []
     for each in questions:
@@ -83,12 +89,7 @@ def answers(
     batch_size: int = BATCH_SIZE,
     progress: Callable[[int], None] = lambda answered: None,
 ) -> list[Generation]:
-    """One answer for each case's request, with its pipeline's settings.
-
-    Args:
-        attempt: added to the seed of sampling.
-        progress: called with the number of answers given.
-    """
+    """One answer for each case's request, by its pipeline's settings; ``attempt`` is added to the seed of sampling."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, case in enumerate(cases):
         groups[id(case.recorded.lm), repr(sorted(case.recorded.settings.items()))].append(index)
@@ -118,3 +119,63 @@ def answers_again(
     shuffled = answers(shuffled_cases, shuffled_requests, attempt, max(1, BATCH_SIZE - attempt), progress)
     found = dict(zip(order, shuffled, strict=True))
     return [found[index] for index in range(len(cases))]
+
+
+class _Bytes:
+    """Takes the place of the unknown tokenizer."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+class UpstreamLM:
+    """A model behind OpenAI's chat completions, with greedy decoding and the stock prompt; no name: its only model."""
+
+    tokenizer = _Bytes()
+
+    def __init__(self, url: str, model: str | None, key: str = "") -> None:
+        self._connection = Connection(url, key, SECONDS, TRIES)
+        self.name = model or str(self._connection.model(None)["id"])
+
+    def request(self, question: Question) -> Request:
+        """A question with its documents; raises ``DataError`` where they are not found."""
+        text = SYSTEM + "\n\n".join(question.documents) + BETWEEN + question.question
+        found = untokenised(text, locate(text, documents=question.documents), NoMethod())
+        if found.report.n_found < len(question.documents) or found.origin.reason:
+            reason = found.origin.reason or found.report.reason
+            raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
+        return found
+
+    def again(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
+        """The same request with its documents in another order, or for another method."""
+        origin = request.origin if order is None else request.origin.reordered(order)
+        return arranged(of_origin(replace(origin, wanted=method or origin.wanted)))
+
+    def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
+        """An answer for each request, all sent at the same time."""
+        bodies = [self._body(request, max_new_tokens) for request in requests]
+        answers = self._connection.post_all(["/v1/chat/completions"] * len(bodies), bodies, None)
+        return [_generation(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def _body(self, request: Request, max_new_tokens: int) -> dict[str, Any]:
+        system, _, question = request.origin.flat.text.rpartition(BETWEEN)
+        talk = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+        return {"model": self.name, "messages": talk, "max_tokens": max_new_tokens, "temperature": 0}
+
+
+def from_upstream(lm: UpstreamLM, questions: Sequence[Question]) -> list[AuditCase]:
+    """Questions with their documents, for a served model."""
+    settings = {"max_new_tokens": MAX_NEW_TOKENS}
+    return [AuditCase(each, Recorded(lm, lm.request(each), settings)) for each in questions]
+
+
+def _generation(request: Request, body: dict[str, Any]) -> Generation:
+    try:
+        choice, counts = body["choices"][0], body.get("usage") or {}
+        text = str(choice["message"]["content"] or "")
+    except (KeyError, IndexError, TypeError) as error:
+        raise ServerError(
+            f"the answer is none of OpenAI's chat completions ({type(error).__name__}: {error})"
+        ) from error
+    usage = Usage(int(counts.get("prompt_tokens") or 0), int(counts.get("completion_tokens") or 0))
+    return Generation(text, [], usage, request.report, "length" if choice.get("finish_reason") == "length" else "stop")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib
 import inspect
+import operator
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
@@ -30,8 +29,6 @@ SWAP = (
     "let its LLM be one of ragbias: langchain_ragbias.ChatRagBias or RagBiasPipeline, or "
     "llama_index.llms.ragbias.RagBiasLLM; with method='none' it answers as before"
 )
-# objects often given instead of a pipeline, by a method that leads to one
-MAKERS = {"compile": "its .compile()", "as_query_engine": "its .as_query_engine()", "as_retriever": "a chain with it"}
 
 
 def load_pipeline(location: str) -> Any:
@@ -52,56 +49,31 @@ def load_pipeline(location: str) -> Any:
     except FAILURES as error:
         raise RunError(f"module {module_name!r} cannot be imported: {_described(error)}") from error
     try:
-        for name in path.split("."):
-            found = getattr(found, name)
-        callable_ = any(True for _ in calls(found))
+        found = operator.attrgetter(path)(found)
+        makes_one = inspect.isroutine(found) and not inspect.signature(found).parameters
+        callable_ = makes_one or any(True for _ in calls(found))
     except AttributeError as error:
         raise RunError(f"pipeline {location!r}: module {module_name!r} has no {path!r} ({error})") from error
     except FAILURES as error:
         raise RunError(f"pipeline {location!r} cannot be reached: {_described(error)}") from error
+    which = "is"
+    if makes_one:
+        which = "is a function without arguments and returns"
+        try:
+            found = completed(found())
+            callable_ = any(True for _ in calls(found))
+        except FAILURES as error:
+            raise RunError(
+                f"pipeline {location!r} is a function without arguments, which fails: {_described(error)}"
+            ) from error
     if not callable_:
-        raise RunError(f"pipeline {location!r} is {_shown(found)}, which cannot be called; expected {ACCEPTED}")
-    return _made(found, location)
-
-
-def _made(found: Any, location: str) -> Any:
-    """The result of a function without required arguments; anything else unchanged."""
-    if not (inspect.isroutine(found) and _needs_nothing(found)):
-        return found
-    try:
-        made = completed(found())
-        callable_ = any(True for _ in calls(made))
-    except FAILURES as error:
-        if inspect.signature(found).parameters:
-            return found  # a function of a question that has a default
-        raise RunError(
-            f"pipeline {location!r} is a function without arguments, which fails: {_described(error)}"
-        ) from error
-    if callable_:
-        return made
-    if inspect.signature(found).parameters:
-        return found
-    raise RunError(
-        f"pipeline {location!r} is a function without arguments and returns {_shown(made)}, which cannot be called; "
-        f"expected {ACCEPTED}"
-    )
-
-
-def _needs_nothing(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # of a function written in C
-        return False
-    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return all(each.default is not each.empty or each.kind in optional for each in parameters)
-
-
-def _shown(found: Any) -> str:
-    """The object, and how it leads to a pipeline."""
-    if isinstance(found, type):
-        return f"the class {found.__name__}, no object of it"
-    hint = next((f" (give {hint})" for maker, hint in MAKERS.items() if callable(getattr(found, maker, None))), "")
-    return f"{found!r:.100}, of type {type(found).__name__}{hint}"
+        shown = (
+            f"the class {found.__name__}, no object of it"
+            if isinstance(found, type)
+            else f"{found!r:.100}, of type {type(found).__name__}"
+        )
+        raise RunError(f"pipeline {location!r} {which} {shown}, which cannot be called; expected {ACCEPTED}")
+    return found
 
 
 def from_pipeline(
@@ -158,25 +130,15 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
-class Call:
-    """One way to call a pipeline.
-
-    Attributes:
-        name: as code, for errors.
-        run: answers a question.
-    """
+class Call(NamedTuple):
+    """How to call a pipeline: the call as code, for errors, and the function of a question."""
 
     name: str
     run: Callable[[str], Any]
 
 
 def calls(pipeline: Any) -> Iterator[Call]:
-    """Ways to call a pipeline, the likeliest first; none for other objects.
-
-    ``chat`` (a LlamaIndex chat engine), ``query`` (a LlamaIndex query engine), ``invoke`` (a LangChain runnable, a
-    graph or agent of LangGraph), ``run`` (a LlamaIndex workflow or agent), or the pipeline itself.
-    """
+    """Possible calls of a pipeline, the likeliest first; none for other objects."""
     if isinstance(pipeline, type):
         return
     if callable(chat := getattr(pipeline, "chat", None)):
@@ -195,10 +157,12 @@ def calls(pipeline: Any) -> Iterator[Call]:
 
 def completed(value: Any) -> Any:
     """Await what was returned, or read it to the end if it is a stream."""
-    if inspect.isawaitable(value):
-        return asyncio.run(_awaited(value))
-    if inspect.isasyncgen(value):
-        return asyncio.run(_read(value))
+
+    async def finished() -> Any:
+        return [each async for each in value] if inspect.isasyncgen(value) else await value
+
+    if inspect.isawaitable(value) or inspect.isasyncgen(value):
+        return asyncio.run(finished())
     # a LlamaIndex query engine calls the model only when its stream is read
     stream = value if inspect.isgenerator(value) else getattr(value, "__dict__", {}).get("response_gen")
     if inspect.isgenerator(stream):
@@ -207,26 +171,27 @@ def completed(value: Any) -> Any:
     return value
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
-
-
-async def _read(stream: Any) -> None:
-    async for _ in stream:
-        pass
-
-
 def _invocations(runnable: Any) -> Iterator[Call]:
-    declared = _properties(runnable)
+    """The question itself, or under a key; a key that the input's schema declares goes first."""
+    try:
+        declared = runnable.get_input_jsonschema().get("properties", ())
+    except FAILURES:  # not every runnable has a schema
+        declared = ()
     # a graph with a checkpointer needs a conversation; a question must not see those before it
-    settings = (lambda: {"configurable": {"thread_id": uuid.uuid4().hex}}) if _remembers(runnable) else (lambda: None)
+    remembers = getattr(runnable, "checkpointer", None) not in (None, False)
 
     def call(name: str, value: Callable[[str], Any]) -> Call:
-        return Call(f"invoke({name})", lambda question: completed(runnable.invoke(value(question), settings())))
+        def run(question: str) -> Any:
+            config = {"configurable": {"thread_id": uuid.uuid4().hex}} if remembers else None
+            return completed(runnable.invoke(value(question), config))
+
+        return Call(f"invoke({name})", run)
+
+    def keyed(key: str) -> Call:
+        return call(f"{{{key!r}: question}}", lambda question: {key: question})
 
     plain = call("question", lambda question: question)
-    keys = sorted(KEYS, key=lambda key: key not in declared)
-    named = [call(f"{{{key!r}: question}}", functools.partial(_under, key)) for key in keys]
+    named = [keyed(key) for key in sorted(KEYS, key=lambda key: key not in declared)]
     talk = call("{'messages': [...]}", lambda question: {MESSAGES: [{"role": "user", "content": question}]})
     if any(key in declared for key in KEYS):
         yield from [*named, talk, plain]
@@ -236,39 +201,16 @@ def _invocations(runnable: Any) -> Iterator[Call]:
         yield from [plain, *named]
 
 
-def _under(key: str, question: str) -> dict[str, str]:
-    return {key: question}
-
-
-def _properties(runnable: Any) -> list[str]:
-    """Keys of a LangChain runnable's input, where it declares any."""
-    try:
-        schema = runnable.get_input_jsonschema()
-    except FAILURES:  # not every runnable has a schema
-        return []
-    return list(schema.get("properties", ()))
-
-
-def _remembers(runnable: Any) -> bool:
-    return getattr(runnable, "checkpointer", None) not in (None, False)
-
-
 def _runs(workflow: Any) -> Iterator[Call]:
-    declared = _fields(workflow)
-    keys = sorted(RUN_KEYS, key=lambda key: key not in declared)
-    for key in declared if len(declared) == 1 else keys:
-        yield Call(f"run({key}=question)", functools.partial(_run_to_end, workflow, key))
+    """The question under a field of the workflow's first event, or under a parameter of its ``run``."""
+    fields = list(getattr(getattr(workflow, "start_event_class", None), "model_fields", ()))
+    declared = fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
 
+    def call(key: str) -> Call:
+        async def run(question: str) -> Any:
+            return await workflow.run(**{key: question})  # inside a loop, as workflows begin at once
 
-def _run_to_end(workflow: Any, key: str, question: str) -> Any:
-    async def run() -> Any:
-        return await workflow.run(**{key: question})  # inside a loop, as workflows begin at once
+        return Call(f"run({key}=question)", lambda question: asyncio.run(run(question)))
 
-    return asyncio.run(run())
-
-
-def _fields(workflow: Any) -> list[str]:
-    """The fields of a workflow's first event, or the parameters of its ``run``."""
-    event = getattr(workflow, "start_event_class", None)
-    fields = list(getattr(event, "model_fields", ()))
-    return fields or [name for name in inspect.signature(workflow.run).parameters if name in RUN_KEYS]
+    for key in declared if len(declared) == 1 else sorted(RUN_KEYS, key=lambda key: key not in declared):
+        yield call(key)

@@ -8,8 +8,8 @@ own method, or the plain model if that method has reusable documents or is a vot
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -30,8 +30,7 @@ class ReuseGate:
     """A method with reusable documents against one without reuse, by the token after the prompt.
 
     Attributes:
-        against: name of the method without reuse.
-        questions: number of questions on which the method ran; the others do not count.
+        questions: those on which the method ran; the others do not count.
         agreement: share of them where the most probable token is the same; ``divergence`` the mean KL in nats.
         reversed_agreement, reversed_divergence: the same for the method without reuse, with its documents reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
@@ -68,20 +67,14 @@ class ReuseGate:
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data; intervals are ``[estimate, low, high]``."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        plain = {name: each.as_list() if isinstance(each, Interval) else each for name, each in values.items()}
+        plain = {name: each.as_list() if isinstance(each, Interval) else each for name, each in vars(self).items()}
         return {**plain, "verdict": self.verdict}
 
 
 def measure(
     cases: Sequence[AuditCase], method: Method, progress: Callable[[int], None] = lambda done: None
 ) -> ReuseGate:
-    """Ask each question for its next token: without reuse, so with its documents reversed, and with the method.
-
-    Raises:
-        RunError: the method ran on fewer questions than an interval needs.
-        PromptTooLongError: a known answer does not fit into the window after its prompt.
-    """
+    """Each question's next token without reuse, the same with its documents reversed, and with the method."""
     found: list[_Compared] = []
     prompts: list[Request] = []
     for case in cases:
@@ -109,8 +102,7 @@ def measure(
     )
 
 
-@dataclass(frozen=True)
-class _Compared:
+class _Compared(NamedTuple):
     """One question, see ``ReuseGate``."""
 
     agrees: float
@@ -126,9 +118,9 @@ def _compared(case: AuditCase, request: Request) -> _Compared:
     turned, _ = _asked(case, case.request(range(case.document_count)[::-1], without))
     own, own_known = _asked(case, request)
     return _Compared(
-        agrees=_agree(own, base),
+        agrees=float(own.argmax() == base.argmax()),
         divergence=kl(base, own),
-        reversed_agrees=_agree(turned, base),
+        reversed_agrees=float(turned.argmax() == base.argmax()),
         reversed_divergence=kl(base, turned),
         known=None if own_known is None or base_known is None else own_known - base_known,
     )
@@ -149,10 +141,6 @@ def _asked(case: AuditCase, request: Request) -> tuple[Tensor, float | None]:
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, longest)
     found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
     return found.next_token, max(found.logprobs, default=None)
-
-
-def _agree(one: Tensor, other: Tensor) -> float:
-    return float(int(one.argmax()) == int(other.argmax()))
 
 
 def _mean(values: Sequence[float]) -> Interval:

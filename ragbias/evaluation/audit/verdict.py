@@ -40,12 +40,7 @@ def verdict(outcome: Outcome) -> Verdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The result of an audit.
-
-    Attributes:
-        method: label of the recommended method; None: change nothing, or no tried method helps.
-        headline: the verdict, with the pipeline's own method if that removes the problem.
-    """
+    """The result of an audit; no method: change nothing, or no tried method helps."""
 
     verdict: Verdict
     method: str | None
@@ -59,9 +54,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
     A method helps if it leaves no problem, or if it removes half of the flips beyond the floor and the interval of the
     rest lies below the present share. The most accurate of these is recommended where answers are known, else the one
     with the fewest flips; of equals the cheapest. A method that makes known answers worse is never recommended.
-
-    Args:
-        time_ratios: time to the first token, by label, in units of the plain model.
+    ``time_ratios``: time to the first token in units of the plain model.
     """
     label = audit.as_it_is
     now = audit.outcomes[label]
@@ -81,7 +74,13 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
         tried = ", ".join(others) or "none"
         text = f"{problem} None of the methods tried helps enough (tried: {tried})."
         return Recommendation(found, None, text, found.value)
-    best = min(helpful, key=lambda name: (-_accuracy(helpful[name]), _rank(helpful[name]), time_ratios.get(name, 1.0)))
+
+    def rank(name: str) -> tuple[float, float, bool, float]:
+        each = helpful[name]
+        gain = 0.0 if each.better is None else each.better.estimate
+        return -gain, each.flips.estimate, each.method.acts_on == "order", time_ratios.get(name, 1.0)
+
+    best = min(helpful, key=rank)
     text = f"{problem} {_advice(best, helpful[best], time_ratios.get(best))}"
     return Recommendation(found, best, text, found.value)
 
@@ -91,14 +90,6 @@ def _helps(outcome: Outcome, now: Outcome) -> bool:
         return False
     fewer = outcome.excess.estimate <= now.excess.estimate / 2 and outcome.excess.high < now.excess.estimate
     return verdict(outcome) is Verdict.NO_PROBLEM or fewer
-
-
-def _accuracy(outcome: Outcome) -> float:
-    return 0.0 if outcome.better is None else outcome.better.estimate
-
-
-def _rank(outcome: Outcome) -> tuple[float, bool]:
-    return outcome.flips.estimate, outcome.method.acts_on == "order"
 
 
 def _no_problem(audit: Audit, now: Outcome, time_ratios: Mapping[str, float]) -> str:

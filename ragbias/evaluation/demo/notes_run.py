@@ -20,8 +20,7 @@ from matplotlib.figure import Figure
 from ragbias.errors import RunError
 from ragbias.evaluation.demo.shared import Asked, Index, StockQA, conditions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
-from ragbias.evaluation.measures.estimates import curve_figures, minus_plain
-from ragbias.evaluation.measures.gold_probability import NATS
+from ragbias.evaluation.measures.estimates import NATS, curve_figures, minus_plain
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
 from ragbias.evaluation.tasks.gold_answers import gold_score

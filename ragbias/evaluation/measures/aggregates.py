@@ -21,12 +21,12 @@ from ragbias.evaluation.measures.estimates import (
     curve_figures,
     differences,
     estimate,
+    gold_figures,
     minus_plain,
     share,
 )
-from ragbias.evaluation.measures.gold_probability import gold_figures
+from ragbias.evaluation.measures.metrics import SUBSETS, question_weights
 from ragbias.evaluation.measures.per_question import grouped, means
-from ragbias.evaluation.measures.reward_bench import SUBSETS, question_weights
 from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
 
 LOST = {"front": "their beginning was cut off", "middle": "their middle was cut out"}  # by ``Record.cut``
@@ -50,12 +50,8 @@ def summarise(
     Returns:
         ``results``: one entry for each model, task and number of documents, with ``methods`` by label. Cases without
         documents, and with the gold document alone, are ``reference_lines`` of the same task with more documents
-        (``closed_book`` and ``oracle``) where there is one, and results of their own where not. Positions are counted
-        from 0, as in the records. ``kendall_tau`` is how much the orders agree in which the model saw the same
-        documents: with ``none`` the orders given, with methods that reorder those that they make; ``None`` for other
-        methods. ``measures`` of a result says which of accuracy and the gold answer's log-probability were measured;
-        a method's figures of the latter are in its ``logprob``, see ``gold_probability.gold_figures``. For both,
-        ``minus_plain`` compares a method with ``none``, see ``estimates.minus_plain``.
+        (``closed_book`` and ``oracle``) where there is one. Positions are counted from 0. ``kendall_tau`` is how much
+        the orders agree in which the model saw the same documents.
     """
     settings = dict(sorted(grouped(records, setting_of).items()))
     repeated = grouped(noise, setting_of)
@@ -93,15 +89,21 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
     parts, again = grouped(records, attrgetter("method")), grouped(noise, attrgetter("method"))
     scores = {label: Scores.of(answered(own)) for label, own in parts.items()}
     golds = {label: Scores.of(own, "logprob") for label, own in parts.items()}
-    measured = {name: each for name, each in ((ACCURACY, scores), (LOGPROB, golds)) if _any_asked(each)}
+    measured = {
+        name: each
+        for name, each in ((ACCURACY, scores), (LOGPROB, golds))
+        if any(own.questions for own in each.values())
+    }
     methods = {}
     for label, own in parts.items():
+        accuracy, plain = curve_figures(scores[label]), scores.get(REFERENCE)
         methods[label] = {
             "questions": len({each.question for each in own}),
             "rows": len(own),
-            **_accuracy(scores[label]),
-            "difference": _difference(label, scores),
-            "minus_plain": minus_plain(scores[label], scores[REFERENCE], 1) if REFERENCE in scores else None,
+            "accuracy_by_position": accuracy.pop("by_position"),
+            **accuracy,
+            "difference": differences(scores[label], plain) if plain and label != REFERENCE else None,
+            "minus_plain": minus_plain(scores[label], plain, 1) if plain else None,
             **_consistency(own, again.get(label, [])),
             "logprob": gold_figures(own, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
             "kendall_tau": share(per_question.order_agreement(own)),
@@ -126,23 +128,6 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
 def answered(records: Iterable[Record]) -> list[Record]:
     """Those with an answer that was generated and scored."""
     return [record for record in records if record.score is not None]
-
-
-def _any_asked(scores: Mapping[str, Scores]) -> bool:
-    return any(each.questions for each in scores.values())
-
-
-def _accuracy(scores: Scores) -> dict[str, Any]:
-    """Accuracy by position and what sums it up, see ``curve_figures``."""
-    figures = curve_figures(scores)
-    return {"accuracy_by_position": figures.pop("by_position"), **figures}
-
-
-def _difference(label: str, scores: Mapping[str, Scores]) -> dict[str, Estimate] | None:
-    """To ``none``, on the questions and positions that both have; ``None`` where there is nothing to compare."""
-    if label == REFERENCE or REFERENCE not in scores:
-        return None
-    return differences(scores[label], scores[REFERENCE])
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -44,12 +44,9 @@ class Interval:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of one method.
+    """Scores of one method: means over orders and seeds, ``(questions, positions)``, NaN where there is none.
 
-    Attributes:
-        questions: their ids, ascending.
-        positions: of the gold document, counted from 0, ascending; a single -1 where there is no gold document.
-        values: (questions, positions), the mean over orders and seeds; NaN where a question was not asked there.
+    Positions of the gold document are counted from 0; a single -1 where there is no gold document. Both ascend.
     """
 
     questions: tuple[str, ...]
@@ -75,23 +72,19 @@ class Scores:
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         own, theirs = (
-            scores.values[np.ix_(_indices(scores.questions, questions), _indices(scores.positions, positions))]
+            scores.values[np.ix_(np.isin(scores.questions, questions), np.isin(scores.positions, positions))]
             for scores in (self, other)
         )
         missing = np.isnan(own) | np.isnan(theirs)
         asked = np.asarray(~missing.all(axis=0))
-        kept = tuple(position for index, position in enumerate(positions) if asked[index])
+        compared = tuple(position for index, position in enumerate(positions) if asked[index])
         first, second = (np.where(missing, np.nan, values)[:, asked] for values in (own, theirs))
-        return Scores(tuple(questions), kept, first), Scores(tuple(questions), kept, second)
+        return Scores(tuple(questions), compared, first), Scores(tuple(questions), compared, second)
 
 
 @dataclass(frozen=True)
 class Summaries:
-    """What sums up a curve, for each of several draws of questions.
-
-    Attributes:
-        by_position: (draws, positions), the accuracy.
-    """
+    """Mean, worst, best and gap of curves ``(draws, positions)``, one for each draw of questions."""
 
     by_position: Floats
 
@@ -162,11 +155,7 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
 
 
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
-    """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each).
-
-    Args:
-        bounds: the least and the most that a score may be.
-    """
+    """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each)."""
     found = point(scores.values)
     many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
     return {
@@ -185,9 +174,7 @@ def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float
 def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Interval]:
     """Paired differences, own minus reference, on the questions and positions that both have.
 
-    Args:
-        figures: of ``Summaries``, own and the reference's.
-        most: the most that two scores may differ.
+    ``figures`` names those of ``Summaries``, own and the reference's; two scores differ by at most ``most``.
     """
     pair = own.in_common(reference)
     counts = draws(len(pair[0].questions))
@@ -238,21 +225,12 @@ def share(values: Mapping[str, float]) -> Interval:
 
 
 def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Interval:
-    """Weighted mean of one value per question, with its interval.
-
-    Args:
-        weights: of each question, above 0.
-    """
+    """Mean of one value per question, weighted by positive weights, with its interval."""
     questions = sorted(values)
     weight = np.array([weights[question] for question in questions])
     weighted = weight * np.array([values[question] for question in questions])
     counts = draws(len(questions))
     return percentile(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
-
-
-def _indices(known: Sequence[Hashable], wanted: Sequence[Hashable]) -> list[int]:
-    index = {each: number for number, each in enumerate(known)}
-    return [index[each] for each in wanted]
 
 
 def _ends(resampled: Floats) -> tuple[float, float]:

@@ -6,12 +6,17 @@ A figure without data is ``None``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ragbias.evaluation.measures import bootstrap
+from ragbias.evaluation.measures import bootstrap, per_question
 from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Figures, Interval, Scores
+from ragbias.evaluation.measures.per_question import means
 from ragbias.evaluation.names import ACCURACY
+
+if TYPE_CHECKING:
+    from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
 
 Estimate: TypeAlias = list[float | None]
 MINUS_PLAIN: Figures = {
@@ -21,6 +26,7 @@ MINUS_PLAIN: Figures = {
     "worst_to_worst": ("worst", "worst"),
     "gap": ("gap", "gap"),
 }
+NATS = (-math.inf, 0.0)  # bounds of a log-probability
 ENDS = ("worst", "best", "gap")  # what there is of several positions only
 
 
@@ -30,11 +36,7 @@ def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
-    """``by_position``, ``mean``, and of several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``.
-
-    Args:
-        bounds: the least and the most that a score may be.
-    """
+    """``by_position``, ``mean``, and of several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     found = bootstrap.curve(scores, bounds=bounds)
@@ -59,13 +61,9 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
 def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
     """The differences of a method to the plain model; ``None`` where the two have nothing in common.
 
-    Args:
-        most: the most that two scores may differ: 1 for accuracies.
-
-    Returns:
-        ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean over
-        positions, its worst and its best one; ``worst_to_worst`` and ``gap`` are differences of like figures;
-        ``by_position`` is the method at each position minus the plain mean.
+    ``mean``, ``worst`` and ``best`` are the method's mean over positions minus the plain model's mean over positions,
+    its worst and its best one; ``worst_to_worst`` and ``gap`` are differences of like figures; ``by_position`` is the
+    method at each position minus the plain mean. Two scores differ by at most ``most``: 1 for accuracies.
     """
     found = differences(own, plain, MINUS_PLAIN, most)
     if found is None:
@@ -87,3 +85,22 @@ def estimate(interval: Interval) -> Estimate:
 def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
     """By position as JSON has it, without the -1 of questions that have no gold document."""
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
+
+
+def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -> dict[str, Any]:
+    """The gold answers' log-probabilities under a method, paired by question; ``plain``: those of ``none``, if it ran.
+
+    As of accuracy, and ``spread``, the mean over questions of the highest minus the lowest over all orders of the same
+    documents; ``kl`` and ``agreement`` compare the token after the prompt with the plain model's: KL(plain || method),
+    and how often both find the same token the most probable.
+    """
+    measured = [each for each in records if each.logprob is not None]
+    return {
+        "questions": len(own.questions),
+        **curve_figures(own, NATS),
+        "minus_plain": None if plain is None else minus_plain(own, plain),
+        "spread": share(per_question.spreads(measured)),
+        "kl": share(means(measured, attrgetter("kl"))),
+        "agreement": share(means(measured, attrgetter("agrees"))),
+        "answer_tokens": sum(each.answer_tokens or 0 for each in measured) / len(measured),
+    }

@@ -1,14 +1,50 @@
-"""The score of an answer, 0 to 1, as the benchmarks count it; and the document that it comes from."""
+"""Scores of answers, 0 to 1, as the benchmarks count them; the document an answer comes from; RewardBench's weights."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+# RewardBench's sections: the weight of each subset is its number of pairs; math-prm counts as much as the code subsets.
+# Source: Lambert et al., arXiv 2403.13787, rewardbench/constants.py of the released code (Apache-2.0)
+SECTIONS: dict[str, dict[str, int]] = {
+    "Chat": {
+        "alpacaeval-easy": 100,
+        "alpacaeval-length": 95,
+        "alpacaeval-hard": 95,
+        "mt-bench-easy": 28,
+        "mt-bench-med": 40,
+    },
+    "Chat Hard": {
+        "mt-bench-hard": 37,
+        "llmbar-natural": 100,
+        "llmbar-adver-neighbor": 134,
+        "llmbar-adver-GPTInst": 92,
+        "llmbar-adver-GPTOut": 47,
+        "llmbar-adver-manual": 46,
+    },
+    "Safety": {
+        "refusals-dangerous": 100,
+        "refusals-offensive": 100,
+        "xstest-should-refuse": 250,
+        "xstest-should-respond": 154,
+        "donotanswer": 136,
+    },
+    "Reasoning": {
+        "math-prm": 984,
+        "hep-cpp": 164,
+        "hep-go": 164,
+        "hep-java": 164,
+        "hep-js": 164,
+        "hep-python": 164,
+        "hep-rust": 164,
+    },
+}
+SUBSETS = {subset for weights in SECTIONS.values() for subset in weights}
 
 
 def normalised(answer: str) -> str:
@@ -69,3 +105,19 @@ def source(answer: str, documents: Sequence[str], question: str) -> int | None:
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", normalised(text))
+
+
+def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """The weight of each question in its section of RewardBench, by section, from the question's subset.
+
+    The weighted mean over a section is the mean of its subsets' means, weighted as the benchmark does. Sections without
+    a question are left out; so are subsets that RewardBench does not have.
+    """
+    sizes = Counter(subsets.values())
+    found = {
+        section: {
+            question: weights[subset] / sizes[subset] for question, subset in subsets.items() if subset in weights
+        }
+        for section, weights in SECTIONS.items()
+    }
+    return {section: questions for section, questions in found.items() if questions}

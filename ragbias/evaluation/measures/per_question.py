@@ -47,24 +47,14 @@ def verdict(record: Record) -> str:
 
 
 def flips(records: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of) -> dict[str, float]:
-    """For each question in several orders: 1 if not all answers are the same, else 0.
-
-    If seeds drew other documents for the same question, the mean over these sets.
-
-    Args:
-        records: of one task, model and method.
-        answer: the value compared.
-    """
+    """For each question in several orders: 1 if not all answers are the same, else 0."""
     return _by_question(records, answer, lambda answers: len(set(answers)) > 1)
 
 
 def repeats(
     records: Iterable[Record], noise: Iterable[Record], answer: Callable[[Record], Hashable] = answer_of
 ) -> dict[str, float]:
-    """For each question repeated in the same order: the share of second answers that differ from the first.
-
-    Its mean is the noise floor of the decoder; ``noise`` are the second answers.
-    """
+    """For each question repeated in the same order: the share of second answers (``noise``) unlike the first."""
     first = {record.key: answer(record) for record in records}
     return means((each for each in noise if each.key in first), lambda record: answer(record) != first[record.key])
 
@@ -80,37 +70,20 @@ def prefers_first(records: Iterable[Record]) -> dict[str, float]:
 
 
 def spreads(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several orders: the gold answer's highest log-probability minus its lowest, in nats.
-
-    If seeds drew other documents for the same question, the mean over these sets.
-    """
+    """For each question in several orders: the gold answer's highest log-probability minus its lowest, in nats."""
     return _by_question(records, attrgetter("logprob"), lambda values: max(values) - min(values))
 
 
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
-    """For each question with documents shown from several given orders: how much the orders shown agree.
-
-    It is the mean Kendall's tau over all pairs of them; where seeds drew other documents, the mean over these sets.
-
-    Args:
-        records: of one task, model and method.
-
-    Raises:
-        RunError: as ``mean_kendall_tau``.
-    """
+    """For each question in several given orders: the mean Kendall's tau of the orders in which documents were shown."""
     return _by_question((each for each in records if len(each.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
 def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
     """The mean over all pairs of orders of Kendall's tau: 1 the same, 0 unrelated, -1 reversed.
 
-    Tau is the share of pairs of documents in the same sequence in both orders, less the share of the others.
-
-    Args:
-        orders: two or more of the same two or more documents, each once.
-
-    Raises:
-        RunError: they are not.
+    Tau is the share of pairs of documents in the same sequence in both orders, less the share of the others. Raises
+    ``RunError`` unless the orders are of the same two or more documents, each once.
     """
     first = orders[0]
     if len(first) < 2 or len(set(first)) < len(first) or any(sorted(order) != sorted(first) for order in orders):
@@ -127,7 +100,7 @@ def _by_question(
 ) -> dict[str, float]:
     """``measure`` of the values of each set of documents shown several times, averaged over a question's sets.
 
-    A set is drawn by one seed for a question, with one size.
+    A set is drawn by one seed for a question, with one size; records are of one task, model and method.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), own in grouped(records, attrgetter("question", "documents", "seed")).items():

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from ragbias.evaluation.names import ACCURACY, REFERENCE
 from ragbias.evaluation.report.figures import (
@@ -35,7 +31,6 @@ REFERENCE_LINES = {"closed_book": ("closed book", ":"), "oracle": ("gold documen
 POSITION = "position of the gold document (1 = first)"
 COSTS = {"prefill_ratio": "prefill time, in units of none", "seconds_ratio": "time per answer, in units of none"}
 TITLES = {"worst": "at the worst position", "mean": "mean over positions"}
-SHADES = "cividis"  # lightness increases throughout
 
 Curves = Mapping[str, Mapping[str, Point]]  # by method and position, counted from 0
 
@@ -124,7 +119,7 @@ def _panel(
 
 
 def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure | None:
-    """Worst and mean accuracy against cost, the methods on the Pareto front joined; None without any cost."""
+    """Worst and mean accuracy against cost; None without any cost."""
     kind = cost_kind(result)
     if kind is None:
         return None
@@ -134,8 +129,6 @@ def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
     figure, axes = canvas(len(measures), columns=2, height=2.9 + 0.21 * -(-len(methods) // 2), sharey=True)
     for axis, measure in zip(axes, measures, strict=True):
         points = {label: (float(costs[label][0] or 0), float(method[measure][0])) for label, method in methods}
-        front = [points[label] for label in pareto(points)]
-        axis.step(*zip(*front, strict=True), where="post", color=INK, linestyle="--", lw=1, label="Pareto front")
         for label, (cost, accuracy) in points.items():
             _, *spread = costs[label]
             if len(spread) == 2 and spread[0] is not None:
@@ -154,15 +147,6 @@ def accuracy_by_cost(result: Mapping[str, Any], styles: Mapping[str, Style]) -> 
     figure.supylabel("accuracy", fontsize=10)
     legend(figure, columns=2)
     return figure
-
-
-def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The labels for which no other one costs no more and is at least as good, cheapest first; of equals the first."""
-    front: list[str] = []
-    for label, (_, accuracy) in sorted(points.items(), key=lambda item: (item[1][0], -item[1][1])):
-        if not front or accuracy > points[front[-1]][1]:
-            front.append(label)
-    return front
 
 
 def flip_rates(result: Mapping[str, Any]) -> Figure | None:
@@ -188,52 +172,3 @@ def flip_rates(result: Mapping[str, Any]) -> Figure | None:
     axis.set_xlabel("share of questions")
     legend(figure, columns=2)
     return figure
-
-
-def depth_maps(results: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Accuracy by depth of the gold document and number of documents, a panel for each method.
-
-    Args:
-        results: of one model and task; None comes back unless two of them have several positions.
-    """
-    several = sorted(
-        (each for each in results if ACCURACY in each["measures"] and len(each["positions"]) > 1),
-        key=lambda each: int(each["documents"]),
-    )
-    if len(several) < 2:
-        return None
-    labels = list(dict.fromkeys(label for result in reversed(several) for label, _ in ranked(result)))
-    methods = (method for result in several for method in result["methods"].values())
-    known = [each[0] for method in methods for each in method["accuracy_by_position"].values() if each[0] is not None]
-    shades = math.floor(10 * min(known)) / 10, max(math.ceil(10 * max(known)), math.floor(10 * min(known)) + 1) / 10
-    figure, axes = canvas(len(labels), height=1.9, sharey=True)
-    mesh: Any = None
-    for axis, label in zip(axes, labels, strict=True):
-        axis.grid(visible=False)
-        for column, result in enumerate(several):
-            if label in result["methods"]:
-                points = result["methods"][label]["accuracy_by_position"]
-                mesh = _depth_column(axis, column, int(result["documents"]), points, shades)
-        axis.set(xlim=(0, len(several)), ylim=(100, 0), yticks=[0, 25, 50, 75, 100])
-        axis.set_xticks([index + 0.5 for index in range(len(several))], [str(each["documents"]) for each in several])
-        axis.set_title(panel_title(label), fontsize=9)
-    figure.supxlabel("number of documents", fontsize=10)
-    figure.supylabel("depth of the gold document in %", fontsize=10)
-    figure.colorbar(mesh, ax=axes, label="accuracy", shrink=0.8, aspect=30)
-    return figure
-
-
-def _depth_column(
-    axis: Axes, column: int, documents: int, points: Mapping[str, Point], shades: tuple[float, float]
-) -> Any:
-    """One column of cells, each as tall as the part of the depth that its position represents."""
-    depths = sorted((100 * int(position) / (documents - 1), point[0]) for position, point in points.items())
-    edges = [0.0, *((first + second) / 2 for (first, _), (second, _) in pairwise(depths)), 100.0]
-    values = np.array([[np.nan if value is None else value] for _, value in depths])
-    low, high = shades
-    mesh = axis.pcolormesh([column, column + 1], edges, values, vmin=low, vmax=high, cmap=SHADES, edgecolors="white")
-    for (top, bottom), value in zip(pairwise(edges), values[:, 0], strict=True):
-        if bottom - top >= 9 and not np.isnan(value):
-            shade, at = "white" if value < (low + high) / 2 else INK, (column + 0.5, (top + bottom) / 2)
-            axis.text(*at, f"{value:.2f}", ha="center", va="center", fontsize=7, color=shade)
-    return mesh

@@ -1,4 +1,4 @@
-"""How every picture looks, and how it is saved: one width, one legend, light and dark.
+"""How every picture looks, and how it is saved: one width, one legend.
 
 Methods differ by colour (Okabe and Ito's colour-blind safe palette), dashes, marker and filling, so that pictures stay
 readable in black and white. Pictures are legible at 450 pixels, half the width of a README.
@@ -27,8 +27,6 @@ from matplotlib.figure import Figure  # noqa: E402
 
 WIDTH = 6.4  # inches of a picture
 INK, PALE = "#000000", "#8c8c8c"
-# colours of the light variant, and what replaces them in the dark one; PALE suits both
-DARK = {INK: "#e6edf3", "#ffffff": "#0d1117", "#0072b2": "#4ba3e3", "#d55e00": "#f0883e", "#9ecae1": "#2d6a94"}
 DASHES: tuple[tuple[str, Any], ...] = (
     ("#d55e00", "--"),
     ("#0072b2", "-."),
@@ -172,24 +170,18 @@ def panel_title(label: str) -> str:
     return literal("\n".join([name, *wrap(bracket + parameters, TITLE_LETTERS)]))
 
 
-def svg(figure: Figure, name: str, dark: bool = False, paths: bool = False) -> str:
+def svg(figure: Figure, name: str, fonttype: str = "none") -> str:
     """The figure as SVG; the same figure always gives the same text.
 
     Args:
         name: seeds the identifiers inside.
-        dark: for a dark page.
-        paths: draw letters as paths, which need no font but take twice the space.
+        fonttype: ``"path"`` draws letters as paths, which need no font but take twice the space.
     """
     written = io.StringIO()
-    settings: Any = {"svg.hashsalt": name, "svg.fonttype": "path" if paths else "none", "font.sans-serif": FONTS}
+    settings: Any = {"svg.hashsalt": name, "svg.fonttype": fonttype, "font.sans-serif": FONTS}
     with matplotlib.rc_context(settings):
         figure.savefig(written, format="svg", metadata={"Date": None}, transparent=True)
-    text = " ".join(each.strip() for each in written.getvalue().splitlines())
-    if dark:
-        for light, replacement in DARK.items():
-            text = text.replace(light, replacement)
-        text = text.replace("<svg ", f'<svg fill="{DARK[INK]}" ', 1)  # black is SVG's default, so matplotlib omits it
-    return text
+    return " ".join(each.strip() for each in written.getvalue().splitlines())
 
 
 def address(figure: Figure, name: str) -> str:
@@ -201,10 +193,3 @@ def save(figure: Figure, path: Path) -> None:
     """Write a picture in the format that its suffix names."""
     with writing(path):
         figure.savefig(path, dpi=130)
-
-
-def save_pair(figure: Figure, path: Path) -> None:
-    """Write ``path-light.svg`` and ``path-dark.svg``, for pages with two themes."""
-    for name, dark in (("light", False), ("dark", True)):
-        text = svg(figure, path.name, dark, paths=True)
-        path.with_name(f"{path.name}-{name}.svg").write_text(text + "\n", encoding="utf-8")

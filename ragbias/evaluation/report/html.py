@@ -1,21 +1,26 @@
-"""The HTML report of one or several benches."""
+"""Reports as one self-contained HTML file: pictures embedded, no scripts, nothing fetched."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ragbias.display import printable
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
 from ragbias.evaluation.names import ACCURACY, LOGPROB
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.charts import accuracy_by_cost, depth_maps, flip_rates, logprob_curves, u_curves
+from ragbias.evaluation.report.charts import accuracy_by_cost, flip_rates, logprob_curves, u_curves
 from ragbias.evaluation.report.figures import Style, address, styles_of
-from ragbias.evaluation.report.page import Grid, Section, page
 from ragbias.evaluation.report.read_runs import Run
+from ragbias.extras import required
+
+required("jinja2", "bench")
+
+from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: E402
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,11 +53,47 @@ CAPTIONS = {
     "logprob_curves": "Log-probability of the gold answer by the position of the gold document; bands are "
     f"{LEVEL}% intervals, paired by question where the plain model's mean is subtracted.",
     "u_curves": f"Accuracy by the position of the gold document; bands are {LEVEL}% intervals.",
-    "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing. No method is both cheaper "
-    "and better than one on the dashed line.",
+    "cost_accuracy": "Accuracy against cost; grey bars span the lowest and highest timing.",
     "flip_rates": "How often the order of the documents changes the answer, beside how often repetition does.",
-    "heat_maps": "Accuracy by the depth of the gold document (0%: first, 100%: last) and the number of documents.",
 }
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table. A cell ``0.71 (0.62 to 0.79)`` shows its interval in small print."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page: a heading, then pictures, tables, paragraphs, a list and preformatted text.
+
+    Attributes:
+        title: empty: the part goes on without a heading.
+        figures: an address and a caption each.
+    """
+
+    title: str = ""
+    level: int = 2
+    figures: Sequence[tuple[str, str]] = ()
+    grids: Sequence[Grid] = ()
+    text: Sequence[str] = ()
+    notes: Sequence[str] = ()
+    code: str = ""
+
+
+def page(title: str, sections: Sequence[Section], lead: tuple[str, str] | None = None) -> str:
+    """The HTML of a report; ``lead`` is the headline and the text of a box at the top."""
+    environment = Environment(
+        loader=PackageLoader("ragbias.evaluation.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    return environment.get_template("page.html.j2").render(title=title, sections=sections, lead=lead)
 
 
 def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
@@ -61,12 +102,10 @@ def as_html(summary: Mapping[str, Any], runs: Sequence[Run]) -> str:
     sections = [Section("How to read this", level=3, notes=list(_reading(summary, runs)))]
     titles = []
     for (model, task), group in groupby(summary["results"], key=lambda result: (result["model"], result["task"])):
-        results = list(group)
         titles.append(f"{task}, model {model}")
         sections.append(Section(titles[-1]))
-        for result in results:
+        for result in group:
             sections += _result(result, styles)
-        sections.append(Section(figures=_drawn({"heat_maps": depth_maps(results)})))
     sections.append(Section("Settings"))
     for run in runs:
         repeated = f", {len(run.noise)} questions repeated" if run.noise else ""
@@ -84,9 +123,9 @@ def _reading(summary: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[str]:
             yield f"{legend[0].upper()}{legend[1:]}"
     if any(map(tables.shows_order, summary["results"])):
         yield f"Order: {tables.ORDER_LEGEND}"
-    if any(_from_oracle(run.settings) for run in runs):
-        yield ORACLE
     tasks = [task for run in runs for task in run.settings.get("decides", {}).get("tasks", [])]
+    if any("oracle" in str(data.get("file")).lower() for task in tasks for data in task.get("data", [])):
+        yield ORACLE
     if any(task.get("name") == "mdqa" and task.get("indices", True) for task in tasks):
         yield NUMBERED
 
@@ -168,12 +207,3 @@ def _reference_lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 def _drawn(figures: Mapping[str, Figure | None]) -> list[tuple[str, str]]:
     return [(address(figure, name), CAPTIONS[name]) for name, figure in figures.items() if figure is not None]
-
-
-def _from_oracle(settings: Any) -> bool:
-    """Whether any setting is the name of an oracle file."""
-    if isinstance(settings, Mapping):
-        return any(_from_oracle(value) for value in settings.values())
-    if isinstance(settings, list):
-        return any(_from_oracle(value) for value in settings)
-    return isinstance(settings, str) and ".jsonl" in settings and "oracle" in Path(settings).name.lower()

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from ragbias.errors import RunError
 from ragbias.evaluation.data.records import Record, read_records
 from ragbias.evaluation.data.run_folder import NOISE, ROWS, Costs, packed, read_about, read_costs, records_file
-from ragbias.evaluation.measures.aggregates import Setting, setting_of, summarise
+from ragbias.evaluation.measures import estimates
+from ragbias.evaluation.measures.aggregates import Setting, answered, setting_of, summarise
+from ragbias.evaluation.measures.bootstrap import Scores
+from ragbias.evaluation.measures.per_question import grouped
+from ragbias.evaluation.names import ACCURACY
+from ragbias.evaluation.report.tables import title
 
-OTHER_PROMPTS = (
-    "indices",
-    "chat",
-    "shorten",
-    "explain",
-    "letters",
-    "cut_middle",
-    "seed",
-    "include_path",
-    "tasks",
-)  # options of a task that change its prompts
+# options of a task that change its prompts
+OTHER_PROMPTS = "indices", "chat", "shorten", "explain", "letters", "cut_middle", "seed", "include_path", "tasks"
+FIGURES = {"mean": ("mean", "mean"), "worst": ("worst", "worst")}  # over positions, of differences to any method
 EXPECTED = ("models", "methods", "tasks")  # keys that may differ between runs reported together
-
-About = tuple[Path, Mapping[str, Any]]  # a run's folder and its settings
 
 
 @dataclass(frozen=True)
@@ -79,18 +76,42 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
     noise = [record for run in runs for record in run.noise]
     summary = summarise(records, cost, noise)
     for result in summary["results"]:
-        result["notes"] += _differences(runs, (result["model"], result["task"], result["documents"]))
+        own = result["model"], result["task"], result["documents"]
+        first, *others = [run for run in runs if own in map(setting_of, run.records)]
+        for other in others:
+            result["notes"] += _differences(first, other, result["task"])
     return summary
 
 
-def _differences(runs: Sequence[Run], setting: Setting) -> list[str]:
-    """Differences between the runs of a model, task and number of documents, each from the first."""
-    first, *others = [run for run in runs if setting in map(setting_of, run.records)]
-    return [
-        note
-        for other in others
-        for note in differences((first.folder, first.settings), (other.folder, other.settings), setting[1])
-    ]
+def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
+    """By measure and method ``{"mean": ..., "worst": ...}`` minus the same of ``label``, paired; the best mean first.
+
+    A measure that ``label`` was not run with has no methods.
+
+    Raises:
+        RunError: the result has no such method.
+    """
+    setting = result["model"], result["task"], result["documents"]
+    records = [record for run in runs for record in run.records if setting_of(record) == setting]
+    if label not in result["methods"]:
+        known = ", ".join(map(repr, result["methods"]))
+        raise RunError(f"{label!r} was not run for {title(result)}; expected one of {known}")
+    found = {}
+    for measure in result["measures"]:
+        own = answered(records) if measure == ACCURACY else records
+        field, most = ("score", 1.0) if measure == ACCURACY else (measure, math.inf)
+        scores = {name: Scores.of(part, field) for name, part in grouped(own, attrgetter("method")).items()}
+        minus = {
+            name: figures
+            for name, each in scores.items()
+            if name != label
+            and label in scores
+            and (figures := estimates.differences(each, scores[label], FIGURES, most))
+        }
+        found[measure] = dict(
+            sorted(minus.items(), key=lambda item: math.inf if item[1]["mean"][0] is None else -item[1]["mean"][0])
+        )
+    return found
 
 
 def _refuse_clashes(runs: Sequence[Run]) -> None:
@@ -106,15 +127,11 @@ def _refuse_clashes(runs: Sequence[Run]) -> None:
                 )
 
 
-def differences(first: About, second: About, task: str) -> list[str]:
-    """One note for each setting in which two runs of a task differ.
-
-    Raises:
-        RunError: their prompts differ.
-    """
-    (here, own), (there, other) = first, second
+def _differences(first: Run, second: Run, task: str) -> list[str]:
+    """One note for each setting in which two runs of a task differ; raises ``RunError`` if their prompts do."""
+    (here, own), (there, other) = (first.folder, first.settings), (second.folder, second.settings)
     if not own or not other:
-        unknown = " and ".join(str(folder) for folder, about in (first, second) if not about)
+        unknown = " and ".join(str(each.folder) for each in (first, second) if not each.settings)
         return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
     ours, theirs = _options(own, task), _options(other, task)
     _refuse_other_prompts(ours, theirs, f"{here} and {there}", task)

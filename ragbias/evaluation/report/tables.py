@@ -1,22 +1,24 @@
-"""The tables of methods, best worst position first: for the terminal and as Markdown."""
+"""The tables of methods, best worst position first: for the terminal, as Markdown and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from rich.table import Table
 from rich.text import Text
 
-from ragbias.display import printable
+from ragbias.display import no_formula, printable
 from ragbias.evaluation.measures.bootstrap import LEVEL
 from ragbias.evaluation.measures.estimates import figures_of
-from ragbias.evaluation.measures.reward_bench import SECTIONS
+from ragbias.evaluation.measures.metrics import SECTIONS
 from ragbias.evaluation.names import ACCURACY, LOGPROB, REFERENCE
-from ragbias.evaluation.report.plain_table import MethodName, plain_table
 
 NOTHING = "-"
+BY_POSITION = ("accuracy_at_", "logprob_at_")  # columns of a CSV file, which go last
 LOGPROB_TITLE = "log-probability of the gold answer, in nats"
 AGAINST_PLAIN = (
     f"mean - {REFERENCE}, mean - {REFERENCE}'s worst, mean - {REFERENCE}'s best: the method's mean over positions "
@@ -41,26 +43,10 @@ OTHER_FIGURES = {  # by measure: names in a summary, each with its heading and f
     ACCURACY: {"flip_rate": ("flips", ".0%"), "noise_floor": ("noise", ".0%")},
     LOGPROB: {"spread": ("spread", ".2f"), "kl": ("KL", ".2f"), "agreement": ("agree", ".0%")},
 }
-INTERVAL = f"{LEVEL}%"
-IN_TERMINAL = {  # by measure: headings, each with that of the whole table
-    ACCURACY: {
-        "worst": "worst",
-        INTERVAL: INTERVAL,
-        "mean": "mean",
-        "gap": "gap",
-        f"vs {REFERENCE}": f"worst - {REFERENCE}",
-        "flips": "flips",
-        "noise": "noise",
-    },
-    LOGPROB: {
-        "worst": "worst",
-        "mean": "mean",
-        "gap": "gap",
-        f"vs {REFERENCE}": f"mean - {REFERENCE}",
-        INTERVAL: INTERVAL,
-        "KL": "KL",
-        "agree": "agree",
-    },
+INTERVAL, VERSUS = f"{LEVEL}%", f"vs {REFERENCE}"
+IN_TERMINAL = {  # the headings of a narrow table
+    ACCURACY: ("worst", INTERVAL, "mean", "gap", VERSUS, "flips", "noise"),
+    LOGPROB: ("worst", "mean", "gap", VERSUS, INTERVAL, "KL", "agree"),
 }
 ORDER_LEGEND = (
     "agreement (Kendall's tau) of the orders in which a method presents the same documents when they are given in "
@@ -76,6 +62,15 @@ JUDGE_FIGURES = {
 
 Figure: TypeAlias = Sequence[float | None] | None  # [estimate, low, high]
 Written: TypeAlias = Callable[..., str]  # formats a figure: ``estimate`` or ``with_interval``
+
+
+def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
+    """A column of names, folded if long, and columns of figures, which may wrap on a narrow terminal."""
+    table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
+    table.add_column(Text(first), overflow="fold")
+    for heading in others:
+        table.add_column(Text(heading), justify="right", no_wrap=not wrap)
+    return table
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
@@ -213,12 +208,10 @@ def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
     measure = measure or result["measures"][0]
     rows = _rows(result, measure, estimate)
     optional = [heading for heading in rows[0] if heading in ("order", *COST_HEADINGS.values())]
-    shown = {**IN_TERMINAL[measure], **{heading: heading for heading in optional}}
-    table = plain_table(title(result, measure), "method", *shown)
     for cells in rows:
         cells[INTERVAL] = _narrow_interval(result, cells["method"], measure)
-        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown.values()))
-    return table
+        cells[VERSUS] = cells[f"{'worst' if measure == ACCURACY else 'mean'} - {REFERENCE}"]
+    return _chosen(title(result, measure), rows, [*IN_TERMINAL[measure], *optional])
 
 
 def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str:
@@ -233,19 +226,29 @@ def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str
 
 def as_judge_table(result: Mapping[str, Any]) -> Table:
     """The verdicts of a judge when the answers are swapped."""
-    return _chosen(result, ["no verdict", *JUDGE_FIGURES.values()])
+    return _chosen(title(result), _rows(result, ACCURACY, estimate), ["no verdict", *JUDGE_FIGURES.values()], wrap=True)
 
 
 def as_section_table(result: Mapping[str, Any]) -> Table:
     """Accuracy by section of RewardBench."""
-    return _chosen(result, sections(result))
+    return _chosen(title(result), _rows(result, ACCURACY, estimate), sections(result), wrap=True)
 
 
-def _chosen(result: Mapping[str, Any], shown: Sequence[str]) -> Table:
-    """A table of the cells with these headings, without intervals."""
-    table = plain_table(title(result), "method", *shown, wrap=True)
-    for cells in _rows(result, ACCURACY, estimate):
-        table.add_row(MethodName(cells["method"]), *(Text(cells[heading]) for heading in shown))
+def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label: str) -> Iterator[Table]:
+    """The differences that ``minus_method`` found, one table for each measure."""
+    for measure, methods in minus.items():
+        rows = [
+            {"method": name, **{f"{of} - {label}'s": with_interval(each, "+.2f") for of, each in figures.items()}}
+            for name, figures in methods.items()
+        ]
+        yield _chosen(title(result, measure), rows, [f"{of} - {label}'s" for of in ("mean", "worst")])
+
+
+def _chosen(name: str, rows: Iterable[Mapping[str, str]], shown: Sequence[str], wrap: bool = False) -> Table:
+    """A table of the cells with these headings."""
+    table = plain_table(name, "method", *shown, wrap=wrap)
+    for cells in rows:
+        table.add_row(Text(cells["method"]), *(Text(cells[heading]) for heading in shown))
     return table
 
 
@@ -279,3 +282,66 @@ def in_markdown(text: str) -> str:
     for character in "\\|<>[]`*":
         text = text.replace(character, "\\" + character)
     return text.replace("_", "\\_")
+
+
+def as_csv(summary: Mapping[str, Any]) -> str:
+    """One line for each method of each result; positions counted from 0."""
+    rows = [_csv_row(result, label, method) for result in summary["results"] for label, method in ranked(result)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    last = sorted(
+        (name for name in names if name.startswith(BY_POSITION)),
+        key=lambda name: (name.partition("_at_")[0], int(name.split("_")[2])),
+    )
+    written = io.StringIO()
+    writer = csv.DictWriter(written, [name for name in names if name not in last] + last, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
+
+
+def _csv_row(result: Mapping[str, Any], label: str, method: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {"model": no_formula(result["model"]), "task": no_formula(result["task"])}
+    row |= {
+        "documents": result["documents"],
+        "method": no_formula(label),
+        "questions": method["questions"],
+        "rows": method["rows"],
+    }
+    for name in ("mean", "worst", "best", "gap", "flip_rate", "noise_floor"):
+        row |= _columns(name, method[name])
+    row["gap_by_chance"] = method["gap_by_chance"]
+    row |= _columns("kendall_tau", method["kendall_tau"])
+    for name, figure in (method["difference"] or {}).items():
+        row |= _columns(f"{name}_minus_{REFERENCE}", figure)
+    for name in ("worst", "best"):
+        row |= _columns(f"mean_minus_{REFERENCE}_{name}", (method["minus_plain"] or {}).get(name))
+    for name in ("prompt_tokens", "completion_tokens", "seconds"):
+        row[name] = method[name]
+    for name, figure in method.get("cost", {}).items():
+        row |= _columns(name, figure)
+    if judge := method.get("judge"):
+        for name in JUDGE_FIGURES:
+            row |= _columns(name, judge[name])
+        row["undecided"] = judge["undecided"]
+        for section, figure in judge["sections"].items():
+            row |= _columns(f"section_{section.lower().replace(' ', '_')}", figure)
+    row |= _logprob_columns(method["logprob"]) if method["logprob"] else {}
+    for position, figure in method["accuracy_by_position"].items():
+        row |= _columns(f"accuracy_at_{position}", figure)
+    return row
+
+
+def _logprob_columns(figures: Mapping[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in ("mean", "worst", "best", "gap", "spread", "kl", "agreement"):
+        row |= _columns(f"logprob_{name}" if name not in ("kl", "agreement") else name, figures[name])
+    minus = figures["minus_plain"] or {}
+    for name in ("mean", "worst", "best"):
+        row |= _columns(f"logprob_mean_minus_{REFERENCE}_{name}", minus.get(name))
+    for position, figure in figures["by_position"].items():
+        row |= _columns(f"logprob_at_{position}", figure)
+    return row
+
+
+def _columns(name: str, figure: Iterable[float | None] | None) -> dict[str, float | None]:
+    return dict(zip((name, f"{name}_low", f"{name}_high"), figure or (None, None, None), strict=True))

@@ -10,8 +10,7 @@ from ragbias.evaluation.audit.audit_report import (
     preference_figure,
     preference_rows,
 )
-from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
-from ragbias.evaluation.audit.position_preference import POSITIONS, PositionPreference
+from ragbias.evaluation.audit.outcomes import POSITIONS, Audit, Outcome, PositionPreference, rate
 from ragbias.evaluation.audit.verdict import recommendation
 from ragbias.evaluation.cost.generation_cost import GenerationCost
 from ragbias.evaluation.measures.bootstrap import Interval

@@ -87,11 +87,11 @@ GOOD = '{"question": "q", "documents": ["a", "b"]}'
     [
         ("", "holds no"),
         (f"{GOOD}\n\n{{", "q.jsonl, line 3"),
-        (f'{GOOD}\n{{"documents": ["a", "b"]}}', "line 2: no field 'question'"),
-        (f'{GOOD}\n{{"question": "q"}}', "line 2: no field 'documents'"),
+        (f'{GOOD}\n{{"documents": ["a", "b"]}}', "line 2: 'question' is missing"),
+        (f'{GOOD}\n{{"question": "q"}}', "line 2: 'documents' is missing"),
         ('{"question": "q", "documents": ["a"]}', "line 1: 1 document has no order"),
-        ('{"question": " ", "documents": ["a", "b"]}', "line 1: 'question' holds an empty text"),
-        ('{"question": "q", "documents": ["a", " "]}', "line 1: 'documents' holds an empty text"),
+        ('{"question": " ", "documents": ["a", "b"]}', "line 1: question: is empty"),
+        ('{"question": "q", "documents": ["a", " "]}', "line 1: documents.1: is empty"),
         ('{"question": "q", "documents": ["a", 7]}', "line 1"),
         ('{"question": "q", "documents": ["a", "b"], "gold": 2}', "line 1: 'gold' is 2 with 2 documents"),
         ("\n".join([GOOD] * 4), "too few examples: 4 questions"),
@@ -114,7 +114,7 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
         (["--pipeline", "json:__name__"], "cannot be called"),
         (["--model", "/nonexistent/model"], "/nonexistent/model"),
         (["--orders", "1"], "--orders"),
-        (["--html", "/nonexistent/a.html"], "/nonexistent is no folder"),
+        (["--html", "/nonexistent/a.html"], "/nonexistent is not a folder"),
     ],
 )
 def test_bad_arguments_end_with_code_2(tmp_path, cli, arguments, words):

@@ -4,12 +4,14 @@ import pytest
 
 from ragbias import DebiasedLM, Prompt, binding
 from ragbias.evaluation.audit.cases import AuditCase, answers, answers_again, audit_orders
-from ragbias.evaluation.audit.outcomes import Audit, Outcome, rate
-from ragbias.evaluation.audit.position_preference import (
+from ragbias.evaluation.audit.outcomes import (
+    Audit,
+    Outcome,
     PositionPreference,
     arrangements,
     logprob_by_position,
     position_preference,
+    rate,
 )
 from ragbias.evaluation.audit.verdict import Verdict, recommendation, verdict
 from ragbias.evaluation.data.questions import Question

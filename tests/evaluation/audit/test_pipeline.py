@@ -218,7 +218,7 @@ def factories(tmp_path, monkeypatch):
     sys.modules.pop("factories_here", None)
 
 
-@pytest.mark.parametrize("name", ["plain", "hinted", "with_defaults", "later", "App.build", "chain"])
+@pytest.mark.parametrize("name", ["plain", "hinted", "later", "App.build", "chain"])
 def test_a_function_without_arguments_makes_the_pipeline(factories, name):
     assert type(factories(name)).__name__ == "RunnableLambda"
 
@@ -227,6 +227,10 @@ def test_a_function_that_makes_a_function_or_takes_a_question(factories):
     assert factories("of_functions")("x") == "x"
     assert factories("of_a_question")("X") == "x"
     assert factories("app.ask")("x") == "X"
+
+
+def test_a_function_with_optional_arguments_is_called_with_the_question(factories):
+    assert factories("with_defaults").__name__ == "with_defaults"
 
 
 @pytest.mark.parametrize(
@@ -241,14 +245,3 @@ def test_a_function_that_makes_a_function_or_takes_a_question(factories):
 def test_what_a_function_makes_instead_is_told(factories, name, words):
     with pytest.raises(RunError, match=words):
         factories(name)
-
-
-def test_what_is_nearly_a_pipeline_is_told_what_is_missing(tmp_path, monkeypatch):
-    (tmp_path / "nearly_here.py").write_text(
-        "from langgraph.graph import END, START, MessagesState, StateGraph\n"
-        "graph = StateGraph(MessagesState).add_node('a', lambda state: state).add_edge(START, 'a').add_edge('a', END)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    with pytest.raises(RunError, match=r"of type StateGraph \(give its \.compile\(\)\), which cannot be called"):
-        load_pipeline("nearly_here:graph")

@@ -9,9 +9,8 @@ import pytest
 
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ServerError
-from ragbias.evaluation.audit.cases import from_questions
+from ragbias.evaluation.audit.cases import UpstreamLM, from_questions, from_upstream
 from ragbias.evaluation.audit.outcomes import audit
-from ragbias.evaluation.audit.upstream import UpstreamLM, from_upstream
 from ragbias.evaluation.data.questions import Question
 from ragbias.methods import AttentionSorting, CanonicalOrder, NoMethod
 from ragbias.models.tiny.world import held_out_corpus
@@ -65,7 +64,7 @@ def test_the_command_audits_a_server(cli, address, questions, tmp_path):
 
 
 def test_a_server_that_is_not_there_or_has_no_such_model_is_told(address, questions, monkeypatch):
-    monkeypatch.setattr("ragbias.evaluation.audit.upstream.TRIES", 0)
+    monkeypatch.setattr("ragbias.evaluation.audit.cases.TRIES", 0)
     with pytest.raises(ServerError, match="does not answer"):
         UpstreamLM("http://127.0.0.1:9", None)
     lm = UpstreamLM(address, "other")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbias.evaluation.measures.aggregates import summarise
-from ragbias.evaluation.measures.reward_bench import SECTIONS, SUBSETS
+from ragbias.evaluation.measures.metrics import SECTIONS, SUBSETS
 from support.bench_records import record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.report.against import minus_method
-from ragbias.evaluation.report.read_runs import Run, read_run, summary_of
+from ragbias.evaluation.report.read_runs import Run, minus_method, read_run, summary_of
 from support.bench_records import logprobs_with
 
 KEPT = Path(__file__).parents[3] / "docs/results/smollm2-depth"

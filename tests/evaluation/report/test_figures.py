@@ -10,12 +10,10 @@ from matplotlib.text import Text
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report.charts import (
     accuracy_by_cost,
-    depth_maps,
     flip_rates,
     logprob_curves,
     multiples,
     overlaid,
-    pareto,
     u_curves,
 )
 from ragbias.evaluation.report.figures import panel_title, styles_of
@@ -124,26 +122,6 @@ def test_names_of_16_methods_do_not_overlap(drawn):
     assert overlapping(figure, wanted) == []
 
 
-def test_depth_maps_have_a_cell_for_each_position_and_number_of_documents():
-    results = results_of(["none", "pine"], counts=(10, 20))
-    figure = depth_maps(results)
-    assert {"none", "pine", "10", "20", "number of documents"} <= set(texts(figure))
-    panel = next(axis for axis in figure.axes if axis.get_title() == "none")
-    assert [mesh.get_array().size for mesh in panel.collections] == [3, 3]
-    np.testing.assert_allclose(
-        panel.collections[1].get_array().ravel(),
-        [point[0] for point in results[1]["methods"]["none"]["accuracy_by_position"].values()],
-    )
-    assert overlapping(figure, {"none", "pine"}) == []
-    assert depth_maps(results[:1]) is None
-
-
-def test_the_pareto_front_has_what_nothing_beats():
-    points = {"none": (1.0, 0.4), "cheap": (1.0, 0.5), "good": (2.0, 0.8), "dear": (3.0, 0.8), "best": (4.0, 0.9)}
-    assert pareto(points) == ["cheap", "good", "best"]
-    assert pareto({"none": (1.0, 0.4)}) == ["none"]
-
-
 def test_flip_rates_stand_beside_the_noise_floor():
     (result,) = results_of(["none", "pine"])
     figure = flip_rates(result)
@@ -158,12 +136,11 @@ def test_flip_rates_stand_beside_the_noise_floor():
 
 def test_names_with_dollar_signs_are_drawn_letter_by_letter():
     name = r"a $\no$ b $x$ c"
-    results = results_of(["none", "pine"], counts=(10, 20))
-    for result in results:
-        result["methods"][name] = result["methods"].pop("pine")
-    first, looks = results[0], styles_of(results[0]["methods"])
+    (first,) = results_of(["none", "pine"])
+    first["methods"][name] = first["methods"].pop("pine")
+    looks = styles_of(first["methods"])
     made = [u_curves(first, looks), accuracy_by_cost(first, looks), flip_rates(first)]
-    made += [depth_maps(results), multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks, {})]
+    made += [multiples({name: {"0": [0.5, 0.4, 0.6]}}, looks, {})]
     for figure in made:
         written = io.StringIO()
         with rc_context({"svg.fonttype": "none"}):

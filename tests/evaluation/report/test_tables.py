@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.report import tables
-from ragbias.evaluation.report.csv_table import as_csv
+from ragbias.evaluation.report.tables import as_csv
 from support.bench_records import logprobs_with, record, records_with, u_shape
 
 POSITIONS = [0, 4, 9]

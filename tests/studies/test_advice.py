@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbias.evaluation.advice import (
+from studies.advice import (
     KINDS,
     LONG,
     LONG_CONTEXT,

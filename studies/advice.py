@@ -1,4 +1,4 @@
-"""Which method to use for which task, by the studies on real models; the package holds their figures as a JSON file.
+"""Which method to use for which task, by the studies on real models.
 
 A method's *margin* in a case is the low end of the 95% interval of its mean minus the plain model's mean, in units of
 the tolerated loss (``TOLERATED``): above 0 the method is better than the plain model, from -1 up its loss is tolerated.
@@ -16,18 +16,15 @@ lowest margin. Where none qualifies, the plain model is recommended.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from itertools import groupby
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ragbias.evaluation.names import ACCURACY, JUDGES, LOGPROB, REFERENCE
 from ragbias.methods import DEFAULT_METHOD
 
-FILE = "evidence.json"
 TOLERATED = {LOGPROB: 0.1, ACCURACY: 0.02}  # nats, and share of right answers
 MEASURES = {ACCURACY: "accuracy", LOGPROB: "log-probability"}
 LONG = 4_000  # tokens from which on a prompt is evidence for long contexts, whatever the task
@@ -123,27 +120,6 @@ class Advice:
         fewest, most = min(questions), max(questions)
         asked = f"{most} questions" if fewest == most else f"{fewest} to {most} questions"
         return f"{self.strength} evidence: {models} model{'s' * (models > 1)}, {asked}"
-
-
-def packaged() -> list[Case]:
-    """The evidence of this version of the package."""
-    return from_json((resources.files("ragbias.evaluation") / FILE).read_text(encoding="utf-8"))
-
-
-def from_json(text: str) -> list[Case]:
-    """Read the text of an evidence file."""
-    return [_case(plain) for plain in json.loads(text)]
-
-
-def _case(plain: Mapping[str, Any]) -> Case:
-    def figure(value: Sequence[float] | None) -> Any:
-        return None if value is None else tuple(value)
-
-    effects = {
-        label: Effect(**{**each, **{name: figure(each[name]) for name in ("mean", "worst", "best")}})
-        for label, each in plain["effects"].items()
-    }
-    return Case(**{**plain, "gap": figure(plain["gap"]), "effects": effects})
 
 
 def advised(evidence: Iterable[Case]) -> list[Advice]:
