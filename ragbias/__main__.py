@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 
@@ -24,7 +25,15 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Run the command line; Ctrl-C exits with one line at any time, imports included."""
     before = signal.signal(signal.SIGINT, _end)
-    from ragbias.cli import main as run
+    try:
+        from ragbias.cli import main as run
+    except ModuleNotFoundError as error:
+        from ragbias.extras import missing
+
+        if (message := missing(error, "cli")) is None:
+            raise
+        print(f"ragbias: {message}", file=sys.stderr)
+        sys.exit(2)
 
     signal.signal(signal.SIGINT, _interrupt if before is signal.default_int_handler else before)
     try:

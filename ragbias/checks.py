@@ -83,12 +83,9 @@ def check_choice(name: str, value: str, choices: Sequence[str], meaning: str = "
 
 
 def check_parameters(name: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
-    """Raise ``MethodError`` for unknown parameters, or missing ones without a default.
+    """Raise ``MethodError`` for parameters that the class ``of`` does not have, or that lack a value.
 
-    Args:
-        name: of the method or intervention.
-        of: its class.
-        or_else: another remedy for missing parameters.
+    ``or_else`` is another remedy for missing ones.
     """
     known = inspect.signature(of).parameters
     if unknown := [each for each in given if each not in known]:

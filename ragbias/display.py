@@ -43,20 +43,12 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
 
 
 def complaints(error: ValidationError, known: Sequence[str] = ()) -> str:
-    """The errors of a pydantic validation in one line: key, expectation and value of each.
-
-    Args:
-        known: keys to list after an unknown one.
-    """
+    """The errors of a pydantic validation in one line; the ``known`` keys are listed after an unknown one."""
     found: list[Any] = list(error.errors())
-    return "; ".join(_complaint(each, known) for each in found if not _follows_from_entries(each, found))
-
-
-def _follows_from_entries(error: Any, found: Sequence[Any]) -> bool:
-    """Whether a list counts as too short only because its entries are invalid."""
-    path = error["loc"]
-    return error["type"] == "too_short" and any(
-        len(other["loc"]) > len(path) and other["loc"][: len(path)] == path for other in found
+    # a list with invalid entries counts as too short as well
+    parents = {each["loc"][:depth] for each in found for depth in range(len(each["loc"]))}
+    return "; ".join(
+        _complaint(each, known) for each in found if each["type"] != "too_short" or each["loc"] not in parents
     )
 
 

@@ -126,10 +126,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 def out_of_memory(error: BaseException) -> BaseException | None:
     """The error in a chain that reports that memory ran out, or None."""
-    return next(filter(_no_memory, chain(error)), None)
-
-
-def _no_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return True
-    return isinstance(error, (RuntimeError, ImportError, OSError, ValueError)) and bool(_NO_MEMORY.search(str(error)))
+    for each in chain(error):
+        if isinstance(each, MemoryError) or getattr(each, "errno", None) == errno.ENOMEM:
+            return each
+        if isinstance(each, (RuntimeError, ImportError, OSError, ValueError)) and _NO_MEMORY.search(str(each)):
+            return each
+    return None

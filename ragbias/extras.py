@@ -25,15 +25,7 @@ EXTRAS = {
 
 
 def required(module: str, extra: str) -> ModuleType:
-    """Import a module of an optional extra.
-
-    Args:
-        module: its full name, e.g. ``"pydantic"``.
-        extra: the extra of ragbias that brings it, e.g. ``"bench"``.
-
-    Raises:
-        MissingExtraError: the module, or one that it imports, is not installed.
-    """
+    """Import a module of an optional extra, or raise ``MissingExtraError``."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -47,11 +39,7 @@ def required_all(extra: str) -> None:
 
 
 def missing(error: ModuleNotFoundError, command: str | None = None) -> str | None:
-    """The message for a module that was not found; None if no extra contains it.
-
-    Args:
-        command: the failed command, whose extra is preferred where several contain the module.
-    """
+    """The message for a module that was not found; None if no extra, preferably the command's, contains it."""
     package = (error.name or "").partition(".")[0]
     extras = [extra for extra, modules in EXTRAS.items() if package in modules]
     if not extras:

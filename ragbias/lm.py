@@ -19,16 +19,12 @@ from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event
 from ragbias.errors import ArgumentError, MethodError, WrongTypeError
-from ragbias.generation.answering import Answering
-from ragbias.generation.arguments import GenerationArguments
-from ragbias.generation.joining import JoinedCalls
-from ragbias.generation.recording import record
+from ragbias.generation.answering import Answering, JoinedCalls, resolve
+from ragbias.generation.arguments import GenerationArguments, GenerationSettings
 from ragbias.generation.report import Generation, Score
-from ragbias.generation.request import Origin, Request, check_lists, in_parts
-from ragbias.generation.resolve import check_length, resolve
+from ragbias.generation.request import Origin, Request, check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
-from ragbias.generation.settings import GenerationSettings
 from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.loading import load
@@ -257,9 +253,16 @@ class DebiasedLM:
         """
         check_event(cancelled)
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
-        wanted = self._resolve(method)
-        if isinstance(prompt, str) and wanted.needs_documents:
-            self._warn_about_numbering(boundaries)
+        wanted = self._method(method)
+        if isinstance(prompt, str) and wanted.needs_documents and boundaries.numbering == "kept":
+            remedy = "take the numbers out of the template"
+            if not self.strip_numbering:  # which left them, as the reason says
+                remedy = (
+                    "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) "
+                    "to take the numbers out"
+                )
+            message = f"the documents are numbered, which tells the model their order; {remedy}"
+            self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(parts, self.tokenizer)
         return self._resolved(Origin(parts, tokens, flat, wanted, boundaries, reason), cancelled)
 
@@ -273,7 +276,7 @@ class DebiasedLM:
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
-        return self._resolved(origin if method is None else replace(origin, wanted=self._resolve(method)))
+        return self._resolved(origin if method is None else replace(origin, wanted=self._method(method)))
 
     @torch.no_grad()
     def score(
@@ -329,7 +332,7 @@ class DebiasedLM:
             progress(done)
         return computed
 
-    def _resolve(self, method: str | Method | None) -> Method:
+    def _method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)
 
     def _resolved(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
@@ -337,22 +340,9 @@ class DebiasedLM:
             warn_if_unused(self.cache, origin.wanted)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
-    def _warn_about_numbering(self, boundaries: Boundaries) -> None:
-        if boundaries.numbering != "kept":
-            return
-        remedy = (
-            "take the numbers out of the template"
-            if self.strip_numbering  # which left them, as the reason says
-            else "make the model with strip_numbering=True (DebiasedLM, ChatRagBias, RagBiasPipeline, RagBiasLLM) to "
-            "take the numbers out"
-        )
-        message = f"the documents are numbered, which tells the model their order; {remedy}"
-        self._numbering_lines.warn(message, NumberedHeadersWarning)
-
     def _answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
     ) -> list[Generation]:
-        """Record requests and answer them, together with other threads' calls unless ``strict``."""
         for request in requests:
             settings.check_order_free(request.method, len(request.tokens.suffix))
         record(self, requests, settings)
@@ -367,5 +357,5 @@ class DebiasedLM:
         cancelled: threading.Event | None,
         on_text: Callable[[str], None] | None = None,
     ) -> list[Generation]:
-        run = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
-        return run.answers(requests)
+        answering = Answering(self.model, self.tokenizer, self.backend, self.cache, settings, cancelled, on_text)
+        return answering.answers(requests)

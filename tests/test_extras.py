@@ -37,6 +37,15 @@ def test_the_error_is_one_of_ragbias_and_an_import_error() -> None:
     assert isinstance(raised.value, RagBiasError) and isinstance(raised.value, ImportError)
 
 
+@pytest.mark.parametrize("package", ["typer", "rich"])
+def test_the_command_line_names_its_extra_in_one_line(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from ragbias.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{package} cannot be imported" in line and line.endswith("pip install 'ragbias[cli]'")
+
+
 @pytest.mark.parametrize(
     ("package", "modules"),
     [

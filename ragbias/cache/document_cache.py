@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbias.cache.folder import BrokenEntryError, FolderStore, NewerEntryError, read_entry
-from ragbias.cache.memory import MemoryStore, States
+from ragbias.cache.stores import BrokenEntryError, FolderStore, MemoryStore, States, read_entry
 from ragbias.call_site import warn
 from ragbias.display import shown
 from ragbias.errors import ArgumentError
@@ -90,7 +89,7 @@ class DocumentCache:
         self._models: set[str] = set()
 
     def register(self, model: str) -> None:
-        """Note the identity of a model that uses this cache, and warn where models share it."""
+        """Warn where the model of this identity shares the cache with others."""
         with self._lock:
             if model in self._models:
                 return
@@ -126,11 +125,10 @@ class DocumentCache:
             try:
                 self._disk.put(key, states)
             except OSError as error:
-                message = f"documents are not cached in {self.folder}: {error}; requests run without it"
-                self._warn_once("disk", message)
+                self._warn_once("disk", f"documents are not cached in {self.folder}: {error}; requests run without it")
 
     def stats(self) -> CacheStats:
-        """What the cache contains, and how often it was used."""
+        """Contents and use of the cache."""
         sizes = [size for _, _, size in self._disk.files()] if self._disk else []
         return CacheStats(
             len(self._memory),
@@ -142,14 +140,14 @@ class DocumentCache:
         )
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
-        """Read every file of the folder; returns what is wrong, by file. The files are left as they are."""
+        """Read every file of the folder, and return the error of each damaged one. No file is changed."""
         wrong = {}
         for path, _, _ in list(self._disk.files()) if self._disk else []:
             try:
                 read_entry(path)
             except FileNotFoundError:
                 pass  # removed by another process
-            except (BrokenEntryError, NewerEntryError) as error:
+            except BrokenEntryError as error:
                 wrong[path] = str(error)
             progress(path)
         return wrong
@@ -176,15 +174,13 @@ class DocumentCache:
             return disk.get(key)
         except BrokenEntryError as error:
             self._warn_once("broken", f"{error}; it was set aside and is computed anew")
-        except NewerEntryError as error:
-            self._warn_once("newer", f"{error}; its document is computed anew and the file is left as it is")
         except OSError as error:
             self._warn_once("reading", f"documents in {self.folder} cannot be read: {error}; they are computed anew")
         return None
 
-    def _count(self, where: str, tokens: str, count: int) -> None:
+    def _count(self, lookup: str, tokens: str, count: int) -> None:
         with self._lock:
-            self._counts[where] += 1
+            self._counts[lookup] += 1
             self._counts[tokens] += count
 
     def __repr__(self) -> str:

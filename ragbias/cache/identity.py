@@ -21,32 +21,29 @@ NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
 
 
-class _Fingerprints:
-    """Fingerprints of models; parameters and buffers are read again once replaced or changed in place."""
+_known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
 
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = (
-            WeakKeyDictionary()
-        )
 
-    def __call__(self, model: PreTrainedModel) -> str:
-        named = dict([*model.named_parameters(), *model.named_buffers()])
-        seen = {name: _seen(tensor) for name, tensor in named.items()}
-        before, digests, found = self._known.get(model, ({}, {}, ""))
-        if before != seen:
-            same = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
-            digests = same | _digests(model, {name: tensor for name, tensor in named.items() if name not in same})
-            found = _fingerprint(model, named, digests)
-            self._known[model] = seen, digests, found
+def fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 of a model's configuration, weights and devices; tensors that were replaced or changed are read again.
+
+    Not noticed: changes in place through ``parameter.data``, of weights that accelerate has offloaded, and of the code
+    that runs, such as a hook. Create a new model object, or clear the cache.
+    """
+    tensors = dict([*model.named_parameters(), *model.named_buffers()])
+    seen = {name: _seen(tensor) for name, tensor in tensors.items()}
+    before, digests, found = _known.get(model, ({}, {}, ""))
+    if before == seen:
         return found
-
-
-fingerprint = _Fingerprints()
-"""SHA-256 of a model's configuration, weights and their devices; computed once, and again after a change.
-
-Not noticed: changes in place through ``parameter.data``, of weights that accelerate has offloaded, and of the code that
-runs, such as a hook. Create a new model object, or clear the cache.
-"""
+    same = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
+    digests = same | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in same})
+    config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
+    about = f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}"
+    total = hashlib.sha256(about.encode())
+    for name, tensor in tensors.items():
+        total.update(f"{name} {tensor.dtype} {tensor.device.type} {tuple(tensor.shape)} {digests[name]}".encode())
+    _known[model] = seen, digests, total.hexdigest()
+    return total.hexdigest()
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
@@ -58,36 +55,25 @@ def _seen(tensor: Tensor) -> tuple[Any, ...]:
     return False, memory, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 
-def _fingerprint(model: PreTrainedModel, named: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:
-    config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
-    total = hashlib.sha256(
-        f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}".encode()
-    )
-    for name, tensor in named.items():
-        about = f"{name} {tensor.dtype} {tensor.device.type} {tuple(tensor.shape)} {digests[name]}"
-        total.update(about.encode())
-    return total.hexdigest()
-
-
 def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, str]:
-    elsewhere = _elsewhere(model)
+    offloaded = _offloaded(model)
 
     def digest(name: str) -> str:
-        return _digest(elsewhere[name]() if name in elsewhere else named[name])
+        return _digest(offloaded[name]() if name in offloaded else named[name])
 
     with ThreadPoolExecutor() as pool:  # hashing releases the GIL
         return dict(zip(named, pool.map(digest, named), strict=True))
 
 
-def _elsewhere(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
+def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
     """Loaders of the weights that accelerate has offloaded to memory or disk, by name."""
     found: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
-        kept: Any = getattr(hook, "weights_map", None) or {}
+        weights: Any = getattr(hook, "weights_map", None) or {}
         for name, tensor in module.named_parameters():
-            if tensor.is_meta and name in kept:
-                found[f"{path}.{name}".lstrip(".")] = partial(kept.__getitem__, name)
+            if tensor.is_meta and name in weights:
+                found[f"{path}.{name}".lstrip(".")] = partial(weights.__getitem__, name)
     return found
 
 

@@ -15,6 +15,7 @@ from rich.progress import Progress, TaskID
 from ragbias.calibration.algorithm import calibrate
 from ragbias.calibration.channel_search import FIT_DEGREE
 from ragbias.calibration.parameter_search import search_parameters
+from ragbias.calibration.settings import CalibrationSettings
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.methods import ChannelScaling
 

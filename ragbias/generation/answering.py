@@ -1,4 +1,4 @@
-"""From prepared requests to answers, in padded batches."""
+"""From prepared prompts to answers: the method that runs, calls joined across threads, and padded batches."""
 
 from __future__ import annotations
 
@@ -12,23 +12,72 @@ from functools import partial
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 
+from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.cache import DocumentCache
-from ragbias.generation.decoding import (
-    CopyFirstSequence,
-    FuseLogits,
-    StoppingWatch,
-    TokenLogprobs,
-    decoded,
-    processors,
-    trimmed,
-)
-from ragbias.generation.report import Generation, PromptTokensDetails, Usage
-from ragbias.generation.request import Request, groups, padded
+from ragbias.checks import check_not_cancelled
+from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
+from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
+from ragbias.generation.ranking import model_attention, ranking_of
+from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
+from ragbias.generation.request import Origin, Request, check_length, groups, padded, reason_to_run_plain
 from ragbias.generation.reuse import entering
-from ragbias.generation.scoring import logprobs_of
-from ragbias.generation.settings import GenerationSettings, generation_config, pad_token
-from ragbias.methods.base import JointMethod
+from ragbias.generation.scoring import continuation_logits, logprobs_of
+from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
+
+MOST = 8  # requests that are joined
+Answer = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
+
+
+def resolve(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    origin: Origin,
+    backend: str,
+    cancelled: threading.Event | None = None,
+) -> Request:
+    """Choose the method that runs, put the documents into its order, and fill the report; this may run the model."""
+    wanted, boundaries = origin.wanted, origin.boundaries
+    ran, reason = wanted, boundaries.reason if wanted.needs_documents or boundaries.n_expected else ""
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
+    if wanted.needs_documents and plain_because:
+        ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
+    plain = origin.whole(tokenizer)
+    tokens = origin.tokens if ran.needs_documents else plain
+    check_length(Request.longest_prompt(ran, tokens), window_of(model.config))
+    order: tuple[int, ...] = ()
+    if isinstance(ran, ReorderingMethod):
+        attention = model_attention(model, tokenizer, origin, cancelled)
+        order = ranking_of(ran, tokens.documents, attention).order
+        in_order = origin.reordered(order)
+        tokens, plain = in_order.tokens, in_order.whole(tokenizer)
+    if isinstance(ran, AttentionMethod) and ran.selective:
+        confidence = []
+        for method, prompt in ((NoMethod(), plain), (ran, tokens)):
+            check_not_cancelled(cancelled)
+            first = continuation_logits(model, prompt, method, [0], backend)
+            confidence.append(first.softmax(-1).amax().item())
+        if confidence[0] >= confidence[1]:
+            values = ", ".join(f"{each:.3f}" for each in confidence)
+            ran, reason = NoMethod(), f"selective: the plain model is as confident of its first token ({values})"
+        else:
+            reason = ""
+        tokens = tokens if ran.needs_documents else plain
+    report = Report(
+        method_requested=wanted.name,
+        method_ran=ran.name,
+        source=boundaries.source,
+        spans=tuple(tokens.spans),
+        n_expected=boundaries.n_expected,
+        n_found=boundaries.n_found,
+        reason=reason,
+        backend=backend_of(model, backend) if ran.acts_on == "attention" else "",
+        order=order,
+        numbering=boundaries.numbering,
+        n_left_plain=boundaries.n_left_plain,
+        segmentation_changed=tokens.ids != plain.ids,
+    )
+    return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)
 
 
 @dataclass(frozen=True)
@@ -60,7 +109,7 @@ class Answering:
         return [answers[index] for index in range(len(requests))]
 
     def _padded(self, requests: Sequence[Request]) -> list[Generation]:
-        """Answers to requests of one method, in one padded batch; prompts of a joint method get the same tokens."""
+        """Answers to requests of one method, in one padded batch."""
         settings, method = self.settings, requests[0].method
         prompts = [request.tokens for request in requests]
         ids, mask, spans = padded(prompts, pad_token(self.tokenizer), self.model.device)
@@ -70,13 +119,8 @@ class Answering:
         decode = partial(decoded, self.tokenizer, keep_special=settings.keep_special)
         events = [[event for event in (self.cancelled, each.cancelled) if event is not None] for each in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
-        chain = processors(settings, len(prompts), ids.device)
         recorder = TokenLogprobs() if settings.logprobs else None
-        if recorder:
-            chain.insert(1, recorder)  # after the check of the logits, before sampling
-        if isinstance(method, JointMethod):
-            chain.insert(1, FuseLogits(method))
-            chain.append(CopyFirstSequence())
+        chain = processors(settings, method, recorder, len(prompts), ids.device)
         with entering(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as entered:
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
@@ -107,7 +151,7 @@ class Answering:
         return answers
 
     def _joint(self, request: Request) -> Generation:
-        """The answer of prompts that are decoded together, always in one batch; its usage counts every prompt."""
+        """The answer of prompts that are decoded together; its usage counts every prompt."""
         first, *others = self._padded(request.candidates())
         usage = sum((replace(each.usage, completion_tokens=0) for each in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
@@ -135,3 +179,73 @@ def elect(generations: Sequence[Generation], mean_logprob: Callable[[int], float
     firsts = [texts.index(text) for text in dict.fromkeys(texts) if votes[text] == most]
     winner = generations[firsts[0] if len(firsts) == 1 else max(firsts, key=mean_logprob)]
     return replace(winner, usage=sum((generation.usage for generation in generations), Usage(0, 0)))
+
+
+@dataclass(eq=False)
+class _Call:
+    requests: Sequence[Request]
+    settings: GenerationSettings
+    cancelled: threading.Event | None
+    alone: bool = False
+    answers: list[Generation] | None = None
+
+    def joins(self, other: _Call) -> bool:
+        """Whether two calls have equal settings; settings that contain arrays are never equal."""
+        try:
+            return not (self.alone or other.alone) and self.settings == other.settings
+        except (ValueError, RuntimeError):
+            return False
+
+
+class JoinedCalls:
+    """Runs one call at a time, in its caller's thread; calls that wait with equal settings run together.
+
+    After an error in joined calls, each runs alone and gets its own error.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._changed = threading.Condition()
+        self._waiting: list[_Call] = []
+        self._running: _Call | None = None
+
+    def answer(
+        self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None
+    ) -> list[Generation]:
+        """The answers to the requests of one call, computed in this thread or in another."""
+        call = _Call(requests, settings, cancelled)
+        try:
+            with self._changed:
+                self._waiting.append(call)
+                self._changed.wait_for(lambda: call.answers is not None or self._running is None)
+                if call.answers is None:
+                    self._running = call
+            if call.answers is None:
+                self._run(call)
+            assert call.answers is not None
+            return call.answers
+        finally:
+            with self._changed:
+                self._waiting = [each for each in self._waiting if each is not call]
+                if self._running is call:
+                    self._running = None
+                    self._changed.notify_all()
+
+    def _run(self, own: _Call) -> None:
+        together, count = [own], len(own.requests)
+        for other in list(self._waiting):
+            if other is not own and count + len(other.requests) <= MOST and own.joins(other):
+                together.append(other)
+                count += len(other.requests)
+        if len(together) > 1:
+            # each request ends with its own call, whatever runs beside it
+            requests = [replace(r, cancelled=call.cancelled or r.cancelled) for call in together for r in call.requests]
+            try:
+                answers = iter(self._answer(requests, own.settings, None))
+                for call in together:
+                    call.answers = [next(answers) for _ in call.requests]
+            except Exception:
+                for call in together:
+                    call.alone = True
+        if own.answers is None:
+            own.answers = self._answer(own.requests, own.settings, own.cancelled)

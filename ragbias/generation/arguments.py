@@ -1,19 +1,23 @@
-"""The keyword arguments of a generation: their types, ranges and errors."""
+"""The keyword arguments of a generation, validated once and passed on as ``GenerationSettings``."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.configuration_utils import BaseWatermarkingConfig
 from typing_extensions import TypedDict
 
+from ragbias.checks import check_whole
 from ragbias.display import did_you_mean
 from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.methods import Method
 
 
 class SamplingArguments(TypedDict, total=False):
@@ -102,10 +106,6 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _are_ids(value: Any) -> bool:
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping)) and all(map(_is_whole, value))
 
@@ -120,14 +120,13 @@ def _are_biases(value: Any) -> bool:
 
 
 def _is_decay(value: Any) -> bool:
-    pair = isinstance(value, (list, tuple)) and len(value) == 2
-    return pair and isinstance(value[0], Integral) and isinstance(value[1], Real)
+    return isinstance(value, (list, tuple)) and len(value) == 2 and _is_whole(value[0]) and _is_number(value[1])
 
 
 _AT_LEAST_ONE = Check("a whole number >= 1", _is_whole, lambda value: value >= 1)
 _AT_LEAST_ZERO = Check("a whole number >= 0", _is_whole, lambda value: value >= 0)
 _IDS = Check("a list of token ids", _are_ids)
-_SWITCH = Check("True or False", _is_switch)
+_SWITCH = Check("True or False", lambda value: isinstance(value, bool))
 CHECKS = {
     "max_new_tokens": _AT_LEAST_ONE,
     "max_tokens": _AT_LEAST_ONE,  # the frameworks' name for it
@@ -143,8 +142,8 @@ CHECKS = {
     "logprobs": _SWITCH,
     "stop": Check(
         "a stop string that is not empty, or a list of them",
-        lambda value: isinstance(value, str) or (isinstance(value, Sequence) and _are_texts(value)),
-        lambda value: bool(value) if isinstance(value, str) else all(value),
+        lambda value: isinstance(value, Sequence) and _are_texts(value),
+        lambda value: "" not in ([value] if isinstance(value, str) else value),
     ),
     "stop_token_ids": _IDS,
     "suppress_tokens": _IDS,
@@ -164,28 +163,105 @@ CHECKS = {
 }
 
 
-def check_names(arguments: Mapping[str, Any]) -> None:
-    """Raise ``ArgumentError`` for an argument that neither ragbias nor ``model.generate`` has."""
-    known = KNOWN | _OF_TRANSFORMERS | RESERVED
-    if unknown := [name for name in arguments if name not in known]:
-        hint = did_you_mean(unknown[0], KNOWN)
-        raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
-
-
 def check_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check types and ranges of generation arguments; ``None`` counts as not given.
-
-    Raises:
-        WrongTypeError: a value is of the wrong type.
-        ArgumentError: a value is out of range, or the argument is reserved.
-    """
+    """Raise ``WrongTypeError`` or ``ArgumentError`` for a reserved argument, or a value of a wrong type or range."""
     if refused := RESERVED & arguments.keys():
         raise ArgumentError(f"{', '.join(sorted(refused))}: DebiasedLM sets this itself; leave it out")
     for name, value in arguments.items():
-        if value is None or name not in CHECKS:
+        if value is None or (check := CHECKS.get(name)) is None:
             continue
-        check = CHECKS[name]
         if not check.is_type(value):
             raise WrongTypeError(f"{name}={value!r}; expected {check.expected}")
         if not check.is_in_range(value):
             raise ArgumentError(f"{name}={value!r}; expected {check.expected}")
+
+
+@dataclass(frozen=True)
+class GenerationSettings:
+    """How tokens are chosen and when an answer ends; see ``GenerationArguments``.
+
+    Attributes:
+        temperature: ``None`` is greedy.
+        extra: further arguments of transformers' ``model.generate``.
+        batch_size: maximum number of prompts in a padded batch.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: bool = False
+    keep_special: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 8
+
+    @classmethod
+    def from_arguments(cls, arguments: Mapping[str, Any], batch_size: int = 8) -> GenerationSettings:
+        """Validate ``GenerationArguments``, or raise ``ArgumentError``; ``max_tokens`` means ``max_new_tokens``."""
+        check_arguments(arguments)
+        check_whole("batch_size", batch_size, 1, ArgumentError)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        if "max_tokens" in given:
+            if "max_new_tokens" in given:
+                raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
+            given["max_new_tokens"] = given.pop("max_tokens")
+        if unknown := given.keys() - KNOWN - _OF_TRANSFORMERS:
+            name = min(unknown)
+            hint = did_you_mean(name, KNOWN)
+            raise ArgumentError(f"unknown argument {name!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
+        if (do_sample := given.pop("do_sample", None)) is not None:
+            given["temperature"] = given.get("temperature", 1.0) if do_sample else None
+        if isinstance(stop := given.get("stop", ()), str):
+            stop = (stop,)
+        given |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, given.get("stop_token_ids", ())))}
+        given["keep_special"] = tuple(given.get("keep_special", ()))
+        own = {each.name for each in fields(cls)} & given.keys()
+        return cls(**{name: given.pop(name) for name in own}, extra=given, batch_size=batch_size)
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments for the same settings: ``max_new_tokens``, and all that differ from the default."""
+        own = [each for each in fields(self) if each.name not in ("max_new_tokens", "extra", "batch_size")]
+        changed = {each.name: getattr(self, each.name) for each in own if getattr(self, each.name) != each.default}
+        return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
+
+    def check_order_free(self, method: Method, suffix: int) -> None:
+        """Refuse settings that read sequences across document borders; ``suffix`` tokens follow the documents."""
+        if not (method.invariant and method.acts_on == "attention"):
+            return  # the answer depends on the documents' order anyway, or the method fixes that order
+        for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):
+            if self.extra.get(name, 0) > 1:
+                raise ArgumentError(
+                    f"{name}={self.extra[name]!r} with {method.name}: sequences of tokens cross document borders, so "
+                    "the answer would depend on the order of the documents; leave it out, or use repetition_penalty, "
+                    "which reads single tokens"
+                )
+        for name in ("bad_words_ids", "sequence_bias"):
+            given = self.extra.get(name, ())
+            ids = [each[0] if name == "sequence_bias" and not isinstance(given, Mapping) else each for each in given]
+            if any(len(each) - 1 > suffix for each in ids):
+                raise ArgumentError(
+                    f"{name} with {method.name}: a sequence of {max(map(len, ids))} token ids is longer than the "
+                    f"{suffix} tokens after the documents, so the answer would depend on the order of the documents; "
+                    "give shorter sequences"
+                )
+
+
+def generation_config(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, settings: GenerationSettings, max_new_tokens: int
+) -> tuple[GenerationConfig, Sequence[int], dict[str, Any]]:
+    """The model's configuration without its sampling, the token ids that end an answer, and arguments beside it."""
+    config = copy.deepcopy(model.generation_config)
+    eos = config.eos_token_id if config.eos_token_id is not None else tokenizer.eos_token_id
+    eos_list = [*(eos if isinstance(eos, list) else [] if eos is None else [eos]), *settings.stop_token_ids]
+    config.update(num_beams=1, do_sample=False, temperature=None, top_k=None, top_p=None, max_length=None)
+    config.update(eos_token_id=eos_list or None, pad_token_id=pad_token(tokenizer), max_new_tokens=max_new_tokens)
+    return config, eos_list, config.update(**settings.extra)
+
+
+def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id to pad with; padding is masked, so any id will do where the tokenizer has none."""
+    given = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
+    return int(next(given, 0))

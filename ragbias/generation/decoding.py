@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from ragbias.errors import NonFiniteLogitsError
-from ragbias.generation.settings import GenerationSettings
+from ragbias.generation.arguments import GenerationSettings
+from ragbias.methods import Method
 from ragbias.methods.base import JointMethod
 
 GREEDY = 1e-6  # lower temperatures overflow the logits and sample the argmax anyway
@@ -39,7 +40,7 @@ class RequireFinite(LogitsProcessor):
 
 
 class TokenLogprobs(LogitsProcessor):
-    """Record the log-probability of each chosen token; comes before the processors that sample."""
+    """Record the log-probability of each chosen token, before sampling."""
 
     def __init__(self) -> None:
         self._waiting: Tensor | None = None  # [batch, vocabulary] of the token that is being chosen
@@ -63,13 +64,10 @@ class TokenLogprobs(LogitsProcessor):
 
 
 class GumbelNoise(LogitsProcessor):
-    """Sample as the argmax of noisy logits, with a generator per sequence.
+    """Sample as the argmax of noisy logits; a generator per sequence makes seeded requests repeatable in any batch."""
 
-    The global generator is not used, so a seeded request gives the same text whatever else runs.
-    """
-
-    def __init__(self, seed: int | None, batch: int, device: torch.device) -> None:
-        self._generators = [torch.Generator(device) for _ in range(batch)]
+    def __init__(self, seed: int | None, generators: int, device: torch.device) -> None:
+        self._generators = [torch.Generator(device) for _ in range(generators)]
         for generator in self._generators:
             if seed is None:
                 generator.seed()
@@ -77,8 +75,7 @@ class GumbelNoise(LogitsProcessor):
                 generator.manual_seed(seed)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        pairs = zip(scores, self._generators, strict=True)
-        noise = [torch.empty_like(logits).exponential_(generator=own) for logits, own in pairs]
+        noise = [torch.empty_like(scores[0]).exponential_(generator=own) for own in self._generators]
         return scores - torch.stack(noise).log()
 
 
@@ -93,16 +90,20 @@ class FuseLogits(LogitsProcessor):
         return self._method.fused(scores.float(), self._memory).to(scores.dtype).expand_as(scores)
 
 
-class CopyFirstSequence(LogitsProcessor):
-    """Give all sequences the scores of the first, so that they continue with the same token."""
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        return scores[:1].expand_as(scores)
-
-
-def processors(settings: GenerationSettings, batch: int, device: torch.device) -> LogitsProcessorList:
-    """The processors that turn the argmax of ``generate`` into sampling; temperatures below ``GREEDY`` are greedy."""
+def processors(
+    settings: GenerationSettings,
+    method: Method,
+    recorder: TokenLogprobs | None,
+    batch: int,
+    device: torch.device,
+) -> LogitsProcessorList:
+    """Checks, fuses and records the logits, and turns the argmax of ``generate`` into sampling."""
     chain = LogitsProcessorList([RequireFinite()])
+    if isinstance(method, JointMethod):
+        chain.append(FuseLogits(method))
+        batch = 1  # one noise for all prompts, which continue with the same token
+    if recorder:
+        chain.append(recorder)
     if settings.temperature is not None and settings.temperature >= GREEDY:
         chain.append(TemperatureLogitsWarper(float(settings.temperature)))
         if settings.top_k is not None:
@@ -142,19 +143,15 @@ def safe_length(text: str, stop: Sequence[str]) -> int:
 
 @dataclass
 class StoppingWatch(StoppingCriteria):
-    """Ends sequences at a stop string, at EOS or when cancelled; reports the first one's text as far as it is final.
+    """Ends sequences at a stop string, at EOS or when cancelled; reports the first one's text as far as it is final."""
 
-    ``width`` is that of the prompts; ``cancelled`` has the events that end each sequence. ``lengths`` is the number of
-    new tokens of each ended sequence, by index, including the token that ended it.
-    """
-
-    width: int
+    width: int  # of the prompts
     decode: Callable[[Sequence[int]], str]
     stop: Sequence[str]
     eos: Sequence[int]
-    cancelled: Sequence[Sequence[threading.Event]]
+    cancelled: Sequence[Sequence[threading.Event]]  # of each sequence
     on_text: Callable[[str], None] | None
-    lengths: dict[int, int] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)  # new tokens of each ended sequence, by index
 
     def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: object) -> Tensor:
         for index, ids in enumerate(input_ids[:, self.width :].tolist()):

@@ -32,18 +32,12 @@ _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORE
 
 @dataclass(frozen=True)
 class ModelAttention:
-    """A model's attention to the documents of a prompt; implements ``ragbias.methods.base.DocumentScorer``.
-
-    Attributes:
-        ids, spans: the prompt and its documents in their original order; tokens between two documents stay in place
-            when the documents move.
-        without_query: returns the prompt with "N/A" in place of the query, or None; called by ``contrast`` only.
-    """
+    """A model's attention to the documents of a prompt; implements ``ragbias.methods.base.DocumentScorer``."""
 
     model: PreTrainedModel
     ids: Sequence[int]
-    spans: Sequence[Span]
-    without_query: Callable[[], Sequence[int] | None]
+    spans: Sequence[Span]  # of the documents; tokens between them stay in place when documents move
+    without_query: Callable[[], Sequence[int] | None]  # the prompt with "N/A" in place of the query
     cancelled: threading.Event | None = None
 
     @property
@@ -173,8 +167,7 @@ def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], sco
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
     """The text after the documents with "N/A" in place of the query, as in the paper; None if it contains no query.
 
-    The query is the text after the last ``Question:`` or ``Query:`` in a line; without such a label, the longest line.
-    It contains no special tokens of the tokenizer, e.g. of its chat template.
+    The query follows the last ``Question:`` or ``Query:``, or is the longest line; special tokens do not belong to it.
     """
     border = "|".join(map(re.escape, sorted(special_tokens, key=len, reverse=True)))
     masked = re.sub(border, lambda match: "\n" * len(match[0]), suffix) if border else suffix

@@ -1,11 +1,12 @@
-"""Prepared requests: a prompt's tokens, the method that runs on them, and the padded batches they run in."""
+"""Prepared requests: a prompt's tokens and the method that runs on them, padded batches, and records for replay."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,14 @@ from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.sources.named import document_texts
 from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
 from ragbias.checks import check_each_once
-from ragbias.errors import AmbiguousSegmentsError, ArgumentError, DocumentNotFoundError, WrongTypeError
+from ragbias.errors import (
+    AmbiguousSegmentsError,
+    ArgumentError,
+    DocumentNotFoundError,
+    PromptTooLongError,
+    WrongTypeError,
+)
+from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Report
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
@@ -170,7 +178,7 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 
 def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
-    """Raise ``ArgumentError`` unless a batch has a list of prompts, and lists of the others of the same length."""
+    """Raise ``ArgumentError`` unless a batch has lists of the same length."""
     for given in (prompts, documents or [], boundaries or []):
         if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
             raise WrongTypeError(f"batch takes a list of prompts, and lists of documents or boundaries; got {given!r}")
@@ -178,14 +186,20 @@ def check_lists(prompts: object, documents: Sequence[object] | None, boundaries:
         raise ArgumentError("batch takes a list of prompts, and one entry of documents or boundaries for each of them")
 
 
-def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Indices of requests that run in one batch: the same method, and space in the window for equally many tokens.
+def check_length(length: int, window: int, answer: int = 1) -> None:
+    """Raise ``PromptTooLongError`` for a prompt of ``length`` tokens that leaves no room for ``answer`` more."""
+    if length + answer > window:
+        needed = "" if answer == 1 else f" of {answer}"
+        raise PromptTooLongError(
+            f"the prompt has {length} tokens, and leaves no room for an answer{needed} in the model's window of "
+            f"{window}; retrieve fewer or shorter documents"
+        )
 
-    Args:
-        size: maximum number of requests in a batch.
-        window: maximum number of tokens of a prompt and its answer.
-        new_tokens: maximum number of tokens of an answer. A prompt that leaves less space does not run beside shorter
-            ones, because their answers would be cut off too.
+
+def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
+    """Indices of up to ``size`` requests that run together, with one method and space for equally many new tokens.
+
+    A prompt that leaves less space in the window would cut off the answers of shorter ones.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []
@@ -205,3 +219,36 @@ def padded(
     mask = [[0] * pad + [1] * (width - pad) for pad in pads]
     spans = [[(b + pad, e + pad) for b, e in prompt.spans] for pad, prompt in zip(pads, prompts, strict=True)]
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device), spans
+
+
+_lock = threading.Lock()
+_open: list[list[Recorded]] = []
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A request that a ``DebiasedLM`` answered, and its keyword arguments for ``DebiasedLM.generate``."""
+
+    lm: Any  # a type of a higher layer
+    request: Request
+    settings: dict[str, Any]
+
+
+@contextmanager
+def recording() -> Iterator[list[Recorded]]:
+    """Collect the requests that any ``DebiasedLM`` of this process answers inside, in all threads."""
+    records: list[Recorded] = []
+    with _lock:
+        _open.append(records)
+    try:
+        yield records
+    finally:
+        with _lock:
+            _open[:] = [other for other in _open if other is not records]
+
+
+def record(lm: object, requests: Sequence[Request], settings: GenerationSettings) -> None:
+    """Add requests to all open recordings."""
+    with _lock:
+        for records in _open:
+            records += [Recorded(lm, request, settings.arguments()) for request in requests]

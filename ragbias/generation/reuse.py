@@ -10,14 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import pad
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from ragbias import attention
 from ragbias.binding import attach, backend_of
@@ -26,20 +25,16 @@ from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import attached
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
-from ragbias.cache.memory import States
+from ragbias.cache.stores import States
 from ragbias.checks import check_not_cancelled
 from ragbias.errors import OutOfMemoryError, first_line, out_of_memory
 from ragbias.methods import METHODS, NoMethod
 from ragbias.methods.base import AttentionMethod, JointMethod, Method, SequenceCall, SequenceLayout
 from ragbias.prompt import Span, TokenisedPrompt
 
-NOT_FOR_THIS_PROMPT = (
-    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after its documents"
-)
-
 
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
-    """Warn, once per method without reusable documents, that its requests do not use the cache."""
+    """Warn, once per method without reusable documents, that requests run without the cache."""
     if not method.reusable_documents:
         reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
         reason = f"the states of a document depend on the others or on its position; take one of {reusable}"
@@ -89,7 +84,7 @@ class DocumentStates:
         """The states of ``tokens`` after a prefix, and whether they came from the cache."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens)
         cached = None if self._cache is None else self._cache.get(key)
-        states = self._computed(prefix, tokens) if cached is None else cached
+        states = cached or self._computed(prefix, tokens)
         if self._cache is not None and cached is None:
             self._cache.put(key, states)
         if not prefix:
@@ -104,16 +99,17 @@ class DocumentStates:
 
     def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)
-        before, begin = [], len(prefix)
-        if prefix:
-            ids = tuple(prefix)
-            before = [self._prefixes[ids] if ids in self._prefixes else self.of((), ids)[0]]
+        ids, begin = tuple(prefix), len(prefix)
+        before = [self._prefixes.get(ids) or self.of((), ids)[0]] if prefix else []
         binding = Binding(self._model, Alone(), [], private=True, backend=self._backend)
         cache = cache_of(self._model, before)
         run(binding, cache, SequenceLayout(0, begin + len(tokens), (), ()), tokens)
-        layers: list[DynamicLayer] = cache.layers  # type: ignore[assignment]  # as all of them here are
-        keys, values = ([getattr(layer, part)[0, :, begin:] for layer in layers] for part in ("keys", "values"))
-        return States(*(tuple(each.to("cpu", copy=True) for each in part) for part in (keys, values)))
+        return States(
+            *(
+                tuple(getattr(layer, part)[0, :, begin:].to("cpu", copy=True) for layer in cache.layers)
+                for part in ("keys", "values")
+            )
+        )
 
 
 @contextmanager
@@ -131,8 +127,7 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
         ) from error
 
 
-@dataclass(frozen=True)
-class Entered:
+class Entered(NamedTuple):
     """All of each prompt but its last tokens, or None, and how many tokens came from the document cache."""
 
     cache: DynamicCache | None
@@ -153,7 +148,11 @@ def entering(
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
         if not computes_apart(model, method, prompts):
             if cache is not None and method.reusable_documents:
-                cache.warn_unused(method.name, NOT_FOR_THIS_PROMPT)
+                cache.warn_unused(
+                    method.name,
+                    "the prompt is longer than the model's rotary frequencies allow, or has no text before or after "
+                    "its documents",
+                )
             rule = NoMethod() if isinstance(method, JointMethod) else method
             with attach(model, rule, spans, private=True, backend=backend):
                 yield Entered(None, [0] * len(prompts))
@@ -180,10 +179,9 @@ def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[Tok
 def resumed(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
 ) -> tuple[Binding, DynamicCache, list[int]]:
-    """A binding, a cache with the prompts' prefixes and documents, and each prompt's number of reused tokens.
+    """A binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
 
-    A single prompt has its whole suffix left to run. Suffixes in a batch differ in length, so each runs separately up
-    to its last token.
+    Suffixes in a batch differ in length, so each runs separately up to its last token and is in the cache too.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []

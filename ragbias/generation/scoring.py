@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,14 +21,8 @@ from ragbias.methods.base import JointMethod
 from ragbias.prompt import TokenisedPrompt
 
 
-@dataclass(frozen=True)
-class ContinuationScores:
-    """Log-probabilities of given continuations.
-
-    Attributes:
-        next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
-        logprobs: natural logarithm of each continuation's probability, summed over its tokens.
-    """
+class ContinuationScores(NamedTuple):
+    """Log-probabilities of the token after the prompt, float32 ``[V]``, and of each whole continuation."""
 
     next_token: Tensor
     logprobs: list[float]
@@ -73,19 +66,7 @@ def teacher_forced(
 ) -> ContinuationScores:
     """The probability with which a method generates each target after the prompt when it samples.
 
-    - A joint method: that of the scores fused from all its prompts.
-    - A vote: the mean over its orders, which is the expected share of votes if each answer is sampled. A vote over
-      greedy answers has no probability.
-    - A reordering method: that of the plain model in the new order.
-
-    Args:
-        targets: token ids of each continuation, none empty, see ``continuation_ids``.
-        backend: the attention backend.
-        cache: for methods with reusable documents.
-
-    Raises:
-        NonFiniteLogitsError: the model produced NaN or infinite logits.
-        MethodError, BackendError, OutOfMemoryError: see ``DebiasedLM.generate``.
+    A vote has the mean over its orders, which is the expected share of votes; a vote over greedy answers has none.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     own = [_logits(model, acting, each.tokens, targets, backend, cache) for each in request.candidates()]

@@ -119,8 +119,7 @@ def cache_folder(name: str) -> Path:
 
 
 def _digest(parts: Sequence[Path]) -> str:
-    about = [(part, part.stat()) for part in parts]
-    digests = (_digest_of(part, stat.st_size, stat.st_mtime_ns) for part, stat in about)
+    digests = (_digest_of(part, part.stat().st_size, part.stat().st_mtime_ns) for part in parts)
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 

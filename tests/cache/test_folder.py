@@ -7,8 +7,7 @@ import torch
 
 from ragbias.cache import DocumentCache, DocumentCacheWarning
 from ragbias.cache.document_cache import size_of, size_text
-from ragbias.cache.folder import FORMAT, FolderStore, write_entry
-from ragbias.cache.memory import States
+from ragbias.cache.stores import FolderStore, States, write_entry
 from ragbias.errors import ArgumentError
 
 
@@ -67,18 +66,6 @@ def test_a_file_that_is_no_entry_is_set_aside(tmp_path, content):
     (tmp_path / "model-a.states.safetensors").write_bytes(content)
     with pytest.warns(DocumentCacheWarning, match="set aside and is computed anew"):
         assert DocumentCache(memory=None, folder=tmp_path).get("model-a") is None
-
-
-def test_a_newer_format_is_left_as_it_is(tmp_path, monkeypatch):
-    with monkeypatch.context() as later:
-        later.setattr("ragbias.cache.folder.FORMAT", FORMAT + 1)
-        write_entry(tmp_path / "model-a.states.safetensors", "model-a", states())
-    before = (tmp_path / "model-a.states.safetensors").read_bytes()
-    cache = DocumentCache(memory=None, folder=tmp_path)
-    with pytest.warns(DocumentCacheWarning, match=f"format {FORMAT + 1}; this version reads {FORMAT}"):
-        assert cache.get("model-a") is None
-    cache.put("model-a", states())
-    assert (tmp_path / "model-a.states.safetensors").read_bytes() == before
 
 
 def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):

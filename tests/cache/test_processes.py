@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ragbias.cache import DocumentCache, DocumentCacheWarning
-from ragbias.cache.folder import UNCOUNTED
+from ragbias.cache.stores import UNCOUNTED
 from support import cache_hammer
 
 SIZE = cache_hammer.states(0).nbytes

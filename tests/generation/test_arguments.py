@@ -6,8 +6,7 @@ from transformers import GenerationConfig
 
 from ragbias.errors import ArgumentError
 from ragbias.generation import arguments
-from ragbias.generation.arguments import DecodingArguments, GenerationArguments
-from ragbias.generation.settings import GenerationSettings
+from ragbias.generation.arguments import DecodingArguments, GenerationArguments, GenerationSettings
 from support.prompts import PROMPT
 from support.type_checking import type_errors
 

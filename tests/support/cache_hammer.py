@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ragbias.cache import DocumentCache
-from ragbias.cache.memory import States
+from ragbias.cache.stores import States
 
 ENTRIES = 12
 TOKENS = 120

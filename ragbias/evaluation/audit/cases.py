@@ -19,9 +19,8 @@ from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.prompts import SYSTEM, stock_prompt
-from ragbias.generation.recording import Recorded
 from ragbias.generation.report import Generation, Usage
-from ragbias.generation.request import Request
+from ragbias.generation.request import Recorded, Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
 from ragbias.prompt import Prompt

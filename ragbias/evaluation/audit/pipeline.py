@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.data.questions import Question
-from ragbias.generation.recording import Recorded, recording
+from ragbias.generation.request import Recorded, recording
 
 ACCEPTED = (
     "a LangChain runnable, a LangGraph graph or an agent of create_agent, a LlamaIndex query or chat engine, workflow "

@@ -17,8 +17,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import WORTH, rate
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval, share
-from ragbias.generation.request import Request
-from ragbias.generation.resolve import check_length
+from ragbias.generation.request import Request, check_length
 from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.methods import Method, NoMethod
 

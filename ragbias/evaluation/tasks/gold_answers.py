@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ragbias.evaluation.tasks.task import Answer, Case, Task
-from ragbias.generation.request import Request
-from ragbias.generation.resolve import check_length
+from ragbias.generation.request import Request, check_length
 from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method

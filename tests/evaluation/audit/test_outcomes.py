@@ -17,7 +17,7 @@ from ragbias.evaluation.audit.verdict import Verdict, recommendation, verdict
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.generation import reuse
-from ragbias.generation.recording import Recorded
+from ragbias.generation.request import Recorded
 from ragbias.methods import Method, NoMethod, Pine, Segmented
 
 

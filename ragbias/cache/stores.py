@@ -1,6 +1,7 @@
-"""Keys and values of documents in a folder: one safetensors file per entry, with a checksum and without any text.
+"""Keys and values of documents, in memory and in a folder.
 
-Processes can share a folder. A file gets its name once it is complete, so readers never see part of one.
+A folder has one safetensors file per entry, with a checksum and without any text. Processes can share it: a file gets
+its name once it is complete, so readers never see part of one.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import json
 import os
 import socket
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,11 +22,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ragbias.cache.memory import States
 from ragbias.errors import ArgumentError
 
-FORMAT = 1
-SUFFIX = ".states.safetensors"  # unlike any other file, such as a model's weights, which must never be removed
+SUFFIX = ".states.safetensors"  # unlike a model's weights, which must never be removed; another format needs another
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
 UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes
@@ -33,16 +34,67 @@ class BrokenEntryError(Exception):
     """A damaged file."""
 
 
-class NewerEntryError(Exception):
-    """A file in a newer format."""
+@dataclass(frozen=True)
+class States:
+    """Keys and values of ``T`` adjacent tokens.
+
+    Attributes:
+        keys, values: by layer, ``[G, T, d]`` on the CPU, in the model's dtype; keys without positions.
+    """
+
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def tokens(self) -> int:
+        return self.keys[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
+
+
+class MemoryStore:
+    """Entries of at most ``budget`` bytes together; the least recently used are removed first."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._entries: OrderedDict[str, States] = OrderedDict()
+        self._lock = threading.Lock()
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._entries
+
+    def get(self, key: str) -> States | None:
+        with self._lock:
+            states = self._entries.get(key)
+            if states is not None:
+                self._entries.move_to_end(key)
+            return states
+
+    def put(self, key: str, states: States) -> None:
+        """Add an entry, unless it alone is larger than the budget."""
+        with self._lock:
+            if key in self._entries or states.nbytes > self._budget:
+                return
+            self._entries[key] = states
+            self.nbytes += states.nbytes
+            while self.nbytes > self._budget:
+                _, oldest = self._entries.popitem(last=False)
+                self.nbytes -= oldest.nbytes
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self.nbytes = 0
 
 
 class FolderStore:
-    """Entries of at most ``budget`` bytes together; the least recently used are removed first.
-
-    Raises:
-        ArgumentError: ``path`` is a file, or cannot be created or written to.
-    """
+    """Entries of at most ``budget`` bytes together; the least recently used are removed first."""
 
     def __init__(self, path: Path, budget: int) -> None:
         self.path = path
@@ -50,15 +102,15 @@ class FolderStore:
         self._lock = threading.Lock()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            self._remove_incomplete()
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
         self._size = sum(size for _, _, size in self.files())  # at the last count, plus what this process has written
         self._uncounted = 0
 
-    def _sweep(self) -> None:
-        """Remove incomplete files of this machine's killed processes."""
+    def _remove_incomplete(self) -> None:
+        """Remove the temporary files of this machine's killed processes."""
         for temporary in self.path.glob("*.tmp"):
             host, _, pid = temporary.name.removesuffix(".tmp").split(".", 1)[-1].rpartition("-")
             if host == HOST and pid.isdigit() and not _is_running(int(pid)):
@@ -83,13 +135,7 @@ class FolderStore:
         return (self.path / (key + SUFFIX)).exists()
 
     def get(self, key: str) -> States | None:
-        """The entry, its checksum verified; None if there is none.
-
-        Raises:
-            BrokenEntryError: the file is damaged; it has been renamed.
-            NewerEntryError: a later version wrote the file; it stays as it is.
-            OSError: the file cannot be read.
-        """
+        """The entry, or None; a damaged file is renamed, with a ``BrokenEntryError``."""
         path = self.path / (key + SUFFIX)
         try:
             states = read_entry(path)
@@ -104,11 +150,7 @@ class FolderStore:
         return states
 
     def put(self, key: str, states: States) -> None:
-        """Write an entry, unless it exists or is larger than the budget.
-
-        Raises:
-            OSError: the disk is full, or the folder is not writable; no partial file remains.
-        """
+        """Write an entry, unless it exists or is larger than the budget; an ``OSError`` leaves no partial file."""
         path = self.path / (key + SUFFIX)
         if states.nbytes > self._budget or path.exists():
             return
@@ -149,24 +191,16 @@ def write_entry(path: Path, key: str, states: States) -> None:
     """Write states and their checksum to a file."""
     parts = {"keys": states.keys, "values": states.values}
     tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
-    metadata = {"format": str(FORMAT), "key": key, "sha256": _checksum(key, tensors)}
+    metadata = {"key": key, "sha256": _checksum(key, tensors)}
     # safetensors.torch.save_file leaves a temporary file where the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
 def read_entry(path: Path) -> States:
-    """Read states from a file named by their key, and verify their checksum.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        BrokenEntryError, NewerEntryError: see ``FolderStore.get``.
-    """
+    """Read states from a file named by their key; a ``BrokenEntryError`` if the checksum differs."""
     data = path.read_bytes()  # at once: other processes may remove or change the file
     try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        metadata = header.get("__metadata__", {})
-        if metadata.get("format", "").isdigit() and int(metadata["format"]) > FORMAT:
-            raise NewerEntryError(f"{path} has format {metadata['format']}; this version reads {FORMAT}")
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
         tensors = load(data)
     except (SafetensorError, AttributeError, KeyError, ValueError, RuntimeError) as error:
         raise BrokenEntryError(f"{path} cannot be read: {error}") from error
@@ -174,9 +208,7 @@ def read_entry(path: Path) -> States:
     if metadata.get("key") != key or metadata.get("sha256") != _checksum(key, tensors):
         raise BrokenEntryError(f"{path} is damaged: its checksum differs")
     layers = range(len(tensors) // 2)
-    return States(
-        tuple(tensors[f"keys{layer}"] for layer in layers), tuple(tensors[f"values{layer}"] for layer in layers)
-    )
+    return States(*(tuple(tensors[f"{name}{layer}"] for layer in layers) for name in ("keys", "values")))
 
 
 def _checksum(key: str, tensors: dict[str, Tensor]) -> str:
@@ -193,5 +225,5 @@ def _is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass  # another user's
     return True
