@@ -180,10 +180,8 @@ class RemoteLM:
 def _documents(request: RemoteRequest) -> list[Json] | None:
     """The documents found here, verbatim; ``None`` lets the server search."""
     found = request.origin.boundaries
-    if request.origin.reason or (found.source == "documents" and not found.spans):
-        return []
     if not found.spans:
-        return None
+        return [] if found.source == "documents" else None
     texts = [request.text[begin:end] for begin, end in found.texts or found.spans]
     metadata = found.metadata or [()] * len(texts)
     return [{"text": text, "printed": list(each)} for text, each in zip(texts, metadata, strict=True)]

@@ -207,11 +207,7 @@ class ServedModel(Scheduler):
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
-        messages, given = prompts.template_messages(body), prompts.variables(body)
-
-        def render(messages: list[Json], more: dict[str, Any]) -> str:
-            return prompts.templated(self.lm, messages, form.tools, {**given, **more}) + form.beginning
-
+        messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
         documents = prompts.given_documents(body, self._settings.max_documents)
         if documents:
             return prompts.prompt_with(documents, messages, render)
@@ -236,7 +232,7 @@ class ServedModel(Scheduler):
         if most is not None and limit is not None and most > limit:
             raise refused(name, f"{name}={most}; expected at most {limit}, the limit of this server")
         found = {each: getattr(body, each) for each in PASSED_ON} | {"max_new_tokens": most}
-        if body.logprobs is not None and body.logprobs is not False:  # 0 asks a completion for its own tokens
+        if body.logprobs is not None and body.logprobs is not False:  # in completions, 0 means its own tokens
             found["logprobs"] = True
         return {key: value for key, value in found.items() if value is not None}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ragbias import methods
 from ragbias.adapters import tool_use
@@ -195,20 +194,19 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
     return AnswerFormat(tools, beginning)
 
 
-def variables(body: ChatRequest) -> Json:
-    """Variables for the chat template that clients may set."""
+def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
+    """Gives the flat prompt of messages, with the client's variables for the chat template and more of them."""
     given = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(given.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
         raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
-    return given
 
+    def render(messages: list[Json], more: Json) -> str:
+        try:
+            return lm.chat_text(messages, form.tools, **{**given, **more}) + form.beginning
+        except ArgumentError as error:
+            raise refused("messages", str(error), "no_chat_template") from error
+        except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
+            raise refused("messages", f"the model's chat template refuses this conversation: {error!s:.300}") from error
 
-def templated(lm: DebiasedLM, messages: Sequence[Json], tools: Sequence[Any], given: Json) -> str:
-    """The flat prompt."""
-    try:
-        return lm.chat_text(messages, tools, **given)
-    except ArgumentError as error:
-        raise refused("messages", str(error), "no_chat_template") from error
-    except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
-        raise refused("messages", f"the model's chat template refuses this conversation: {error!s:.300}") from error
+    return render

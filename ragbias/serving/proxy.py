@@ -156,7 +156,9 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
         documents, texts = prompts.given_documents(fields, settings.max_documents), list(_texts(body, prompt))
         place, found = _holder(texts, documents, settings)
         if documents and place is None:
-            place = _of_last_user(body, texts) if prompt == "messages" else None
+            messages = body[prompt] if prompt == "messages" else []
+            last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
+            place = next((each for each in texts if each.message is last), None)
             if place is None:
                 raise prompts.nowhere_to_put(prompt)
             text, inserted = prompts.with_documents(documents, place.text)
@@ -207,12 +209,6 @@ def _holder(
             return each, found
         nothing = found
     return None, nothing
-
-
-def _of_last_user(body: Json, texts: Sequence[Text]) -> Text | None:
-    """The first text of the user's last message."""
-    last = next((message for message in reversed(body["messages"]) if message.get("role") == "user"), None)
-    return next((each for each in texts if each.message is last), None)
 
 
 async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:

@@ -93,8 +93,8 @@ class ClusterEngine:
 
     async def answer(self, body: Request) -> Json:
         handle = self._handle(body)
-        answer: Json = (await _begun(lambda: handle.answer.remote(body)))[1]
-        return answer
+        _, answer = await _begun(lambda: handle.answer.remote(body))
+        return dict(answer)
 
     async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
         handle = self._handle(body).options(stream=True)
@@ -114,8 +114,8 @@ class ClusterEngine:
 
     async def tokens(self, body: TokenizeRequest) -> Json:
         handle = self._named(body.model)
-        tokens: Json = (await _begun(lambda: handle.tokens.remote(body)))[1]
-        return tokens
+        _, tokens = await _begun(lambda: handle.tokens.remote(body))
+        return dict(tokens)
 
     def _named(self, name: str) -> DeploymentHandle[Any]:
         if name not in self._handles:
