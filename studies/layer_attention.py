@@ -22,9 +22,9 @@ from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import AttentionMethod, Method
 from ragbias.methods.base import AttentionCall
-from ragbias.methods.plain import PlainAttention
 from ragbias.prompt import TokenisedPrompt
 from studies.interventions import Intervened, Intervention
+from studies.interventions.intervened import PlainAttention
 from studies.interventions.reweighting import with_value
 
 OTHERS = ("initial token", "prefix", "question")  # parts of a prompt beside the documents: the last is all after them

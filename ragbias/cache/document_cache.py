@@ -90,27 +90,25 @@ class DocumentCache:
 
     def register(self, model: str) -> None:
         """Warn where the model of this identity shares the cache with others."""
-        with self._lock:
-            if model in self._models:
-                return
-            self._models.add(model)
-            shared = len(self._models) > 1
-        if shared:
+        if model in self._models:
+            return
+        owners = self._disk.models() if self._disk else set()
+        if self._models - {model}:  # another thread may add this one
             self._warn_once("models", f"several models share {self!r}; they reuse nothing of each other")
-        elif (owners := self._disk.models() if self._disk else set()) and model not in owners:
+        elif owners and model not in owners:
             self._warn_once(
                 "models",
                 f"{self.folder} holds documents of other models (other weights, dtype, device, threads or backend) "
                 "and none of this one; give it another folder, or clear it if the others are no longer used",
             )
+        self._models.add(model)
 
     def __contains__(self, key: str) -> bool:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
     def get(self, key: str) -> States | None:
         """The states under a key; None if they are missing or damaged."""
-        states = self._memory.get(key)
-        if states is not None:
+        if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
         elif self._disk is not None and (states := self._read(self._disk, key)) is not None:
             self._count("disk_hits", "tokens_reused", states.tokens)
@@ -130,14 +128,9 @@ class DocumentCache:
     def stats(self) -> CacheStats:
         """Contents and use of the cache."""
         sizes = [size for _, _, size in self._disk.files()] if self._disk else []
-        return CacheStats(
-            len(self._memory),
-            self._memory.nbytes,
-            len(sizes),
-            sum(sizes),
-            **self._counts,
-            broken=len(self._disk.broken()) if self._disk else 0,
-        )
+        broken = len(self._disk.broken()) if self._disk else 0
+        memory = self._memory
+        return CacheStats(len(memory), memory.nbytes, len(sizes), sum(sizes), **self._counts, broken=broken)
 
     def verify(self, progress: Callable[[Path], None] = lambda path: None) -> dict[Path, str]:
         """Read every file of the folder, and return the error of each damaged one. No file is changed."""
@@ -189,8 +182,7 @@ class DocumentCache:
 
 def size_of(name: str, given: str | int) -> int:
     """Bytes of ``"4GB"``, ``"512 MiB"`` or a number above zero."""
-    match = _AMOUNT.fullmatch(given) if isinstance(given, str) else None
-    if match and match[2].upper() in _UNITS:
+    if isinstance(given, str) and (match := _AMOUNT.fullmatch(given)) and match[2].upper() in _UNITS:
         size = int(min(float(match[1]) * _UNITS[match[2].upper()], 2 * _MOST))  # the float may be infinite
     elif isinstance(given, int) and not isinstance(given, bool):
         size = given

@@ -95,18 +95,16 @@ class Answering:
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
         """One answer per request; a vote gives the elected one."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
-        generated = iter(self._in_batches([candidate for each in candidates for candidate in each]))
+        flat = [candidate for each in candidates for candidate in each]
+        generated: dict[int, Generation] = {}
+        window = window_of(self.model.config)
+        for together in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
+            generated.update(zip(together, self._padded([flat[index] for index in together]), strict=True))
+        in_order = (generated[index] for index in range(len(flat)))
         return [
-            self._elected(own, [next(generated) for _ in own]) if own else self._joint(request)
+            self._elected(own, [next(in_order) for _ in own]) if own else self._joint(request)
             for request, own in zip(requests, candidates, strict=True)
         ]
-
-    def _in_batches(self, requests: Sequence[Request]) -> list[Generation]:
-        answers: dict[int, Generation] = {}
-        window = window_of(self.model.config)
-        for together in groups(requests, self.settings.batch_size, window, self.settings.max_new_tokens):
-            answers.update(zip(together, self._padded([requests[index] for index in together]), strict=True))
-        return [answers[index] for index in range(len(requests))]
 
     def _padded(self, requests: Sequence[Request]) -> list[Generation]:
         """Answers to requests of one method, in one padded batch."""

@@ -42,7 +42,7 @@ class ModelAttention:
 
     @property
     def _gaps(self) -> list[list[int]]:
-        """The tokens between each two neighbouring documents."""
+        """The tokens between neighbouring documents."""
         return [list(self.ids[left[1] : right[0]]) for left, right in pairwise(self.spans)]
 
     def __call__(self, order: Sequence[int]) -> list[float]:
@@ -156,7 +156,7 @@ def rank(
 
 
 def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
-    """Call a method's ``rank``, and raise ``MethodError`` unless it ranks each document once."""
+    """A method's ranking; a ``MethodError`` unless it ranks each document once."""
     found = method.rank(documents, scorer)
     if not isinstance(found, Ranking):
         raise MethodError(f"{method.name}: rank gave {shown(found)}; expected a ragbias.methods.base.Ranking")

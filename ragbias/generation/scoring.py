@@ -71,13 +71,12 @@ def teacher_forced(
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     own = [_logits(model, acting, each.tokens, targets, backend, cache) for each in request.candidates()]
     first = torch.stack([after_prompt for after_prompt, _ in own])
-    return ContinuationScores(
-        next_token=_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0],
-        logprobs=[
-            _logprob(request.method, torch.stack([of_targets[index] for _, of_targets in own]), target)
-            for index, target in enumerate(targets)
-        ],
-    )
+    logprobs = []
+    for index, target in enumerate(targets):
+        scores = _fused(request.method, torch.stack([of_targets[index] for _, of_targets in own])).log_softmax(-1)
+        chosen = scores[:, torch.arange(len(target)), torch.tensor(list(target), device=scores.device)]
+        logprobs.append(float(_mixture(chosen.double().sum(1))))
+    return ContinuationScores(_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0], logprobs)
 
 
 def _logits(
@@ -151,9 +150,3 @@ def _fused(method: Method, logits: Tensor) -> Tensor:
 def _mixture(logprobs: Tensor) -> Tensor:
     """Logarithm of the mean probability over the first dimension."""
     return logprobs.logsumexp(0) - math.log(len(logprobs))
-
-
-def _logprob(method: Method, logits: Tensor, target: Sequence[int]) -> float:
-    scores = _fused(method, logits).log_softmax(-1)
-    chosen = scores[:, torch.arange(len(target)), torch.tensor(list(target), device=scores.device)]
-    return float(_mixture(chosen.double().sum(1)))
