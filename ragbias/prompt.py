@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ragbias.boundaries.spans import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.spans import margins_of, with_margins
-from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
-from ragbias.boundaries.splitting.segments import split
+from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.segments import Numbering, split
+from ragbias.boundaries.text import Span as Span  # of characters there, of tokens here
+from ragbias.boundaries.text import margins_of, with_margins
 from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:

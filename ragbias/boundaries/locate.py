@@ -1,4 +1,4 @@
-"""Find the documents of a prompt: each source that may know them is tried in turn, and verified in the text."""
+"""Find the documents of a prompt: each source is tried in turn, and its texts are verified in the prompt."""
 
 from __future__ import annotations
 
@@ -8,38 +8,27 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from ragbias.boundaries.known_text import fields_of
-from ragbias.boundaries.matching.occurrences import (
+from ragbias.boundaries.assignment import UNCLEAR, Known, assigned, in_last_message, is_long, n_outside, outermost
+from ragbias.boundaries.matching import (
     Occurrence,
     ends_block,
     is_block,
+    leaves_a_trace,
     occurrences_by_document,
     occurrences_of,
+    truncated_at_edges,
 )
-from ragbias.boundaries.matching.truncated import leaves_a_trace, truncated_at_edges
-from ragbias.boundaries.sources import numbered_headers
-from ragbias.boundaries.sources import segmenter as user_segmenter
-from ragbias.boundaries.sources.named import current_documents, document_texts
-from ragbias.boundaries.sources.registry import Registry, Retrieval
-from ragbias.boundaries.sources.segmenter import Segmenter
-from ragbias.boundaries.spans import Span
-from ragbias.boundaries.splitting.current_turn import (
-    UNCLEAR,
-    Known,
-    assigned,
-    in_last_message,
-    is_long,
-    n_outside,
-    outermost,
-)
-from ragbias.boundaries.splitting.metadata_blocks import with_metadata
-from ragbias.boundaries.splitting.numbering import find_numbering
-from ragbias.boundaries.splitting.segments import split
+from ragbias.boundaries.metadata_blocks import with_metadata
+from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
+from ragbias.boundaries.segments import split
+from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts, fields_of
+from ragbias.boundaries.text import Span
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
-    "no documents were given, and no recently retrieved one was recognised; the prompt has to hold them word for word"
+    "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
 TRACED = {
     "documents": "given explicitly",
@@ -54,21 +43,21 @@ class Boundaries:
     """Where the documents of a prompt are.
 
     Attributes:
-        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. Text around
-            a document that is made of its own metadata (``Title: ...``, ``Source: ...``) is part of it.
+        spans: ``(begin, end)`` of each document in characters of the prompt, ascending, never overlapping. A document
+            includes its known metadata around the text (``Title: ...``, ``Source: ...``).
         source: ``"documents"`` (given explicitly), ``"artifact"`` (carried by tool messages), ``"run"`` (retrieved in
             the same run), ``"registry"`` (retrieved recently), ``"segmenter"`` (found by the user's own segmenter),
             ``"headers"`` (found by their numbered headers), or ``"none"``.
-        n_expected: number of documents that this source named; for the registry, as many of a retrieval as are in the
+        n_expected: number of documents that this source named; for the registry, those of a retrieval that are in the
             prompt; for headers, the number found; for a segmenter, the number found in one message, or more if
             another source knows of more in the prompt; if nothing was found, the number that the first source named.
-        reason: in plain words, which documents were not found and why; empty if all were. Never text of a document.
-        n_left_plain: number of retrieved documents that are in the prompt but not among these: of earlier turns or
+        reason: which documents were not found and why; empty if all were. Never contains text of a document.
+        n_left_plain: number of retrieved documents in the prompt that are not among these: from earlier turns or
             other retrievals, or quoted.
-        n_untreated: number of documents of this run or its tool messages that are only left plain.
-        n_absent: number of the expected documents of which the prompt holds no part.
-        texts: the documents' texts alone, if the spans hold more and it is known; else empty.
-        metadata: for each document, its known metadata as printed; empty if none are known.
+        n_untreated: number of documents of this run or its tool messages that occur only as plain text.
+        n_absent: number of expected documents of which no part is in the prompt.
+        texts: spans of the documents' texts without their metadata; empty if no source knows the texts.
+        metadata: for each document, its known metadata as printed; empty if none is known.
         numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
@@ -102,36 +91,35 @@ def locate(
     """Find the retrieved documents in a prompt. The first source with a document in the prompt counts.
 
     Documents are found verbatim and in full, also stripped or escaped as in a printed list. Documents of the first
-    three sources are also found if all are written in one line, or cut to one length, or if one is truncated at each
-    edge of the context, with at least half of it and 40 characters left.
+    three sources are also found if a formatter joined the lines of all or cut all to one length, or if one is
+    truncated at each edge of the context, with at least half of it and 40 characters left.
 
     In a conversation, the last message with documents counts; documents of earlier messages are left plain and counted.
-    If that message is unclear, nothing is found, and the reason says so.
+    If that message is unclear, nothing is found, and ``reason`` says so. Where all sources fail, numbered headers
+    (``Document [1](Title: ...)``) are recognised.
 
     Args:
-        text: the prompt as the model gets it, chat template applied.
-        documents: the documents, if they are known; default: those of the ``ragbias.documents`` block around this code.
-            An empty list means that there are none.
+        text: the prompt as the model gets it, with its chat template.
+        documents: the documents; by default those of the ``ragbias.documents`` block around this code. An empty list
+            means that there are none.
         artifacts: the documents in the artifacts of tool messages, a list of texts for each message, the latest first.
         run: the retrievals of the run that this request belongs to, a list of texts for each, the latest first.
         registry: recent retrievals.
-        segmenter: finds documents that the sources above do not know or cannot tell apart. A string is a separator
+        segmenter: finds documents that the sources above do not know or cannot separate. A string is a separator
             before, between and after the documents; text before the first and after the last one is left plain. A
-            compiled pattern matches a document, or has it as its group 1. A function takes the prompt and returns a
+            compiled pattern matches a document, or captures it as group 1. A function takes the prompt and returns a
             list of ``(begin, end)`` in characters, ascending and apart, or a list of texts that occur in it.
-        not_documents: texts of the prompt, such as system messages, that a registry of retrievals of all contexts
-            (``Registry.process_wide``) is not searched for in.
-
-    Last of all, documents are found by numbered headers, see ``ragbias.boundaries.sources.numbered_headers``.
+        not_documents: texts of the prompt, such as system messages, in which documents of a process-wide registry are
+            not searched.
 
     Raises:
         WrongTypeError: the text is not a string, or documents are not texts.
-        SegmenterError: the segmenter is of the wrong kind, failed, or returned spans that make no sense.
+        SegmenterError: the segmenter has the wrong type, failed, or returned invalid spans.
     """
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     if segmenter is not None:
-        user_segmenter.check(segmenter)
+        check_segmenter(segmenter)
     if documents is None:
         documents = current_documents()
     if documents is not None and not documents:
@@ -159,7 +147,7 @@ def locate(
         else:
             missed.append(given)
     if found is None:
-        spans, doubt = numbered_headers.find(text)
+        spans, doubt = below_headers(text)
         n_expected = len(spans) or next((each.n_expected for each in missed if each.n_expected), 0)
         found = Boundaries(tuple(spans), "headers" if spans else "none", n_expected, doubt)
     reason = "; ".join(each.reason for each in (*missed, found) if each.reason)
@@ -177,7 +165,7 @@ def locate(
 def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, source: str) -> Boundaries:
     """The documents of the latest retrieval in the last message, and those of others beside them.
 
-    A result with a source but without spans: the documents are in the prompt, but cannot be told apart.
+    A result with a source but without spans says that the documents are in the prompt but ambiguous.
     """
     every = set(chain.from_iterable(retrievals))
     known = {document: found for document, found in known.items() if document in every}
@@ -189,7 +177,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         count = _merged(retrievals).total()
         reason = f"none of the {count} documents {TRACED[source]} appears verbatim in the prompt"
         return Boundaries((), "none", count, reason)
-    present = {each.document for each in outermost(text, here)}  # not those that other documents hold
+    present = {each.document for each in outermost(text, here)}  # not those inside other documents
     wanted = _merged([touched[0], *([each for each in retrieval if each in present] for retrieval in touched[1:])])
     occurrences = assigned(text, list(wanted.elements()), here)
     if occurrences is None or any(each.doubtful for each in occurrences):
@@ -203,9 +191,8 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         return Boundaries((), source, wanted.total(), str(error))
     missing = wanted - Counter(each.document for each in occurrences)
     truncated: list[Occurrence] = []
-    if source == "registry":  # which lists only texts that are in the prompt, some within those found
-        outside = {name: [o for o in occurrences_of(text, name) if not _is_within(o, spans)] for name in missing}
-        missing &= Counter({name: len(found) for name, found in outside.items()})
+    if source == "registry":  # every text is in the prompt, some inside those found
+        missing &= Counter({name: _n_not_within(occurrences_of(text, name), spans) for name in missing})
         n_lost = 0
     else:
         if source != "segmenter":
@@ -218,9 +205,9 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
             f"{n_lost} of the {wanted.total()} documents {TRACED[source]} do not appear verbatim in the prompt"
         )
     if n_apart := missing.total() - n_lost:
-        reasons.append(f"{n_apart} are apart from the others and were left as plain text")
+        reasons.append(f"{n_apart} are apart from the others and stay plain text")
     if truncated:
-        reasons.append(f"{len(truncated)} cut off at the edge of the context")
+        reasons.append(f"{len(truncated)} are cut off at the edge of the context")
     ordered = sorted([*occurrences, *truncated])
     metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
     return Boundaries(
@@ -235,7 +222,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
 
 
 def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
-    """Each text as often as one of the retrievals names it."""
+    """Each text as often as the retrieval that names it most."""
     merged: Counter[str] = Counter()
     for retrieval in retrievals:
         merged |= Counter(retrieval)
@@ -243,7 +230,7 @@ def _merged(retrievals: Iterable[Iterable[str]]) -> Counter[str]:
 
 
 def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Known:
-    """The occurrences of remembered texts, not within a word."""
+    """The occurrences of remembered texts."""
     known = occurrences_by_document(text, registry.likely_in(text), strict=True)
     if not registry.process_wide:
         return known
@@ -255,8 +242,8 @@ def _known_in(text: str, registry: Registry, not_documents: Sequence[str]) -> Kn
 def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | None:
     """The documents of the latest remembered retrieval in the prompt.
 
-    A single document counts only if it has its lines to itself, and several only if any ends its line, so that texts
-    that merely occur in the question are not taken for them. Short texts count only beside longer ones.
+    A single document must fill its lines, and one of several must end its line, because the question may contain
+    texts by chance. Short texts count only beside longer ones.
     """
     if not any(map(is_long, known)):
         return None
@@ -276,32 +263,26 @@ def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | No
     return found if not occurrences or any(is_whole(text, each) for each in occurrences) else None
 
 
-def _is_within(occurrence: Occurrence, spans: Iterable[Span]) -> bool:
-    return any(begin <= occurrence.begin and occurrence.end <= end for begin, end in spans)
+def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[Span]) -> int:
+    return sum(not any(begin <= each.begin and each.end <= end for begin, end in spans) for each in occurrences)
 
 
 def _by_segmenter(text: str, segmenter: Segmenter) -> Boundaries:
-    given = user_segmenter.find(text, segmenter)
+    given = segment(text, segmenter)
     if texts := [each for each in given if isinstance(each, str)]:
         found = _by_retrievals(text, [tuple(texts)], occurrences_by_document(text, texts), "segmenter")
         return found if found.spans else replace(found, source="none")
     spans = [each for each in given if not isinstance(each, str)]
     if not spans:
         return Boundaries((), "none", 0, "the segmenter found no documents")
-    together = user_segmenter.in_one_message(text, spans)
+    together = in_one_message(text, spans)
     apart = len(spans) - len(together)
-    reason = f"{apart} are in another message and were left as plain text" if apart else ""
+    reason = f"{apart} are in another message and stay plain text" if apart else ""
     return Boundaries(tuple(together), "segmenter", len(together), reason)
 
 
 def _better(text: str, found: Boundaries, given: Boundaries, n_named: int) -> Boundaries:
-    """The result of the segmenter, if it has more documents than the source before it, or documents that can be split.
-
-    Args:
-        found: the documents of that source; some are missing, or the prompt cannot be split at them.
-        given: those of the segmenter.
-        n_named: number of documents that were given explicitly.
-    """
+    """The segmenter's documents (``given``), if they are more, or if only they can be split; else the source's."""
     ours, theirs = (_are_apart(text, each) for each in (given, found))
     if ours < theirs or (ours == theirs and given.n_found <= found.n_found) or not given.spans:
         return found
@@ -313,7 +294,7 @@ def _better(text: str, found: Boundaries, given: Boundaries, n_named: int) -> Bo
 
 
 def _are_apart(text: str, found: Boundaries) -> bool:
-    """Whether the prompt can be split at these documents, with or without their numbers."""
+    """Whether the prompt can be split at these documents, with or without numbers."""
     if not found.spans:
         return False
     numbers = find_numbering(text, found.texts or found.spans, found.metadata)

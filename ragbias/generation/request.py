@@ -13,8 +13,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries, locate
-from ragbias.boundaries.sources.named import document_texts
-from ragbias.boundaries.splitting.numbering import Numbering, find_numbering
+from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.segments import Numbering
+from ragbias.boundaries.sources import document_texts
 from ragbias.checks import check_each_once
 from ragbias.errors import (
     AmbiguousSegmentsError,
@@ -29,21 +30,22 @@ from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
 from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, tokenise_whole
 
-PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is left as it is"
+PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
-    "what counts with the documents' position was left, as it may be the documents' own; take it out of the template"
+    "text that counts with the documents' position was left, because it may be the documents' own; take it out of the "
+    "template"
 )
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a request was made from, with the documents in the order in which they came.
+    """The prompt and the method of a request as given, with the documents in the given order.
 
     Attributes:
         parts: the prompt, split at the borders of its documents.
         tokens: of each part.
         flat: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
-        wanted: the method that was asked for.
+        wanted: the requested method.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
     """
@@ -56,17 +58,13 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """The same with the documents in another order; ``order[i]`` is the old index of the new ``i``-th.
-
-        Raises:
-            ArgumentError: the order leaves documents out, or repeats some.
-        """
+        """The same with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
         check_each_once("order", order, len(self.tokens.documents), ArgumentError)
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
 
     def whole(self, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-        """The prompt as it runs with a method that need not know its documents, the plain model above all."""
+        """The prompt's tokens in one piece, for the plain model and methods that need no documents."""
         return tokenise_whole(self.flat.text, self.flat.spans, tokenizer)
 
 
@@ -105,19 +103,12 @@ class Request:
 
 
 class InParts(NamedTuple):
-    """A prompt split at its documents.
+    """A prompt split at its documents."""
 
-    Attributes:
-        parts: prefix, documents and suffix; no documents if the prompt cannot be split.
-        boundaries: where the documents were found.
-        reason: why the prompt cannot be split; empty if it can.
-        flat: the prompt as the plain model gets it.
-    """
-
-    parts: Prompt
+    parts: Prompt  # without documents if the prompt cannot be split
     boundaries: Boundaries
-    reason: str
-    flat: Flat
+    reason: str  # why the prompt cannot be split; empty if it can
+    flat: Flat  # the prompt as the plain model gets it
 
 
 def in_parts(
@@ -126,12 +117,7 @@ def in_parts(
     boundaries: Boundaries | None,
     strip_numbering: bool = False,
 ) -> InParts:
-    """Find the documents of a prompt, and split it there.
-
-    Raises:
-        DocumentNotFoundError: not all ``documents`` occur in a flat prompt.
-        ArgumentError: the prompt is neither, or has parts and documents as well.
-    """
+    """Find a prompt's documents and split it there; ``DocumentNotFoundError`` if any of ``documents`` is missing."""
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
@@ -160,7 +146,7 @@ def in_parts(
 
 
 def _numbered(boundaries: Boundaries, numbers: Numbering, stripped: bool, why_left: str = "") -> Boundaries:
-    """The boundaries with what became of the numbers, and why some are left that were to be stripped."""
+    """The boundaries, with whether the numbers were kept or stripped, and why some could not be stripped."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")
     if not numbers.seen:

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from ragbias.boundaries import KnownText, Registry, locate
-from ragbias.boundaries.patterns import QUESTION_LABEL
-from ragbias.boundaries.sources import numbered_headers
-from ragbias.boundaries.splitting.numbering import find_numbering
+from ragbias.boundaries.numbering import find_numbering
+from ragbias.boundaries.recognisers import below_headers
+from ragbias.boundaries.text import QUESTION_LABEL
 
 pytestmark = pytest.mark.serial
 
@@ -162,7 +162,7 @@ def test_looking_for_headers_takes_time_in_proportion_to_the_prompt(name, around
         times = []
         for _ in range(3):
             begin = time.thread_time()
-            numbered_headers.find(text)
+            below_headers(text)
             QUESTION_LABEL.search(text)
             times.append(time.thread_time() - begin)
         return min(times)

@@ -16,7 +16,7 @@ from typing_extensions import Unpack
 
 from ragbias import methods
 from ragbias.attention import backends
-from ragbias.boundaries.sources.named import check_lasting, document_texts
+from ragbias.boundaries.sources import check_lasting, document_texts
 from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import SamplingArguments, check_arguments
 from ragbias.lm import DebiasedLM

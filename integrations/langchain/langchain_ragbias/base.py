@@ -23,7 +23,7 @@ from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Segmenter, current_documents, locate
-from ragbias.boundaries.sources.segmenter import check as check_segmenter
+from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation

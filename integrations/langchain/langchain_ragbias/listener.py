@@ -29,8 +29,7 @@ from langchain_core.vectorstores import VectorStore
 from ragbias.adapters.missing_documents import MissingDocumentsWarning
 from ragbias.adapters.run_state import MAX_AGE, LastReports, Retrievals
 from ragbias.adapters.searches import SearchWatch
-from ragbias.boundaries.known_text import with_fields_of_both
-from ragbias.boundaries.sources.named import document_texts
+from ragbias.boundaries.sources import document_texts, with_fields_of_both
 
 MAX_DOCUMENTS = 2000  # in a list that a chain passes on; a longer one is a corpus, not a retrieval
 MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed

@@ -38,7 +38,7 @@ from ragbias.adapters.remote import RemoteLM, RemoteRequest
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import knows_tools
 from ragbias.boundaries import Segmenter
-from ragbias.boundaries.sources.segmenter import check as check_segmenter
+from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.lm import DebiasedLM

@@ -34,7 +34,7 @@ from pydantic import PrivateAttr
 from ragbias.adapters.run_state import Retrievals
 from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
-from ragbias.boundaries.sources.named import check_lasting, document_texts
+from ragbias.boundaries.sources import check_lasting, document_texts
 
 MAX_RUNS = 1024  # bounds the runs that never end
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"

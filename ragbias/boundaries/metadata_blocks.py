@@ -1,9 +1,8 @@
 """Documents with their own metadata around them: ``Title: ...`` before the text, ``Source: ...`` after it.
 
-Between two documents are the footer of the first, a separator, and the header of the second. Each is a constant
-template around the metadata of one document. The template is read off one gap and then has to give every gap, word for
-word, as well as the end of the prefix and the beginning of the suffix. If several templates do and split the gaps
-differently, none is used.
+The gap between two documents holds the footer of the first, a separator, and the header of the second. Each is a
+template around the metadata of one document. A template read off one gap must give every gap exactly, as well as the
+end of the prefix and the beginning of the suffix. If several do, and split the gaps differently, none is used.
 """
 
 from __future__ import annotations
@@ -13,10 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ragbias.boundaries.matching.occurrences import is_bounded, is_number
-from ragbias.boundaries.patterns import common_prefix, common_suffix, holds_words
-from ragbias.boundaries.spans import Margins, Span, margins_of, stripped, with_margins
-from ragbias.boundaries.splitting.headers_and_separators import OWN_SPACE, RULES
+from ragbias.boundaries.matching import is_bounded, is_number
+from ragbias.boundaries.segments import OWN_SPACE, RULES
+from ragbias.boundaries.text import (
+    Margins,
+    Span,
+    common_prefix,
+    common_suffix,
+    gaps_between,
+    holds_words,
+    margins_of,
+    stripped,
+    with_margins,
+)
 from ragbias.errors import AmbiguousSegmentsError
 
 MAX_CHOICES = 24  # templates tried for each gap
@@ -29,12 +37,12 @@ LEFT, RIGHT = 0, 1
 Fields = dict[str, list[str]]  # the values of one document by name
 FieldOf = tuple[int, str]  # of which of the two documents, and the value's name
 Part: TypeAlias = "str | FieldOf"  # a constant, or a value
-Accidental: TypeAlias = "frozenset[str | Span]"  # values, or spans in a gap, that are words of the template
+Words: TypeAlias = "frozenset[str | Span]"  # values, or spans in a gap, that belong to the template
 
 
 @dataclass(frozen=True)
 class _ValueMatch:
-    """A value in a gap, and the fields that it may be."""
+    """A value in a gap, and the fields to which it may belong."""
 
     begin: int
     end: int
@@ -43,7 +51,7 @@ class _ValueMatch:
 
 @dataclass(frozen=True)
 class _Template:
-    """The text between two documents: the footer of the left one, a constant, the header of the right one."""
+    """The text between two documents: the left one's footer, a constant, the right one's header."""
 
     footer: tuple[Part, ...]
     between: str
@@ -51,14 +59,10 @@ class _Template:
 
 
 def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
-    """The spans of texts, each with the header and footer that its metadata shows; one separator is between them.
+    """The spans of texts, each with the header and footer that contain its metadata, and its number if it is there.
 
-    A document's number belongs to its header as well, if it is printed beside the metadata. ``None`` if there is no
-    metadata between the documents, or no template or more than one explains all of it.
-
-    Raises:
-        AmbiguousSegmentsError: the documents differ in their outer white space, and their headers depend on whether
-            they are printed stripped.
+    ``None`` if no metadata is between the documents, or if not exactly one template explains it.
+    ``AmbiguousSegmentsError`` if the headers depend on whether the documents are printed stripped.
     """
     margins = margins_of(spans)
     found = [_with_metadata(text, spans, fields)]
@@ -76,16 +80,16 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
 
 
 def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
-    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
+    gaps = gaps_between(text, spans)
     if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
     distinct = _distinct(fields)
     references = sorted(range(len(gaps)), key=lambda index: len(gaps[index]))[:MAX_REFERENCES]
     for index in references:
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
-        for accidental in _accidental(gap, left, right):
+        for words in _template_words(gap, left, right):
             found: list[list[Span]] = []
-            for templates in _templates(gap, left, right, accidental):
+            for templates in _templates(gap, left, right, words):
                 applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
                 split = next(filter(None, applied), None)
                 found += [split] if split and split not in found else []
@@ -95,14 +99,14 @@ def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -
 
 
 def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
-    """Whether all gaps begin, and end, with the same white space; else no template gives all of them."""
-    gaps = [text[left[1] : right[0]] for left, right in itertools.pairwise(spans)]
+    """Whether all gaps begin, and end, with the same white space, as every template requires."""
+    gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
     return len(before) == 1 and len({gap[len(gap.rstrip()) :] for gap in gaps}) == 1
 
 
-def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
-    """Values of a gap that may be words of the template by accident: up to two, or all but one match of a value."""
+def _template_words(gap: str, left: Fields, right: Fields) -> Iterator[Words]:
+    """Values that may be words of the template: none, one or two values, or all but one match of a value."""
     matches = _matches(gap, left, right, frozenset())
     values = list(dict.fromkeys(gap[match.begin : match.end] for match in matches))
     for count in range(3 if len(values) <= MAX_VALUES else 2):
@@ -115,7 +119,7 @@ def _accidental(gap: str, left: Fields, right: Fields) -> Iterator[Accidental]:
 
 
 def _distinct(fields: Sequence[Fields]) -> list[Fields]:
-    """The values that differ between documents (others are constants), and the documents' numbers."""
+    """The values that differ between documents, and the documents' numbers; other values are constants."""
     names = dict.fromkeys(name for each in fields for name in each)
     alike = {name for name in names if all(each.get(name) == fields[0].get(name) for each in fields)}
     return [
@@ -124,9 +128,9 @@ def _distinct(fields: Sequence[Fields]) -> list[Fields]:
     ]
 
 
-def _templates(gap: str, left: Fields, right: Fields, accidental: Accidental) -> Iterator[Iterator[_Template]]:
-    """Templates that give the gap; those that split it at the same value together."""
-    matches = _matches(gap, left, right, accidental)
+def _templates(gap: str, left: Fields, right: Fields, words: Words) -> Iterator[Iterator[_Template]]:
+    """The templates that give the gap, grouped by the value at which they split it."""
+    matches = _matches(gap, left, right, words)
     if not matches or len(matches) > MAX_MATCHES:
         return
     edges = [0, *(edge for match in matches for edge in (match.begin, match.end)), len(gap)]
@@ -149,13 +153,13 @@ def _templates_of(constants: Sequence[str], options: Sequence[Sequence[FieldOf]]
             yield _Template(tuple(footer), constants[count], tuple(header))
 
 
-def _matches(gap: str, left: Fields, right: Fields, accidental: Accidental) -> list[_ValueMatch]:
+def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_ValueMatch]:
     """Where a gap holds values, the longest where they overlap, in ascending order."""
     fields: dict[str, list[FieldOf]] = {}
     for side, values_by_name in ((LEFT, left), (RIGHT, right)):
         for name, values in values_by_name.items():
             for value in values:
-                if value not in accidental:
+                if value not in words:
                     fields.setdefault(value, []).append((side, name))
     matches: list[_ValueMatch] = []
     for value in sorted(fields, key=lambda value: (-len(value), value)):
@@ -164,7 +168,7 @@ def _matches(gap: str, left: Fields, right: Fields, accidental: Accidental) -> l
             end = begin + len(value)
             counts = all(name.startswith("#") for _, name in fields[value])  # as in ``<doc1>``
             apart = is_number(gap, begin, end) if counts else is_bounded(gap, begin, end)
-            free = (begin, end) not in accidental and apart
+            free = apart and (begin, end) not in words
             if free and all(end <= other.begin or begin >= other.end for other in matches):
                 matches.append(_ValueMatch(begin, end, tuple(fields[value])))
             begin = gap.find(value, end)
@@ -174,7 +178,7 @@ def _matches(gap: str, left: Fields, right: Fields, accidental: Accidental) -> l
 def _apply(
     text: str, spans: Sequence[Span], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
 ) -> list[Span] | None:
-    """The spans with their metadata, if the template explains all gaps and what is around the documents."""
+    """The spans with their metadata, if the template explains all gaps and the text around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     first = _longest(template.header, fields[0], prefix.endswith)
     if first is None:
@@ -203,7 +207,7 @@ def _apply(
 
 
 def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
-    """Footer and header of a gap, if the template gives it."""
+    """The footer and header in a gap, if the template gives it."""
     for footer in _written(template.footer, left):
         if gap.startswith(footer + template.between):
             rest = gap[len(footer) + len(template.between) :]
@@ -213,11 +217,11 @@ def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[
 
 
 def _longest(parts: Sequence[Part], fields: Fields, fits: Callable[[str], bool]) -> str | None:
-    """The longest way to write the parts that fits."""
+    """The longest text of the parts that fits."""
     return max(filter(fits, _written(parts, fields)), key=len, default=None)
 
 
 def _written(parts: Sequence[Part], fields: Fields) -> Iterator[str]:
-    """The parts written for a document: no text if it has no value of a name, several if it has several."""
+    """The texts of the parts for a document: none if a field has no value, several if it has several."""
     options = [[part] if isinstance(part, str) else fields.get(part[1], []) for part in parts]
     return ("".join(choice) for choice in itertools.islice(itertools.product(*options), MAX_CHOICES))

@@ -1,5 +1,6 @@
 """Documents found by nothing but their numbered headers, and what must not be taken for such."""
 
+import re
 from itertools import permutations
 
 import pytest
@@ -83,7 +84,7 @@ def test_where_the_last_document_ends_is_not_guessed():
     text = headed(["First line.\n\nSecond paragraph.", A], suffix="\n\nWho is it?")
     found = locate(text)
     assert (found.spans, found.source) == ((), "none")
-    assert "where the last document ends" in found.reason
+    assert "end of the last document is unclear" in found.reason
 
 
 def test_one_header_alone_is_none():
@@ -165,11 +166,13 @@ def test_documents_that_end_their_message_do_not_hold_its_border():
     assert found_texts(text) == [A, B]
 
 
-def test_code_blocks_in_documents_do_no_harm():
-    code = "```\n[1] x\n[2] y\n```"
-    assert found_texts(headed([f"{A}\n{code}", B, C])) == [f"{A}\n{code}", B, C]
-    unclosed = headed([A, B, "Look:\n```\nhalf a block", C])
-    assert "do not run on" in locate(unclosed).reason
+def test_a_message_with_a_code_block_is_refused_with_a_remedy():
+    closed = headed([f"{A}\n```\n[1] x\n[2] y\n```", B, C])
+    for text in (closed, headed([A, B, "Look:\n```\nhalf a block", C])):
+        found = locate(text)
+        assert (found.spans, found.source) == ((), "none")
+        assert "the message contains a code block; pass documents= or segmenter=" in found.reason
+    assert locate(closed, segmenter=re.compile(r"\[\d\] (The .*?)\n\n", re.S)).n_found == 3
 
 
 def test_named_documents_win_over_headers():

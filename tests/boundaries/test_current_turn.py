@@ -69,7 +69,7 @@ def test_context_in_the_system_message_wins_over_answers_and_questions_that_repe
         assert (found_in(asked, found), found.reason) == ([STATION, BRIDGE, LIBRARY], "")
     asked = f"{text}{ASK}Is it true that {STATION} and that {LIBRARY}?{END}{SAY}"
     found = locate(asked, **known_to(source, [LIBRARY, STATION, BRIDGE]))
-    assert (found.spans, "give a segmenter=" in found.reason) == ((), True)
+    assert (found.spans, "pass a segmenter=" in found.reason) == ((), True)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -78,7 +78,7 @@ def test_a_question_that_quotes_all_documents_is_refused_and_a_segmenter_helps(s
     for first, second in itertools.permutations([STATION, LIBRARY]):
         text = prompt(first, second, question=question.format(second, first))
         found = locate(text, **known_to(source, [STATION, LIBRARY]))
-        assert (found.spans, found.n_left_plain, "give a segmenter=" in found.reason) == ((), 4, True)
+        assert (found.spans, found.n_left_plain, "pass a segmenter=" in found.reason) == ((), 4, True)
         spans = [(text.index(each), text.index(each) + len(each)) for each in (first, second)]
         found = locate(text, **known_to(source, [STATION, LIBRARY]), segmenter=lambda text: spans)  # noqa: B023
         assert (list(found.spans), found.n_left_plain, found.reason) == (spans, 2, "")

@@ -1,72 +1,178 @@
-"""Find and strip the documents' numbers: they show the order in the text itself, where no method can undo it.
+"""Find and strip the documents' numbers: they show the order in the text, where no method can undo it.
 
-Arabic numbers that surely belong to the template can be cut out. The set of numbers alone decides that, never their
-order, so it is the same in every order of the documents. Whatever else counts with the position (letters, words, or
+Arabic numbers that certainly belong to the template can be cut out. The set of numbers alone decides that, so the
+result is the same in every order of the documents. Anything else that counts with the position (letters, words, or
 figures such as ``Apollo 11``, ``Apollo 12``) may be the documents' own: it is reported and left.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from ragbias.boundaries.patterns import MESSAGE_BORDER, NUMBERED_HEADER
-from ragbias.boundaries.spans import Span
-from ragbias.boundaries.splitting.number_candidates import TOTAL, Candidate, candidates_in, cut
+from ragbias.boundaries.segments import Numbering
+from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, Span
 
 REACH = 1000  # characters of a gap, or around all documents, that may hold a document's number
-INSIDE = 300  # characters of a text that may hold a number in front of it
+INSIDE = 300  # characters at the beginning of a text that may hold its number
 MAX_TAG = 48  # characters at the end of a text that may hold a closing tag
 MAX_COMPARED = 20  # documents whose counters are compared, if they are not certain
 SMALL = 100  # two numbers below it may count with any step
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # of metadata
-OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # after a number in front of a text; not ``a.txt``
+OWN_HEADING = re.compile(r"[:.)\]}>\"'/|\n](?!\w)|\Z")  # after a number that begins a text; not ``a.txt``
+WORDS = {  # counters that are reported but never cut out
+    "letter": "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "roman": "i ii iii iv v vi vii viii ix x xi xii xiii xiv xv xvi xvii xviii xix xx",
+    "word": "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen twenty",
+    "ordinal": "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth "
+    "fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth",
+}
+VALUES: dict[str, list[tuple[str, int]]] = {}
+for _kind, _words in WORDS.items():
+    for _value, _word in enumerate(_words.split(), 1):
+        VALUES.setdefault(_word, []).append((_kind, _value))
+COUNTER = re.compile(r"(?:(?<![\w)\]}.-])-)?(?<!\d)\d{1,12}(?!\d)(?:(?:st|nd|rd|th)(?![^\W_]))?|[^\W\d_]+")
+MAX_BEFORE, MAX_AFTER = 24, 12  # compared characters of the line before a number, and after it
+LAST_WORD = re.compile(r"[^\w\s]{0,2}\w*\W{0,3}\Z")
+LABELLED = re.compile(
+    rf"(?:^|[\W_])(?:{DOCUMENT_LABEL}|(?i:id|index|idx|number|no|nr|num|rank|item|entry|ref|reference|citation|evidence"
+    r"|fact|record|article|paragraph|part))[\W_]{0,4}\Z|[#(\[{<]\Z"
+)
+FIELD = 48  # characters before a number that may hold the name of its field
+TAG = re.compile(r"</?[^\W\d][\w-]*\Z")
+TOTAL = re.compile(r"\s*(?:/|of|out of)\s*(\d{1,4})(?![\d/]|[.-]\d)")
+ATTRIBUTE = re.compile(r"[\w.-]+=[\"']?\Z")
+JSON_FIELD = re.compile(r"([\"'])[\w .-]+\1[ ]?:[ ]?[\"']?\Z")
+BRACKETS = {"[": "]", "(": ")", "{": "}"}
+
+
+class Candidate(NamedTuple):
+    """``text[begin:end]`` may count documents; only candidates of one kind are compared."""
+
+    begin: int
+    end: int
+    kind: str
+    value: int
+    line: str  # the text before it in its line
+    after: str
+    region: Span
+
+    @property
+    def span(self) -> Span:
+        return self.begin, self.end
+
+    @property
+    def opens(self) -> bool:
+        """Whether it begins its line."""
+        return not self.line.rstrip("([{#").strip()
+
+    @property
+    def is_glued(self) -> bool:
+        """Whether it is part of a word."""
+        return self.line[-1:].isalnum() or self.after[:1].isalnum()
+
+    @property
+    def is_compound(self) -> bool:
+        """Whether it is part of a number such as a date or a decimal."""
+        left, right = self.line[-2:], self.after[:2]
+        return bool(re.match(r"\d[.,:/-]", left) or re.match(r"[.,:/-]\d", right)) and not TOTAL.match(self.after)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether it is in brackets or a tag, follows a label, or begins a line, as documents' numbers do."""
+        if self.is_compound:
+            return False
+        if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
+            return True
+        if self.after[:1].isalnum():
+            return False
+        if LABELLED.search(self.line) or self.line[-1:].isalnum():
+            return LABELLED.search(self.line) is not None
+        closed = self.after[:1] in (".", ":") or not self.after.strip()
+        return (closed and self.opens) or self.after[:1] in (")", "]")
+
+    def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What candidates that count together share: the last word before them, or at least a character."""
+        word = LAST_WORD.findall(self.line)[0]  # may be empty
+        after = _alike(self.after[:1])
+        return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
+
+
+def _candidates_in(text: str, region: Span) -> Iterator[Candidate]:
+    first, last = region
+    part = text[first:last]
+    for match in COUNTER.finditer(part):
+        for begin, end, kind, value in _counters(part, *match.span()):
+            before = part[max(0, begin - MAX_BEFORE) : begin].rpartition("\n")[2]
+            yield Candidate(first + begin, first + end, kind, value, before, part[end : end + MAX_AFTER], region)
+
+
+def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, int]]:
+    word = text[begin:end]
+    if any(map(str.isdecimal, word)):
+        yield begin, end, "figure", int(word.rstrip("stndrh"))
+        return
+    numerals = [at for at in range(begin, end) if unicodedata.category(text[at]) in ("No", "Nl")]  # \u2460, \u2161
+    for at in numerals or ([begin] if len(word) == 1 and unicodedata.numeric(word, None) is not None else []):
+        yield at, at + 1, "numeral", int(unicodedata.numeric(text[at]))
+    if numerals or text[max(0, begin - 1) : begin].isalnum() or text[end : end + 1].isalnum():
+        return
+    if len(word) > 2 and word[-2].islower() and word[-1].isupper():
+        begin, word = end - 1, word[-1]  # DocA
+    for kind, value in VALUES.get(word.lower(), ()):
+        yield begin, end, kind, value
+
+
+def _cut(text: str, candidate: Candidate, opens: bool) -> Span:
+    """The number with its brackets, field name, total and space, and with the punctuation after it if it ``opens``."""
+    (begin, end), (low, high) = candidate.span, candidate.region
+    if total := TOTAL.match(text, end, high):
+        end = total.end()
+    line = text[low:begin]
+    quote = 1 if line[-1:] in ("'", '"') and text[end : end + 1] == line[-1:] else 0
+    if pair := JSON_FIELD.search(line[-FIELD:]):
+        begin, end = begin - len(pair[0]), end + quote
+        if comma := re.compile(r"\s*,\s*").match(text, end, high):
+            return begin, comma.end()
+        ahead = re.search(r"\s*,\s*\Z", text[low:begin])
+        return begin - (len(ahead[0]) if ahead else 0), end
+    if name := ATTRIBUTE.search(line[-FIELD:]):
+        begin, end = begin - len(name[0]), end + quote
+    elif line and BRACKETS.get(line[-1]) == text[end : end + 1]:
+        begin, end = begin - 1, end + 1
+    elif line.endswith("#") or (TAG.search(line) and line[-1:] in "-_"):
+        begin -= 1
+    if opens:
+        while end < high and text[end] in " \t:.)]":
+            end += 1
+    elif begin > low and text[begin - 1] == " " and text[end : end + 1] not in ("(", "["):
+        begin -= 1
+    elif name and text[end : end + 1] == " ":
+        end += 1
+    return begin, end
+
+
+def _alike(char: str) -> str:
+    """White space equals none, and quotation marks equal each other."""
+    return (char.strip() or " ").replace("'", '"')
+
 
 Series = Sequence[Candidate]  # one for each document
 
 
 class NumberedHeadersWarning(UserWarning):
-    """The text around the documents numbers them, which shows the model the order that a method must not depend on."""
-
-
-@dataclass(frozen=True)
-class Numbering:
-    """The numbers of a prompt's documents.
-
-    Attributes:
-        cuts: spans of the prompt without which the numbers are gone, ascending, each with the index of its document.
-        doubtful: whether more counts with the position, which may be the documents' own and is left.
-    """
-
-    cuts: tuple[tuple[Span, int], ...] = ()
-    doubtful: bool = False
-
-    @property
-    def seen(self) -> bool:
-        """Whether there is any."""
-        return bool(self.cuts) or self.doubtful
-
-    def stripped(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
-        """The prompt without the cuts, and where its documents are."""
-        edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
-        bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
-        return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
-
-    def parts(self, text: str) -> list[tuple[int, int, str]]:
-        """For each cut the document's index, the position in the stripped prompt, and the text that was cut."""
-        return [(index, self._moved(begin), text[begin:end]) for (begin, end), index in self.cuts]
-
-    def _moved(self, position: int) -> int:
-        return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
+    """The text around the documents numbers them, so the model can see their order."""
 
 
 def has_numbering(text: str, spans: Sequence[Span]) -> bool:
-    """Whether text around the documents counts with their position, in headers, footers, tags, attributes or fields.
+    """Whether headers, footers, tags, attributes or fields count with the documents' position.
 
     Args:
         text: the prompt.
@@ -76,10 +182,10 @@ def has_numbering(text: str, spans: Sequence[Span]) -> bool:
 
 
 def strip_numbering(text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
-    """Cut out the arabic numbers that are surely not the documents' own.
+    """Cut out the Arabic numbers that certainly belong to the template.
 
-    Text that cites a document by its number, say in the question, is left. ``has_numbering`` says whether the
-    result still counts.
+    Text that cites a document by its number, such as the question, is left. ``has_numbering`` says whether the result
+    still counts.
 
     Args:
         text: the prompt.
@@ -92,10 +198,7 @@ def strip_numbering(text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
 
 
 def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collection[str]] = ()) -> Numbering:
-    """The numbers of documents, whose texts are at the spans, with or without their headers.
-
-    ``metadata`` lists for each document its known values, which are its own and no numbers.
-    """
+    """The numbers of the documents at the spans, with or without headers; ``metadata`` lists each one's own values."""
     if len(spans) < 2:
         return Numbering()
     known = metadata or [()] * len(spans)
@@ -108,7 +211,7 @@ def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collecti
             if not all(_is_own(text, each, known[index]) for index, each in enumerate(series)):
                 taken.update(each.span for each in series)
                 opens = all(candidate.opens for candidate in regions.without_edge(series))
-                cuts |= {cut(text, each, opens): index for index, each in enumerate(series)}
+                cuts |= {_cut(text, each, opens): index for index, each in enumerate(series)}
     beginnings = _Regions(text, [(begin, min(end, begin + INSIDE)) for begin, end in spans[:MAX_COMPARED]])
     headings = filter(_is_heading, beginnings.by_position(taken))
     doubtful = any(
@@ -120,31 +223,29 @@ def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collecti
 
 
 class _Regions:
-    """Regions of a prompt, one for each document, that may hold the documents' numbers.
+    """Regions of a prompt, one for each document, that may contain the documents' numbers.
 
-    ``edge`` is the index of the region that reaches beyond its document: the first one before all documents, or the
-    last one after all. ``groups`` holds the candidates by region and by ``Candidate.keys``, the exact keys first.
+    ``edge`` is the index of the region that reaches beyond its document: before the first one, or after the last one.
+    ``groups`` holds the candidates by ``Candidate.keys`` and by region, the exact keys first.
     """
 
     def __init__(self, text: str, spans: Sequence[Span], edge: int | None = None) -> None:
         self.spans, self.edge = spans, edge
         self.groups: list[dict[tuple[str, ...], dict[int, list[Candidate]]]] = [{}, {}]
         for index, span in enumerate(spans):
-            for candidate in candidates_in(text, span):
+            for candidate in _candidates_in(text, span):
                 if index >= MAX_COMPARED and candidate.kind != "figure":
                     continue
-                keys = candidate.keys()
-                self._add(keys, index, candidate)
+                keys = [candidate.keys()]
                 opening = candidate._replace(line=re.split(r"[\s>:\[({]", candidate.line)[-1])
-                if index == edge == 0 and opening.keys() != keys and not opening.line[-1:].isalnum():
-                    self._add(opening.keys(), index, candidate)  # as in ``Context: 1. ...``, where others begin a line
-
-    def _add(self, keys: Sequence[tuple[str, ...]], index: int, candidate: Candidate) -> None:
-        for group, key in zip(self.groups, keys, strict=True):
-            group.setdefault(key, {}).setdefault(index, []).append(candidate)
+                if index == edge == 0 and opening.keys() != keys[0] and not opening.line[-1:].isalnum():
+                    keys.append(opening.keys())  # as in ``Context: 1. ...``, where the others begin a line
+                for both in keys:
+                    for group, key in zip(self.groups, both, strict=True):
+                        group.setdefault(key, {}).setdefault(index, []).append(candidate)
 
     def filled(self, exact: bool, count: int) -> Iterator[tuple[tuple[str, ...], list[list[Candidate]]]]:
-        """The candidates of the first ``count`` regions, where all regions but one have some."""
+        """The candidates of the first ``count`` regions, if at most one region has none."""
         for key, found in self.groups[not exact].items():
             by_region = [found.get(index, []) for index in range(count)]
             if by_region.count([]) <= 1:
@@ -154,7 +255,7 @@ class _Regions:
         return [candidate for index, candidate in enumerate(series) if index != self.edge]
 
     def certain(self, taken: AbstractSet[Span]) -> Iterator[Series]:
-        """The numbers that surely belong to the template."""
+        """The numbers that certainly belong to the template."""
         for exact in (True, False):
             for key, by_region in self.filled(exact, len(self.spans)):
                 for series in self._aligned(by_region) if key[0] == "figure" else ():
@@ -162,7 +263,7 @@ class _Regions:
                         yield series
 
     def _aligned(self, by_region: Sequence[Sequence[Candidate]]) -> Iterator[Series]:
-        """The candidates of all regions in their order there, if all have equally many."""
+        """The candidates of all regions in order, if all regions have equally many."""
         inner = {len(each) for index, each in enumerate(by_region) if index != self.edge}
         count = inner.pop()
         if not inner and all(len(each) >= count for each in by_region):
@@ -183,14 +284,14 @@ class _Regions:
         return from_first and not any(candidate.is_glued or candidate.is_compound for candidate in inner)
 
     def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
-        """Whatever counts with the position, up or down."""
+        """All series that count with the position, up or down."""
         for exact in (True, False):
             for _, by_region in self.filled(exact, min(len(self.spans), MAX_COMPARED)):
                 yield from _counting(_without(taken, by_region), exact)
 
 
 def _around(text: str, spans: Sequence[Span]) -> tuple[_Regions, _Regions]:
-    """The regions before each document, and those after each."""
+    """The regions before each document, and those after each document."""
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
     border = MESSAGE_BORDER.search(text, last, last + REACH)
@@ -204,7 +305,7 @@ def _around(text: str, spans: Sequence[Span]) -> tuple[_Regions, _Regions]:
 
 
 def _in_headers(text: str, spans: Sequence[Span]) -> list[_Regions]:
-    """The known headers and tags at the beginnings of the spans, also below lines of metadata, and tags at the ends."""
+    """Known headers and tags at the beginning of the spans, also below lines of metadata, and tags at the end."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
     found = [headers, [tag and tag.span() for tag in tags]]
@@ -224,7 +325,7 @@ def _header(text: str, begin: int, end: int) -> Span | None:
 
 
 def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
-    """Whether the candidate is in a value of the document's metadata."""
+    """Whether the candidate lies in a value of the document's metadata."""
     begin, end = candidate.span
     return any(
         text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
@@ -234,20 +335,20 @@ def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
 
 
 def _is_heading(series: Series) -> bool:
-    """Whether these are headings at the beginnings of texts, which are the documents' own as a rule."""
+    """Whether these are headings at the beginning of texts, which are usually the documents' own."""
     few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
     alike = len({candidate.line for candidate in series}) == 1
     return alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series)
 
 
 def _from_first(series: Series) -> bool:
-    """Whether these are the figures 0, 1, 2 or 1, 2, 3, as in a template, by accident or not."""
+    """Whether these are the figures 0, 1, 2 or 1, 2, 3."""
     values = [candidate.value for candidate in series]
     return series[0].kind == "figure" and values[0] in (0, 1) and values == list(range(values[0], values[-1] + 1))
 
 
 def _counts_between(before: _Regions, after: _Regions, taken: Collection[Span]) -> bool:
-    """Whether text that is only between the documents, not before the first nor after the last one, counts."""
+    """Whether text counts that is only between the documents."""
     for exact in (True, False):
         for key, by_region in before.filled(exact, min(len(before.spans), MAX_COMPARED)):
             inner = _without(taken, by_region[1:])
@@ -262,7 +363,7 @@ def _without(taken: Collection[Span], by_region: Sequence[Series]) -> list[Serie
 
 
 def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
-    """Choices of one candidate in each region, whose values have one step, up or down."""
+    """Choices of one candidate per region whose values have one step, up or down."""
     if len(by_region) == 2:
         yield from ([a, b] for a in by_region[0] for b in by_region[1] if _are_counted(a, b, exact))
     elif all(by_region):
@@ -275,12 +376,12 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
 
 
 def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are likely to count: any two are in arithmetic progression."""
+    """Whether two numbers are likely to count; any two are in arithmetic progression."""
     return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
 
 
 def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
-    """Whether two candidates number two documents; ``exact``: with the same word before them."""
+    """Whether two candidates number two documents; ``exact`` says that the same word precedes both."""
     low, high = sorted((left.value, right.value))
     if low == high or any(candidate.is_compound or (candidate.is_glued and not exact) for candidate in (left, right)):
         return False
@@ -291,7 +392,7 @@ def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
 
 
 def _apart(cuts: dict[Span, int]) -> Iterator[tuple[Span, int]]:
-    """The cuts in ascending order, without shared characters."""
+    """The cuts in ascending order, without overlaps."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):
         if max(begin, edge) < end:

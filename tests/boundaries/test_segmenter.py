@@ -84,19 +84,19 @@ def test_documents_in_another_message_are_left_and_not_expected_in_this_one():
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 5), (3, 9)], r"span \(3, 9\) .* the one before it, \(0, 5\)"),
-        ([(6, 9), (0, 5)], r"span \(0, 5\) .* the one before it, \(6, 9\)"),
+        ([(0, 5), (3, 9)], r"span \(3, 9\) .* the span before it, \(0, 5\)"),
+        ([(6, 9), (0, 5)], r"span \(0, 5\) .* the span before it, \(6, 9\)"),
         ([(0, 5), (7, 9999)], r"span \(7, 9999\) .* outside"),
         ([(-3, 5)], r"span \(-3, 5\) .* outside"),
         ([(5, 3)], r"span \(5, 3\) .* outside"),
         ([(4, 4)], r"span \(4, 4\) .* no text"),
         ([(5, 6)], r"span \(5, 6\) .* no text"),
-        ([(0, 5), "text"], r"gave a str"),
-        ([3], r"gave a int"),
-        ([(0, 5.0)], r"segmenter=<lambda> gave the span \(0, 5.0\)"),
-        ([(0, 1, 2)], r"gave the span \(0, 1, 2\)"),
-        ([(0, True)], r"gave the span \(0, True\)"),
-        ([(0, "and that")], r"gave a tuple"),
+        ([(0, 5), "text"], r"returned a str"),
+        ([3], r"returned a int"),
+        ([(0, 5.0)], r"segmenter=<lambda> returned the span \(0, 5.0\)"),
+        ([(0, 1, 2)], r"returned the span \(0, 1, 2\)"),
+        ([(0, True)], r"returned the span \(0, True\)"),
+        ([(0, "and that")], r"returned a tuple"),
     ],
 )
 def test_spans_of_no_sense_are_an_error_that_names_them(spans, message):
@@ -121,7 +121,9 @@ def test_a_failing_function_is_an_error_that_no_framework_swallows():
 
 @pytest.mark.parametrize("given", [None, "one text"])
 def test_a_function_that_gives_no_list_is_told_what_to_give(given):
-    with pytest.raises(SegmenterError, match=r"segmenter=<lambda> gave (None|one string); expected a list") as raised:
+    with pytest.raises(
+        SegmenterError, match=r"segmenter=<lambda> returned (None|one string); expected a list"
+    ) as raised:
         locate("a", segmenter=lambda text: given)
     assert "one text" not in str(raised.value)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbias.boundaries import Boundaries, KnownText, locate
-from ragbias.boundaries.splitting.number_candidates import WORDS as COUNTED
+from ragbias.boundaries.numbering import WORDS as COUNTED
 from ragbias.generation.request import in_parts
 
 TEXTS = [

@@ -1,0 +1,376 @@
+"""Choose one occurrence for each document of this turn's context.
+
+The last message that contains documents is this turn's; earlier messages stay plain. In it, documents are contiguous if
+possible, assigned longest first, and never overlap.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from ragbias.boundaries.matching import (
+    MIN_CHARACTERS,
+    READINGS,
+    Occurrence,
+    ends_block,
+    is_alone,
+    is_bounded,
+    is_cut,
+    is_quoted,
+)
+from ragbias.boundaries.text import MESSAGE_BORDER, Margins, Span, gaps_between, is_separator, split_at
+
+Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
+UNCLEAR = "documents are in the prompt several times; the context cannot be told apart: pass a segmenter= that finds it"
+MAX_ANCHORS = 8  # occurrences of the longest document to start from
+MAX_SEPARATORS = 12  # separators to try at each
+MAX_SEPARATOR = 200  # characters
+MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
+IN_SENTENCE = tuple(" .,;:?!")  # what follows a word there
+ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
+OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
+TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
+SPEAKER = re.compile(
+    r"(?P<assistant>assistant|chatbot|(?<![^\W_])model(?![^\W_])|\[/INST\]|\[/TOOL_RESULTS\])"
+    r"|tool|ipython|function|observation|user|system|human|developer|\[INST\]",
+    re.IGNORECASE,
+)
+
+
+def in_last_message(text: str, known: Known) -> Known | None:
+    """The occurrences in the message with this turn's context; ``None`` if it is unclear which message that is.
+
+    It is the last message with documents, apart from the assistant's, and apart from one that quotes a single document
+    of several. A message that shares documents with an earlier one counts only if both introduce them in the same way,
+    as the turns of a chat loop do, or if it contains more.
+    """
+    parts = _messages(text, outermost(text, known))
+    while len(parts) > 1:
+        last = _documents(parts[-1])
+        others = [_documents(part) for part in parts[:-1] if not _are_alike(text, part, parts[-1])]
+        if len(last) == 1 and any(len(each) > 1 for each in others):
+            parts.pop()
+        elif any(len(each) > 1 and not last.isdisjoint(each) and not each < last for each in others):
+            return None
+        else:
+            break
+    if not parts:
+        return known
+    begin, end = _bounds(text, parts[-1])
+    here = {document: [each for each in found if begin <= each.begin < end] for document, found in known.items()}
+    return {document: found for document, found in here.items() if found}
+
+
+def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
+    """An occurrence for each document, in ascending order; ``None`` if there are several choices.
+
+    Documents that occur more often than they are named are taken as often as they occur if one separator joins all.
+    Else the named ones count if one separator joins them, and at most one of them is elsewhere, as in a question.
+    """
+    every = outermost(text, known)
+    wanted, present = Counter(documents), Counter(each.document for each in every)
+    if not present <= wanted and _is_uniform(text, every):
+        wanted |= present
+    found = _assign(text, wanted, known)
+    names = {each.document for each in found}
+    rest = [each for each in every if not any(each.overlaps(other) for other in found)]
+    if len(names) < 2 or names.isdisjoint(_documents(rest)):
+        return found
+    gaps = [text[each.end : found[0].begin] if each < found[0] else text[found[-1].end : each.begin] for each in rest]
+    is_rival = len(names & _documents(rest)) > 1 or any(map(is_separator, gaps))
+    return None if is_rival or not _is_uniform(text, found) else found
+
+
+def outermost(text: str, known: Known) -> list[Occurrence]:
+    """The occurrences that lie in no longer one, in ascending order.
+
+    Short texts count only beside others, with nothing but a separator between, or if there are no others.
+    """
+    long = {document: found for document, found in known.items() if is_long(document)}
+    short = {document: found for document, found in known.items() if document not in long} if long else {}
+    taken = _apart(text, [], long or known)
+    near = _apart(text, taken, short)
+    for each in (*near, *reversed(near)):  # from both sides, because short ones may be neighbours
+        index = bisect(taken, each)
+        left, right = taken[max(0, index - 1) : index], taken[index : index + 1]
+        if left != [each] and (
+            any(is_separator(text[other.end : each.begin]) for other in left)
+            or any(is_separator(text[each.end : other.begin]) for other in right)
+        ):
+            taken.insert(index, each)
+    return taken
+
+
+def n_outside(text: str, known: Known, spans: Sequence[Span]) -> int:
+    """Number of long documents in the prompt outside all spans."""
+    found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
+    return sum(not each.is_in(spans) for each in found)
+
+
+def is_long(document: str) -> bool:
+    """Whether a text is too long to be in a prompt by chance."""
+    return len(document.strip()) >= MIN_CHARACTERS
+
+
+def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
+    """The known occurrences that overlap neither a longer one nor a taken one, in ascending order."""
+    apart, given = list(taken), set(taken)
+    bounded = ([each for each in found if is_bounded(text, *each.span)] or found for found in known.values())
+    every = (each for found in bounded for each in found)
+    for each in sorted(every, key=lambda each: (each.begin - each.end, each)):
+        index = bisect(apart, each)
+        if not any(each.overlaps(other) for other in apart[max(0, index - 1) : index + 1]):
+            apart.insert(index, each)
+    return [each for each in apart if each not in given]
+
+
+def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
+    """The occurrences by message, without the assistant's if there are others."""
+    gaps = enumerate(pairwise(occurrences), 1)
+    parts = split_at(occurrences, [i for i, (a, b) in gaps if MESSAGE_BORDER.search(text, a.end, b.begin)])
+    return [part for part in parts if not _is_of_assistant(text, part)] or parts
+
+
+def _is_of_assistant(text: str, part: Sequence[Occurrence]) -> bool:
+    openings = list(OPENING.finditer(text, 0, part[0].begin))
+    speakers = list(SPEAKER.finditer(openings[-1][0])) if openings else []
+    return bool(speakers) and speakers[-1]["assistant"] is not None
+
+
+def _bounds(text: str, part: Sequence[Occurrence]) -> Span:
+    begins = [border.end() for border in MESSAGE_BORDER.finditer(text, 0, part[0].begin)]
+    end = MESSAGE_BORDER.search(text, part[-1].end)
+    return max(begins, default=0), end.start() if end else len(text)
+
+
+def _documents(part: Sequence[Occurrence]) -> set[str]:
+    return {each.document for each in part}
+
+
+def _are_alike(text: str, first: Sequence[Occurrence], second: Sequence[Occurrence]) -> bool:
+    """Whether two messages begin, or introduce their documents, with the same line, and break the line after them."""
+    (begin, lead, ends), (other_begin, other_lead, other_ends) = (_frame(text, part) for part in (first, second))
+    return ends and other_ends and (lead == other_lead or begin == other_begin)
+
+
+def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
+    before = text[_bounds(text, part)[0] : part[0].begin]
+    lines = TOOL.sub("", before).strip().splitlines() or [""]
+    return "".join(lines[:2]), lines[-1], ends_block(text, part[-1])
+
+
+def _is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
+    """Whether one separator joins all."""
+    gaps = set(gaps_between(text, [each.span for each in occurrences]))
+    return len(gaps) == 1 and all(map(is_separator, gaps))
+
+
+def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
+    """Give each document an occurrence, as often as it is named; those of as many as possible, in ascending order.
+
+    A sequence with one separator wins, if it holds no fewer documents. All documents are printed in one form: in full,
+    stripped, or escaped. The form that finds most of them counts, of equal ones the fullest.
+    """
+    every = {  # a short document may not be part of a word or a rule
+        document: [each for each in found if is_long(document) or not is_cut(text, each.begin, each.end)]
+        for document, found in known.items()
+        if document in wanted
+    }
+    best: list[Occurrence] = []
+    tried: list[Known] = []
+    readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
+    for reading in (*readings, None):  # last of all, each in its own form
+        options = {
+            document: printed
+            for document, found in every.items()
+            if (printed := [each for each in found if _is_printed(each, reading)])
+        }
+        if options and options not in tried:
+            tried.append(options)
+            contiguous = _ContiguousSearch(text, options, wanted).best()
+            if len(contiguous) < sum(min(wanted[document], len(each)) for document, each in options.items()):
+                contiguous = max(contiguous, _one_by_one(text, options, wanted), key=len)
+            best = max(best, contiguous, key=len)
+        if len(best) == wanted.total():
+            break
+    return _with_margins(text, _doubted(text, best, every))
+
+
+def _is_printed(occurrence: Occurrence, reading: int | None) -> bool:
+    """Whether this reading prints the document so; without a reading, whether it was not rewritten."""
+    return reading in occurrence.readings if reading is not None else min(occurrence.readings) < len(READINGS)
+
+
+def _doubted(text: str, assigned: Sequence[Occurrence], every: Known) -> Sequence[Occurrence]:
+    """Mark the short documents that may be elsewhere: those with an occurrence that is left and as likely."""
+    cover = _Cover(text, assigned)
+    short = {each.document for each in assigned if not is_long(each.document)}
+    rivals = [each for document in short for each in every[document] if not cover.overlaps(each)]
+    if not rivals or len(assigned) == 1 or _are_joined(text, assigned, rivals):
+        return assigned
+    elsewhere = _documents(rivals)
+    alone = _documents([each for each in rivals if is_alone(text, each.begin, each.end)])
+
+    def is_doubtful(each: Occurrence) -> bool:
+        return each.document in alone or (each.document in elsewhere and not is_alone(text, each.begin, each.end))
+
+    return [replace(each, doubtful=is_doubtful(each)) for each in assigned]
+
+
+def _are_joined(text: str, assigned: Sequence[Occurrence], rivals: Sequence[Occurrence]) -> bool:
+    """Whether one distinct separator joins the documents, and their rivals are words of a sentence elsewhere."""
+    begin, end = assigned[0].begin, assigned[-1].end
+    gaps = {text[left.end : right.begin] for left, right in pairwise(assigned)}
+    separator = next(iter(gaps), "")
+    if len(gaps) != 1 or not separator.strip(" ") or any(separator in each.document.strip() for each in assigned):
+        return False
+    in_sentence = all(
+        text[each.begin - 1 : each.begin] == " " and text[each.end : each.end + 1] in IN_SENTENCE for each in rivals
+    )
+    beside = any(separator in (text[each.end : begin], text[end : each.begin]) for each in rivals)
+    return in_sentence and not beside and not is_cut(text, begin, end)
+
+
+def _with_margins(text: str, assigned: Sequence[Occurrence]) -> list[Occurrence]:
+    """Mark on which sides the documents differ in their outer white space, and those that differ in nothing else.
+
+    Between quotation marks white space is clear; marks that differ, as ``repr`` prints them, become part of the spans.
+    """
+    documents = _documents(assigned)
+    left = len({document[: len(document) - len(document.lstrip())] for document in documents}) > 1
+    right = len({document[len(document.rstrip()) :] for document in documents}) > 1
+    quoted = all(is_quoted(text, each.begin, each.end) for each in assigned)
+    if quoted and len({text[each.end] for each in assigned}) > 1:
+        return [replace(each, begin=each.begin - 1, end=each.end + 1) for each in assigned]
+    if quoted or not (left or right):
+        return list(assigned)
+    copies = Counter(document.strip() for document in documents)  # these cannot be told apart
+    return [
+        replace(each, margins=Margins(left, right), doubtful=each.doubtful or copies[each.document.strip()] > 1)
+        for each in assigned
+    ]
+
+
+class _ContiguousSearch:
+    """The search for a sequence of documents with the same separator between all of them."""
+
+    def __init__(self, text: str, options: Known, wanted: Counter[str]) -> None:
+        self.text, self.options = text, options
+        self.wanted = Counter({document: wanted[document] for document in options})
+        self.beginning: dict[int, list[Occurrence]] = defaultdict(list)
+        self.ending: dict[int, list[Occurrence]] = defaultdict(list)
+        for each in sorted((each for found in options.values() for each in found), key=lambda o: o.begin - o.end):
+            self.beginning[each.begin].append(each)  # the longest first
+            self.ending[each.end].append(each)
+        self.steps = MAX_STEPS
+
+    def best(self) -> list[Occurrence]:
+        """The longest sequence; of equal ones the most regular, then the last, which is nearest to the question."""
+        longest = next(iter(self.options))
+        anchors = sorted(self.options[longest], key=lambda each: (each.end - each.begin, each.begin), reverse=True)
+        best: list[Occurrence] = []
+        best_rank = (0, 0, False, False, False)
+        for anchor in anchors[:MAX_ANCHORS]:
+            for separator in self._separators(anchor):
+                for step in (1, -1):
+                    found = self._sequence(anchor, separator, step)
+                    bounded = sum(is_bounded(self.text, each.begin, each.end) for each in found)
+                    quoted = all(is_quoted(self.text, each.begin, each.end) for each in found)
+                    rank = (len(found), bounded, quoted, is_separator(separator), ends_block(self.text, found[-1]))
+                    if rank > best_rank:
+                        best, best_rank = found, rank
+                if best_rank[:2] == (self.wanted.total(), self.wanted.total()) and all(best_rank[3:]):
+                    return best
+        return best
+
+    def _separators(self, anchor: Occurrence) -> list[str]:
+        gaps = {""}
+        for occurrences in self.options.values():
+            for each in occurrences:
+                if anchor.end <= each.begin <= anchor.end + MAX_SEPARATOR:
+                    gaps.add(self.text[anchor.end : each.begin])
+                elif each.end <= anchor.begin <= each.end + MAX_SEPARATOR:
+                    gaps.add(self.text[each.end : anchor.begin])
+        return sorted(gaps, key=lambda gap: (gap == "", len(gap), gap))[:MAX_SEPARATORS]
+
+    def _sequence(self, anchor: Occurrence, separator: str, step: int) -> list[Occurrence]:
+        """The sequence around an occurrence, extended after it first (``step`` 1) or before it first (-1)."""
+        left = self.wanted.copy()
+        left[anchor.document] -= 1
+        first = self._extend(anchor, separator, left, step)
+        left.subtract(each.document for each in first)
+        second = self._extend(anchor, separator, left, -step)
+        return sorted([anchor, *first, *second])
+
+    def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
+        """The longest sequence after (``step`` 1) or before (-1) ``start``, from the documents that are left."""
+        found: list[Occurrence] = []
+        left = left.copy()
+        while True:
+            neighbours = self._neighbours(found[-1] if found else start, separator, left, step)
+            if len(neighbours) != 1:
+                break
+            found.append(neighbours[0])
+            left[neighbours[0].document] -= 1
+        best: list[Occurrence] = []
+        for neighbour in neighbours:
+            self.steps -= 1
+            if self.steps < 0:
+                break
+            rest = left.copy()
+            rest[neighbour.document] -= 1
+            tail = [neighbour, *self._extend(neighbour, separator, rest, step)]
+            if len(tail) > len(best):
+                best = tail
+            if len(best) == left.total():
+                break
+        return found + best
+
+    def _neighbours(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
+        edge = start.end + len(separator) if step > 0 else start.begin - len(separator)
+        if edge < 0 or not self.text.startswith(separator, start.end if step > 0 else edge):
+            return []
+        neighbours = self.beginning[edge] if step > 0 else self.ending[edge]
+        return [neighbour for neighbour in neighbours if left[neighbour.document] > 0]
+
+
+def _one_by_one(text: str, options: Known, wanted: Counter[str]) -> list[Occurrence]:
+    """Each document outside of longer ones, on its own lines if it occurs there, whatever is between them."""
+    assigned: list[Occurrence] = []
+    longer, taken = _Cover(text), _Cover(text)
+    for document, found in options.items():  # the longest first
+        outer = found
+        if len({each.end - each.begin for each in found}) > 1:
+            outer = [each for each in found if not any(other != each and other.contains(each) for other in found)]
+        free = [each for each in outer if not longer.overlaps(each)]
+        free = [each for each in free if is_bounded(text, each.begin, each.end)] or free
+        longer.add(free)
+        left = wanted[document]
+        for each in sorted(free, key=lambda each: (is_alone(text, each.begin, each.end), each.begin), reverse=True):
+            if left and not taken.overlaps(each):
+                assigned.append(each)
+                taken.add([each])
+                left -= 1
+    return sorted(assigned)
+
+
+class _Cover:
+    """The characters of a prompt that occurrences cover."""
+
+    def __init__(self, text: str, occurrences: Iterable[Occurrence] = ()) -> None:
+        self._covered = bytearray(len(text))
+        self.add(occurrences)
+
+    def add(self, occurrences: Iterable[Occurrence]) -> None:
+        """Cover these as well."""
+        for each in occurrences:
+            self._covered[each.begin : each.end] = b"\1" * (each.end - each.begin)
+
+    def overlaps(self, occurrence: Occurrence) -> bool:
+        """Whether any of its characters is covered."""
+        return self._covered.find(1, occurrence.begin, occurrence.end) >= 0

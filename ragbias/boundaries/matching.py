@@ -1,0 +1,274 @@
+"""Find the occurrences of document texts in a prompt: verbatim, escaped, reformatted or truncated."""
+
+from __future__ import annotations
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from ragbias.boundaries.text import (
+    ESCAPED_SPACE,
+    Margins,
+    Span,
+    common_prefix,
+    common_suffix,
+    is_separator,
+    margin_span,
+)
+
+MIN_CHARACTERS = 8  # shorter texts occur in too many prompts by chance
+MAX_OCCURRENCES = 512  # of one form of a text
+MIN_PRESENT = 40  # characters that are left of a text that was cut
+COVERAGE = 0.5  # part of a document truncated at the edge of the context that is left
+TRACE = 16  # characters
+
+Rewrite = Callable[[str], str]
+
+
+def _in_python(text: str) -> str:
+    return repr(text)[1:-1]
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def _in_unicode_json(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+ESCAPES: tuple[Rewrite, ...] = (_in_python, _in_json, _in_unicode_json)
+READINGS: tuple[Rewrite, ...] = (  # the forms in which a prompt may print all documents, the fullest first
+    str,
+    *ESCAPES,
+    str.strip,
+    *(lambda text, escape=escape: escape(text.strip()) for escape in ESCAPES),
+)
+
+
+@dataclass(frozen=True, order=True)
+class Occurrence:
+    """A document at ``text[begin:end]`` of a prompt, in characters.
+
+    Attributes:
+        readings: indices of the ``READINGS``, then of the rewrites, that print the document so.
+        margins: whether the documents found together differ in their outer white space.
+        doubtful: whether the document is so short that it may be elsewhere instead.
+    """
+
+    begin: int
+    end: int
+    document: str
+    readings: tuple[int, ...] = field(default=(), compare=False)
+    margins: Margins = field(default=Margins(), compare=False)
+    doubtful: bool = field(default=False, compare=False)
+
+    @property
+    def span(self) -> Span:
+        """``(begin, end)``, with the margins."""
+        return margin_span((self.begin, self.end), self.margins)
+
+    def overlaps(self, other: Occurrence) -> bool:
+        """Whether they share a character."""
+        return self.begin < other.end and other.begin < self.end
+
+    def is_in(self, spans: Sequence[Span]) -> bool:
+        """Whether it shares a character with one of the spans, which are ascending and apart."""
+        last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
+        return last >= 0 and spans[last][1] > self.begin
+
+    def contains(self, other: Occurrence) -> bool:
+        """Whether the other lies within it."""
+        return self.begin <= other.begin and other.end <= self.end
+
+
+def occurrences_by_document(text: str, documents: Iterable[str], strict: bool = False) -> dict[str, list[Occurrence]]:
+    """The occurrences of each document that occurs, the longest document first.
+
+    ``strict`` leaves out occurrences that begin or end within a word, and reformatted texts.
+    """
+    longest_first = sorted(set(documents), key=lambda document: (-len(document), document))
+
+    def found(changes: Sequence[Rewrite]) -> dict[str, list[Occurrence]]:
+        every = {document: occurrences_of(text, document, changes) for document in longest_first}
+        if strict:
+            every = {d: [each for each in some if is_bounded(text, *each.span)] for d, some in every.items()}
+        return {document: occurrences for document, occurrences in every.items() if occurrences}
+
+    whole = found(())
+    changes = [] if strict else _rewrites(text, longest_first, whole)
+    return found(changes) if changes else whole
+
+
+def occurrences_of(text: str, document: str, changes: Sequence[Rewrite] = ()) -> list[Occurrence]:
+    """All occurrences of a document in each of its forms, also rewritten, in ascending order."""
+    return sorted(
+        Occurrence(begin, begin + len(form), document, readings)
+        for form, readings in _forms(document, text, changes).items()
+        for begin in _find_all(text, form)
+    )
+
+
+def _forms(document: str, text: str, changes: Sequence[Rewrite]) -> dict[str, tuple[int, ...]]:
+    """The forms in which the document may occur in ``text``, each with the readings that print it so."""
+    if "\\" not in text or not _changes_in_print(document):
+        written = [document] * (1 + len(ESCAPES)) + [document.strip()] * (1 + len(ESCAPES))
+    else:
+        written = [write(document) for write in READINGS]
+    forms: dict[str, tuple[int, ...]] = {}
+    for index, form in enumerate([*written, *(change(document) for change in changes)]):
+        forms[form] = (*forms.get(form, ()), index)
+    return {form: readings for form, readings in forms.items() if form.strip()}
+
+
+def escaped_forms(stripped: str) -> list[str]:
+    """A stripped text as in a printed Python or JSON string, where that adds a backslash."""
+    forms = dict.fromkeys(escape(stripped) for escape in ESCAPES) if _changes_in_print(stripped) else ()
+    return [form for form in forms if "\\" in form and form != stripped]
+
+
+def _changes_in_print(document: str) -> bool:
+    """Whether a printed list may hold the text in another form."""
+    return not (document.isascii() and document.isprintable()) or any(each in document for each in "'\"\\")
+
+
+def _find_all(text: str, form: str) -> list[int]:
+    found: list[int] = []
+    begin = text.find(form)
+    while begin >= 0 and len(found) < MAX_OCCURRENCES:
+        found.append(begin)
+        begin = text.find(form, begin + 1)
+    return found
+
+
+def is_quoted(text: str, begin: int, end: int) -> bool:
+    """Whether equal quotation marks enclose ``text[begin:end]``."""
+    return text[begin - 1 : begin] in ("'", '"') and text[begin - 1 : begin] == text[end : end + 1]
+
+
+def is_alone(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` fills its lines."""
+    ends_line = end == len(text) or text[end] in "\r\n" or text[end - 1] == "\n"
+    return ends_line and (begin == 0 or text[begin - 1] == "\n")
+
+
+def is_bounded(text: str, begin: int, end: int) -> bool:
+    """Whether ``text[begin:end]`` neither begins nor ends within a word or a number."""
+    cuts_left = begin > 0 and text[begin - 1].isalnum() and text[begin].isalnum()
+    cuts_left = cuts_left and not ESCAPED_SPACE.fullmatch(text, max(0, begin - 2), begin)
+    return not cuts_left and not (end < len(text) and text[end].isalnum() and text[end - 1].isalnum())
+
+
+def is_number(text: str, begin: int, end: int) -> bool:
+    """Whether no digit touches ``text[begin:end]``."""
+    return not text[max(0, begin - 1) : begin].isdigit() and not text[end : end + 1].isdigit()
+
+
+def is_cut(text: str, begin: int, end: int) -> bool:
+    """Whether a letter, a digit, or one more of the same character touches ``text[begin:end]``."""
+    beside = ((text[begin - 1 : begin] if begin else "", text[begin]), (text[end : end + 1], text[end - 1]))
+    return any(not inner.isspace() and (outer.isalnum() or outer == inner) for outer, inner in beside)
+
+
+def ends_block(text: str, occurrence: Occurrence) -> bool:
+    """Whether a line break, a quotation mark, a tag, or the end of the prompt follows."""
+    end = occurrence.end
+    return end == len(text) or text[end] in "\r\n\"'<[" or text[end - 1] == "\n"
+
+
+def is_block(text: str, occurrence: Occurrence) -> bool:
+    """Whether the occurrence fills its lines or its quotation marks."""
+    return ends_block(text, occurrence) and (occurrence.begin == 0 or text[occurrence.begin - 1] in "\n\"'")
+
+
+def _rewrites(text: str, documents: Sequence[str], whole: Collection[str]) -> list[Rewrite]:
+    """How a formatter may have changed all documents, unless all occur as they are (``whole``).
+
+    Each rewrite is a function of one document, so its result does not depend on their order.
+    """
+    missing = [each for each in documents if each not in whole]
+    if not missing:
+        return []
+    cut = _cut_length(text, missing, whole)
+    return [_in_one_line, _collapsed, *([lambda document: document[:cut]] if cut else [])]
+
+
+def _in_one_line(document: str) -> str:
+    return document.replace("\n", " ").strip()
+
+
+def _collapsed(document: str) -> str:
+    return " ".join(document.split())
+
+
+def _cut_length(text: str, missing: Sequence[str], whole: Collection[str]) -> int:
+    """The length to which all longer texts were cut, of which there are at least two; else 0."""
+    lengths = []
+    for document in missing:
+        begin = text.find(document[:MIN_PRESENT])
+        while begin >= 0 and len(document) > MIN_PRESENT:
+            lengths.append((len(common_prefix(document, text[begin : begin + len(document)])), document))
+            begin = text.find(document[:MIN_PRESENT], begin + 1)
+    least = min(lengths, default=(0, ""))[0]  # a document may continue as the prompt does after the cut
+    if len({document for _, document in lengths}) < 2 or any(len(document) > least for document in whole):
+        return 0
+    return least
+
+
+def truncated_at_edges(text: str, whole: Sequence[Occurrence], missing: Sequence[str]) -> list[Occurrence]:
+    """The missing documents of which at least half is in the prompt, right after or before the whole ones.
+
+    The beginning of one document may follow the last whole one, the end of another may precede the first, separated as
+    the whole documents are. At least 40 characters must be left.
+    """
+    if not whole:
+        return []
+    separators = {text[left.end : right.begin] for left, right in pairwise(whole)}
+    found: list[Occurrence] = []
+    for truncated, edge in ((_beginning_after, whole[-1].end), (_end_before, whole[0].begin)):
+        for document in missing:
+            occurrence = truncated(text, edge, document, separators)
+            if occurrence and all(occurrence.document != other.document for other in found):
+                found.append(occurrence)
+                break
+    return found
+
+
+def leaves_a_trace(text: str, document: str) -> bool:
+    """Whether any ``TRACE`` characters of a document are in the prompt, however it was rewritten or cut."""
+    return any(document[begin : begin + TRACE] in text for begin in range(0, max(1, len(document) - TRACE), TRACE))
+
+
+def _beginning_after(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
+    for form in _faithful_forms(document, text):
+        begin = text.find(form[: _needed(form)], edge)
+        if begin >= 0 and _separates(text[edge:begin], separators):
+            length = len(common_prefix(form, text[begin : begin + len(form)]).rstrip())
+            return Occurrence(begin, begin + length, document)
+    return None
+
+
+def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Occurrence | None:
+    for form in _faithful_forms(document, text):
+        tail = form[len(form) - _needed(form) :]
+        end = text.rfind(tail, 0, edge) + len(tail)
+        if end >= len(tail) and _separates(text[end:edge], separators):
+            length = len(common_suffix(form, text[max(0, end - len(form)) : end]).lstrip())
+            return Occurrence(end - length, end, document)
+    return None
+
+
+def _faithful_forms(document: str, text: str) -> list[str]:
+    stripped = document.strip()
+    return [stripped, *(escaped_forms(stripped) if "\\" in text else [])] if stripped else []
+
+
+def _needed(form: str) -> int:
+    return max(MIN_PRESENT, math.ceil(COVERAGE * len(form)))
+
+
+def _separates(gap: str, separators: set[str]) -> bool:
+    return gap in separators if separators else is_separator(gap)

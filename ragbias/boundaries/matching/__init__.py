@@ -1,1 +1,0 @@
-"""Occurrences of known texts in a prompt, and the choice of one for each document."""

@@ -1,0 +1,209 @@
+"""Documents recognised by the user's segmenter, or by numbered headers such as ``Document [1](Title: ...)``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import TypeAlias
+
+from ragbias.boundaries.text import (
+    MESSAGE_BORDER,
+    NUMBERED_HEADER,
+    QUESTION_LINE,
+    Span,
+    largest_group,
+    split_at,
+    stripped,
+)
+from ragbias.errors import SegmenterError
+
+Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]
+
+HEADER_LINE = re.compile(
+    rf"""
+    (?:^|(?<=\[INST\])|(?<=[|\uff5c]>))[ ]{{0,3}}
+    (?:[A-Z][\w ]{{0,30}}:[ \t]+)??                           # Context: [1] ...
+    (?P<header>{NUMBERED_HEADER.pattern})
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+BREAKS = [  # what may end the last document, if no other document contains it
+    re.compile(r"\n"),
+    re.compile(r"\n[ \t]*\n"),
+    re.compile(r"\n[ \t]*[-=*_~]{3,}[ \t]*(?=\n|$)"),
+    re.compile(r"\n[ \t]*</[A-Za-z][\w-]*>"),
+    QUESTION_LINE,
+]
+RULE = re.compile(r"[-=*_~]{3,}")
+FENCE = re.compile(r"^[ ]{0,3}(?:```|~~~)", re.MULTILINE)
+BIBLIOGRAPHY = re.compile(
+    r"\W*(?:references|bibliography|literature|works cited|citations|footnotes|notes)\W*", re.IGNORECASE
+)
+
+
+def check_segmenter(segmenter: object) -> None:
+    """Raise ``SegmenterError`` unless it is a separator, a compiled pattern of strings, or a function."""
+    pattern = isinstance(segmenter, re.Pattern) and isinstance(segmenter.pattern, str)
+    if not (pattern or callable(segmenter) or (isinstance(segmenter, str) and segmenter.strip(" "))):
+        raise SegmenterError(
+            f"segmenter={segmenter!r}; expected a separator such as '\\n---\\n', a compiled pattern such as "
+            "re.compile(r'<doc>(.*?)</doc>', re.S), or a function from the prompt to a list of (begin, end) or of texts"
+        )
+
+
+def segment(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
+    """The documents that the segmenter finds, as spans or as texts; ``SegmenterError`` if it fails or they are invalid.
+
+    A separator gives the texts between two separators in one message. What precedes the first and follows the last is
+    left, because the instruction and the question are there.
+    """
+    if isinstance(segmenter, str):
+        begins = [match.start() for match in re.finditer(re.escape(segmenter), text)]
+        pieces = [(left + len(segmenter), right) for left, right in pairwise(begins)]
+        return [span for span in pieces if text[slice(*span)].strip() and not MESSAGE_BORDER.search(text, *span)]
+    if isinstance(segmenter, re.Pattern):
+        group = 1 if segmenter.groups else 0
+        spans = [match.span(group) for match in segmenter.finditer(text) if match.start(group) >= 0]
+        return _checked(text, spans, f"segmenter={segmenter!r}")
+    name = getattr(segmenter, "__name__", type(segmenter).__name__)
+    try:
+        given = segmenter(text)
+        result = None if given is None or isinstance(given, str) else list(given)
+    except Exception as error:  # any exception of the user's function; frameworks may swallow it
+        raise SegmenterError(f"segmenter={name} failed with {type(error).__name__}") from error
+    if result is None:
+        raise SegmenterError(
+            f"segmenter={name} returned {'None' if given is None else 'one string'}; expected a list of (begin, end) "
+            "or of texts, which is empty if there are no documents"
+        )
+    texts = [each for each in result if isinstance(each, str)]
+    return texts if len(texts) == len(result) else _checked(text, result, f"segmenter={name}")
+
+
+def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
+    """The largest group of spans without a message border between them."""
+    pairs = enumerate(pairwise(spans), 1)
+    borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
+    return largest_group(split_at(spans, borders))
+
+
+def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
+    checked: list[Span] = []
+    for span in spans:
+        begin, end = _edges(span, whose)
+        if not 0 <= begin <= end <= len(text):
+            raise SegmenterError(f"span ({begin}, {end}) of {whose} lies outside the prompt of length {len(text)}")
+        if not text[begin:end].strip():
+            raise SegmenterError(f"span ({begin}, {end}) of {whose} holds no text; leave it out")
+        if checked and begin < checked[-1][1]:
+            raise SegmenterError(
+                f"span ({begin}, {end}) of {whose} does not follow the span before it, {checked[-1]}; "
+                "return spans in the order of the prompt, without overlaps"
+            )
+        checked.append((begin, end))
+    return checked
+
+
+def _edges(span: object, whose: str) -> Span:
+    """Begin and end, as whole numbers of any library."""
+    edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
+    try:
+        begin, end = (operator.index(edge) for edge in edges if not isinstance(edge, bool))
+    except (TypeError, ValueError) as error:
+        numbers = bool(edges) and all(isinstance(edge, (int, float)) for edge in edges)  # never quotes a document
+        value = f"the span {span!r}" if numbers else f"a {type(span).__name__}"
+        raise SegmenterError(f"{whose} returned {value}; expected only (begin, end), or only texts") from error
+    return begin, end
+
+
+@dataclass(frozen=True)
+class _Header:
+    style: tuple[str, ...]  # equal for all headers of one prompt
+    number: int
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, match: re.Match[str]) -> _Header:
+        kind = next(kind for kind in ("square", "round", "plain", "bare") if match[kind] is not None)
+        style = (kind, (match["label"] or "").lower(), match["markup"] or "", match["colon"])
+        return cls(style, int(match[kind]), match.start("header"), match.end("header"))
+
+
+def below_headers(text: str) -> tuple[list[Span], str]:
+    """The documents below numbered headers; if there are headers but no documents, the reason.
+
+    Only the prompt's form confirms these documents, so anything ambiguous stays plain text: numbers must be
+    consecutive from 0 or 1, at the beginning of lines, in one message without code blocks.
+    """
+    headers = [_Header.of(match) for match in HEADER_LINE.finditer(text)]
+    if len(headers) < 2:
+        return [], ""
+    borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
+    begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
+    found: list[list[Span]] = []
+    doubt = ""
+    for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
+        documents, reason = _in_message(text, begins[index], ends[index], list(group))
+        found += [documents] if documents else []
+        doubt = doubt or reason
+    best = largest_group(found)
+    return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
+
+
+def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
+    """The documents of the message ``text[begin:end]``, or why there are none."""
+    several = Counter(header.style for header in headers)
+    styles = [style for style, count in several.items() if count > 1]
+    styles = [style for style in styles if style[0] != "bare"] or styles
+    if len(styles) != 1:
+        return [], "they have several forms" if styles else ""
+    if FENCE.search(text[begin:end]):
+        return [], "the message contains a code block; pass documents= or segmenter="
+    sequences = _consecutive([header for header in headers if header.style == styles[0]])
+    examples = pairwise(sequences)  # a worked example ends with its question
+    parted = all(QUESTION_LINE.search(text, left[-1].end, right[0].begin) for left, right in examples)
+    if not parted or any(each[0].number > 1 for each in sequences):
+        return [], "their numbers are not consecutive"
+    last = sequences[-1]
+    if len(last) < 2:
+        return [], "only one belongs to the last question"
+    if last[0].style[0] == "bare" and BIBLIOGRAPHY.fullmatch(text[begin : last[0].begin].rstrip().rpartition("\n")[2]):
+        return [], "they follow the title of a list of references"
+    return _documents(text, end, last)
+
+
+def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
+    """The documents below consecutive headers, or why they are ambiguous."""
+    ends = [header.begin for header in headers[1:]]
+    spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]
+    rules = {text[max(begin, text.rfind("\n", begin, end) + 1) : end] for begin, end in spans}
+    if len(rules) == 1 and RULE.fullmatch(rule := rules.pop()):  # a separator, which the last document lacks
+        ends = [end - len(rule) for _, end in spans]
+    bodies = [text[header.end : end].strip() for header, end in zip(headers, ends, strict=False)]
+    length = _end_of_last(text[headers[-1].end : message_end], bodies)
+    if length is None:
+        return [], "the end of the last document is unclear"
+    ends.append(headers[-1].end + length)
+    found = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=True)]
+    return ([], "one of them has no text below it") if any(begin >= end for begin, end in found) else (found, "")
+
+
+def _consecutive(headers: Sequence[_Header]) -> list[list[_Header]]:
+    """Groups of headers whose numbers rise by one."""
+    borders = [i for i, (left, right) in enumerate(pairwise(headers), 1) if right.number != left.number + 1]
+    return split_at(headers, borders)
+
+
+def _end_of_last(rest: str, bodies: Sequence[str]) -> int | None:
+    """Where the last document ends: at the first break that no other document contains."""
+    kinds = [kind for kind in BREAKS if not any(kind.search(body) for body in bodies)]
+    ends = [match.start() for match in (kind.search(rest) for kind in kinds) if match]
+    if ends:
+        return min(ends)
+    return len(rest) if BREAKS[0] in kinds else None  # documents of one line; the last one ends the message

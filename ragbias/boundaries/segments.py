@@ -1,0 +1,309 @@
+"""Split a prompt at its documents, so that the set of segments is the same in every order."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ragbias.boundaries.text import (
+    NUMBER,
+    NUMBERED_HEADER,
+    Margins,
+    Span,
+    common_prefix,
+    common_suffix,
+    gaps_between,
+    holds_words,
+    margins_of,
+    stripped,
+    with_margins,
+)
+from ragbias.errors import AmbiguousSegmentsError
+
+MAX_FIRST_HEADER = 500  # characters before the first document that may hold its header
+RULES = re.compile(r"(?:\s*\n[^\w\s]{3,}[ \t]*(?=\n))*\s*")  # white space and lines such as ``---``
+OWN_SPACE = (
+    "some documents begin or end with white space that cannot be told apart from the separator; strip the documents "
+    "before they are printed, or join them with a blank line"
+)
+HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
+Number = tuple[int, int, str]  # the document's index, the position in the text, the number
+
+
+@dataclass(frozen=True)
+class Numbering:
+    """The numbers of a prompt's documents.
+
+    Attributes:
+        cuts: spans of the numbers in the prompt, ascending, each with the index of its document.
+        doubtful: whether other text counts with the position, which may be the documents' own and is left.
+    """
+
+    cuts: tuple[tuple[Span, int], ...] = ()
+    doubtful: bool = False
+
+    @property
+    def seen(self) -> bool:
+        """Whether anything counts with the position."""
+        return bool(self.cuts) or self.doubtful
+
+    def stripped(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
+        """The prompt without the cuts, and where its documents are."""
+        edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
+        bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
+        return bare, [(self._moved(begin), self._moved(end)) for begin, end in spans]
+
+    def parts(self, text: str) -> list[tuple[int, int, str]]:
+        """For each cut: the document's index, the position in the stripped prompt, and the text."""
+        return [(index, self._moved(begin), text[begin:end]) for (begin, end), index in self.cuts]
+
+    def _moved(self, position: int) -> int:
+        return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
+
+
+class Segments(NamedTuple):
+    """The parts of a prompt; ``lead`` is the separator that begins the first document here, but not in the prompt."""
+
+    prefix: str
+    documents: tuple[str, ...]
+    suffix: str
+    lead: str = ""
+
+
+def split(text: str, spans: Sequence[Span], numbering: Numbering, strip_numbering: bool) -> Segments:
+    """Cut a prompt at its documents, each with its header, its footer and one separator, with or without its number.
+
+    The spans are ascending, apart, and at least one. ``AmbiguousSegmentsError`` if no reading of the text around the
+    documents fits, or several do and differ.
+    """
+    if not strip_numbering:
+        try:
+            return _segments(text, spans)
+        except AmbiguousSegmentsError:  # numbers may hide what is the same for all documents: <doc1>, <doc2>
+            if not numbering.cuts:
+                raise
+    bare, moved = numbering.stripped(text, spans)
+    return _segments(bare, with_margins(moved, margins_of(spans)), () if strip_numbering else numbering.parts(text))
+
+
+def _segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -> Segments:
+    """The parts of the prompt, with the numbers put back into their segments.
+
+    Documents that differ in their outer white space (``MarginSpan``) may be printed in full or stripped. The true
+    reading fits in every order, the other one in some. So both are written in a normal form that ignores this white
+    space, and must agree if both fit.
+    """
+    margins = margins_of(spans)
+    if not any(margins):
+        return _cut(text, spans, numbers)
+    if numbers:
+        raise AmbiguousSegmentsError(
+            "the documents are numbered, and some begin or end with white space; strip the documents before they are "
+            "printed, or use strip_numbering=True"
+        )
+    bare = [stripped(text, span) for span in spans]
+    try:
+        in_full = _normal(text, spans, margins)
+    except AmbiguousSegmentsError:
+        return _normal(text, bare, margins)
+    try:
+        in_part = _normal(text, bare, margins)
+    except AmbiguousSegmentsError:
+        return in_full
+    if in_full != in_part:
+        raise AmbiguousSegmentsError(OWN_SPACE)
+    return in_full
+
+
+def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segments:
+    """The parts as they are in the prompt."""
+    around = _surroundings(text, spans)
+    bodies = []
+    for index, (header, (begin, end)) in enumerate(zip(around.headers, spans, strict=True)):
+        own = [(position, number) for document, position, number in numbers if document == index]
+        bodies.append(_with_numbers(text, begin - len(header), end + len(around.footer), own))
+    prefix, suffix = text[: spans[0][0] - len(around.headers[0])], text[spans[-1][1] + len(around.footer) :]
+    return _separated(prefix, bodies, suffix, around.separator, around.closed)
+
+
+def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> Segments:
+    """The parts, with the separator after each document if it also follows the last one, else before each."""
+    if closed:
+        return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
+    lead = "" if prefix.endswith(separator) else separator
+    return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
+
+
+def _normal(text: str, spans: Sequence[Span], margins: Margins) -> Segments:
+    """The parts without outer white space on the sides where documents differ, except beside a header or footer.
+
+    What remains there depends only on whether a line breaks.
+    """
+    around = _surroundings(text, spans)
+    headers, footer, separator = around.headers, around.footer, around.separator
+    prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
+    texts = [text[begin:end] for begin, end in spans]
+    if len({bool(header) for header in headers}) > 1 or not (separator or any(headers) or footer):
+        raise AmbiguousSegmentsError("only their own white space separates the documents; join them with a separator")
+    if margins.left and not headers[0]:
+        texts = [each.lstrip() for each in texts]
+        rest = separator.rstrip()
+        space = _normal_space(separator[len(rest) :])
+        separator, prefix = rest + space, (prefix.rstrip() + space) if prefix.strip() else ""
+    if margins.right and not footer:
+        texts = [each.rstrip() for each in texts]
+        rest = separator.lstrip()
+        space = _normal_space(separator[: len(separator) - len(rest)])
+        separator, suffix = space + rest, space + suffix.lstrip()
+    bodies = [header + body + footer for header, body in zip(headers, texts, strict=True)]
+    return _separated(prefix, bodies, suffix, separator, bool(separator) and suffix.startswith(separator))
+
+
+def _with_numbers(text: str, begin: int, end: int, numbers: Sequence[tuple[int, str]]) -> str:
+    """``text[begin:end]`` with each number at its position."""
+    if any(not begin <= position <= end for position, _ in numbers):
+        raise AmbiguousSegmentsError(
+            "the documents' numbers are apart from the texts; print each number beside its document"
+        )
+    edges = [begin, *(position for position, _ in numbers), end]
+    pieces = [text[left:right] for left, right in itertools.pairwise(edges)]
+    return "".join(itertools.chain(*zip(pieces, [*(number for _, number in numbers), ""], strict=True)))
+
+
+def _normal_space(space: str) -> str:
+    return "\n\n" if len(space.splitlines()) > 1 or space.endswith(("\n", "\r")) else " " * bool(space)
+
+
+class _Surroundings(NamedTuple):
+    """The text around the documents of a prompt."""
+
+    headers: list[str]  # before each document, the first one included; may be empty
+    footer: str  # after each document, the same for all
+    separator: str  # between a document with its footer and the next header; never words
+    closed: bool  # whether the separator follows the last document as well
+
+
+def _surroundings(text: str, spans: Sequence[Span]) -> _Surroundings:
+    """Distinguish separators from headers and footers; ``AmbiguousSegmentsError`` if that is impossible.
+
+    Words between two documents are headers or footers. They are the same for every document if those before each are
+    also before the first one, and those after each after the last one. Else they are headers, if the first one stands
+    out from the prefix. So an equal value of two neighbours (``Source: a.txt`` twice) is never taken for a separator,
+    and the result depends on the documents, not their order.
+    """
+    gaps = gaps_between(text, spans)
+    prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
+    if len(set(gaps)) < 2:
+        gap = gaps[0] if gaps else ""
+        if holds_words(gap):
+            constant = _constant(gap, prefix, suffix)
+        else:
+            constant = None if _ends_with_header(gap, prefix) else ("", "", gap)
+        if constant is not None:
+            header, footer, separator = constant
+            closed = _closes(separator, suffix.removeprefix(footer))
+            return _Surroundings([header] * len(spans), footer, separator, closed)
+    separator, headers = _separator_and_headers(gaps)
+    first = _first_header(prefix, suffix, headers)
+    return _Surroundings([first, *headers], "", separator, _closes(separator, suffix))
+
+
+def _ends_with_header(gap: str, prefix: str) -> bool:
+    """Whether a gap without words ends with a header such as ``## **``, which begins like the end of the prefix."""
+    rules = RULES.match(gap)
+    ending = gap[rules.end() :] if rules else gap
+    before = "\n".join(prefix.split("\n")[-1 - ending.count("\n") :])
+    return before != ending and HEADER_START.match(common_prefix(before, ending)) is not None
+
+
+def _closes(separator: str, suffix: str) -> bool:
+    return bool(separator) and suffix.startswith(separator)
+
+
+def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None:
+    """Header, footer and separator, if a gap's words are also before the first and after the last document."""
+    header = common_suffix(prefix, gap).lstrip()
+    rest = gap.removesuffix(header)
+    footer = common_prefix(rest, suffix).rstrip()
+    separator = rest.removeprefix(footer)
+    whole = _begins_header(prefix.removesuffix(header), header) and _ends_footer(footer, suffix.removeprefix(footer))
+    return (header, footer, separator) if whole and not holds_words(separator) else None
+
+
+def _begins_header(before: str, header: str) -> bool:
+    """Whether the header begins where ``before`` ends, and is not part of a longer one."""
+    if not before or not header[:1].isalnum():
+        return True
+    labelled = header[0].isdigit() or ":" in header  # as in ``Context: Content: ...`` or ``Context: 1. ...``
+    if before.rstrip(" \t")[-1:] not in ("\n", ">", "[", "]", "(", ":" if labelled else "\n"):
+        return False
+    return before.endswith("\n\n") or not before.rstrip()[-1:].isalnum()
+
+
+def _ends_footer(footer: str, after: str) -> bool:
+    """Whether the footer ends where ``after`` begins, and is not part of a longer one."""
+    return not holds_words(footer) or footer.endswith(">") or after[:1] in ("", "\n")
+
+
+def _separator_and_headers(gaps: Sequence[str]) -> tuple[str, list[str]]:
+    """The separator of all documents, and the header at the end of each gap."""
+    separators, headers = [], []
+    for gap in gaps:  # its longest break is in the separator
+        blank = max(re.finditer(r"\s+", gap), key=lambda space: (space[0].count("\n"), len(space[0])), default=None)
+        separator = RULES.match(gap)
+        if blank is None or separator is None or blank.start() >= separator.end():
+            raise AmbiguousSegmentsError(
+                "text such as a footer follows each document, and the last one cannot be told apart from the prompt; "
+                "put this text before each document, or into it"
+            )
+        separators.append(separator[0])
+        headers.append(gap[separator.end() :])
+    if len(set(separators)) > 1:
+        raise AmbiguousSegmentsError("the documents are separated in different ways; join all with one separator")
+    return (separators or [""])[0], headers
+
+
+def _first_header(prefix: str, suffix: str, headers: Sequence[str]) -> str:
+    """The end of the prefix that is the first document's header."""
+    if not any(headers):
+        return ""
+    known = _known_first_header(prefix, headers)
+    return _first_header_by_lines(prefix, suffix, headers) if known is None else known
+
+
+def _known_first_header(prefix: str, headers: Sequence[str]) -> str | None:
+    """The first header, if all have a known numbered form, or differ only in their numbers."""
+    tail = prefix[-MAX_FIRST_HEADER:]
+    if all(NUMBERED_HEADER.fullmatch(header) for header in headers):
+        known = [match for match in NUMBERED_HEADER.finditer(tail) if match.end() == len(tail)]
+        if known:
+            return known[-1][0]
+    if len({NUMBER.sub("0", header) for header in headers}) == 1:
+        same = re.search(r"\d+".join(map(re.escape, NUMBER.split(headers[0]))) + r"\Z", tail)
+        if same and _begins_header(prefix.removesuffix(same[0]), same[0]):
+            return same[0]
+    return None
+
+
+def _first_header_by_lines(prefix: str, suffix: str, headers: Sequence[str]) -> str:
+    """As many lines at the end of the prefix as the other headers have, if all begin in the same way."""
+    header = "\n".join(prefix.split("\n")[-1 - headers[0].count("\n") :])
+    alike = {NUMBER.sub("0", each) for each in (header, *headers)}
+    shared = common_prefix(*alike)
+    same_lines = len({each.count("\n") for each in alike}) == 1
+    repeated = len(alike) > 1 and shared in {each.rstrip() for each in alike}  # a title may also be a footer
+    begins = HEADER_START.match(shared) and _begins_header(prefix.removesuffix(header), header)
+    if repeated or not same_lines or not begins:
+        raise AmbiguousSegmentsError(
+            "the documents have headers, but the first one cannot be told apart from the text before it; "
+            "begin each header on its own line, and all in the same way"
+        )
+    if HEADER_START.match(common_prefix(shared, NUMBER.sub("0", suffix.lstrip()))):
+        raise AmbiguousSegmentsError(
+            "the text after the last document begins like the headers, so these may be footers; "
+            "begin the headers differently, or put them into the documents"
+        )
+    return header

@@ -1,0 +1,291 @@
+"""Texts with their metadata, documents named by the user, and recent retrievals."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import accumulate, islice
+from pathlib import PureWindowsPath
+
+from ragbias.boundaries.matching import escaped_forms
+from ragbias.errors import WrongTypeError
+
+MAX_FIELDS = 40
+MAX_VALUES = MAX_FIELDS // 2  # each printed twice
+MAX_VALUE = 300  # characters of one value
+MAX_PRINTED = 2000  # characters of the metadata printed as a whole
+IS_PATH = re.compile(r"[^\n'\"]*[/\\][^\n'\"/\\]+")
+SCALARS = (str, int, float, bool, type(None))
+
+Field = tuple[str, str]
+
+
+class KnownText(str):
+    """A document's text that carries its metadata; compares as the text alone.
+
+    Attributes:
+        fields: ``(name, text)`` of each value as printed; several with one name if several documents have this text.
+    """
+
+    __slots__ = ("fields",)
+    fields: tuple[Field, ...]
+
+    def __new__(cls, text: str, fields: Iterable[Field] = ()) -> KnownText:
+        known = super().__new__(cls, text)
+        known.fields = tuple(dict.fromkeys(fields))[:MAX_FIELDS]
+        return known
+
+    @classmethod
+    def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
+        """A document's text with its metadata, without values too long to be printed beside a text.
+
+        Args:
+            text: the document's text.
+            metadata: each value is kept as ``str`` and ``repr`` print it, the whole as ``repr`` and ``json.dumps``.
+            id: the document's id.
+        """
+        return cls(text, (each for each in _printed(metadata or {}, id) if _is_short(*each)))
+
+    def __reduce__(self) -> tuple[type[KnownText], tuple[str, tuple[Field, ...]]]:
+        return KnownText, (str(self), self.fields)
+
+
+def fields_of(texts: Iterable[str]) -> dict[str, dict[str, list[str]]]:
+    """The metadata of each text, as values by name. Texts that differ only in outer white space share theirs."""
+    known: dict[str, dict[str, list[str]]] = {}
+    of_stripped: dict[str, dict[str, list[str]]] = {}
+    for text in texts:
+        if isinstance(text, KnownText) and text.fields:
+            values = known[text] = of_stripped.setdefault(text.strip(), {})
+            for name, value in text.fields:
+                if value not in values.setdefault(name, []):
+                    values[name].append(value)
+    return known
+
+
+def with_fields_of_both(old: str, new: str) -> str:
+    """Merge two equal texts with the metadata of both; the newer metadata wins if there is too much."""
+    ours, theirs = getattr(old, "fields", ()), getattr(new, "fields", ())
+    return new if set(ours) <= set(theirs) else KnownText(new, (*theirs, *ours))
+
+
+def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
+    """The metadata as a whole and each of its values, without those that cannot be printed."""
+    fields: list[Field] = []
+    plain = len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values())
+    if metadata and plain:
+        fields += _tried("metadata", repr, metadata) + _tried("metadata!j", json.dumps, metadata)
+    named = {str(name): value for name, value in metadata.items() if isinstance(name, SCALARS)}
+    for name, value in islice({"id": id, **named}.items(), MAX_VALUES):
+        if value is not None and (isinstance(value, SCALARS) or not isinstance(value, (Mapping, Iterable))):
+            fields += _tried(name, str, value) + _tried(f"{name}!r", repr, value)
+    paths = [(name, PureWindowsPath(value)) for name, value in fields if IS_PATH.fullmatch(value)]  # either slash
+    return [
+        *fields,
+        *(each for name, path in paths for each in ((f"{name}!name", path.name), (f"{name}!stem", path.stem))),
+    ]
+
+
+def _tried(name: str, write: Callable[[object], str], value: object) -> list[Field]:
+    try:
+        return [(name, write(value))]
+    except Exception:  # any exception of the user's classes; metadata is optional
+        return []
+
+
+def _is_short(name: str, value: str) -> bool:
+    longest = MAX_PRINTED if name in ("metadata", "metadata!j") else MAX_VALUE
+    return bool(value.strip()) and len(value) <= longest
+
+
+class _Block:
+    """A ``documents`` block; ``over`` once it was left in another context than it was entered in."""
+
+    def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
+        self.texts, self.outer, self.over = texts, outer, False
+
+
+_current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=None)
+
+
+@contextmanager
+def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
+    """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
+
+    The innermost block counts. Threads that run in a copy of the context, as those of frameworks do, see it too.
+
+    Args:
+        docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
+
+    Raises:
+        WrongTypeError: an element has no text, or ``docs`` is a single string.
+    """
+    block = _Block(document_texts(docs), _current.get())
+    token = _current.set(block)
+    try:
+        yield block.texts
+    finally:
+        try:
+            _current.reset(token)
+        except ValueError:  # left in another context, as by a generator
+            block.over = True
+
+
+def current_documents() -> tuple[str, ...] | None:
+    """The documents of the innermost ``documents`` block; ``None`` outside a block."""
+    block = _current.get()
+    while block is not None and block.over:
+        block = block.outer
+    return None if block is None else block.texts
+
+
+def document_texts(
+    docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
+) -> tuple[str, ...]:
+    """The text of each document, with its metadata (``KnownText``); ``WrongTypeError`` for what has no text.
+
+    ``seen`` maps a document to the object whose text and metadata are read.
+    """
+    if isinstance(docs, (str, bytes, Mapping)) or not isinstance(docs, Iterable):
+        raise WrongTypeError(
+            f"documents must be a list of texts or documents, got {_described(docs)}; write [document]"
+        )
+    return tuple(_text(seen(document)) for document in docs)
+
+
+def check_lasting(docs: object) -> None:
+    """Raise ``WrongTypeError`` for an iterator, because arguments may be bound to several calls."""
+    if isinstance(docs, Iterator):
+        raise WrongTypeError(
+            f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
+        )
+
+
+def _text(document: object) -> str:
+    if isinstance(document, str):
+        return document
+    for text in (getattr(document, "page_content", None), getattr(document, "text", None)):
+        if isinstance(text, str):
+            metadata, name = getattr(document, "metadata", None), getattr(document, "id", None)
+            known = metadata if isinstance(metadata, Mapping) else None
+            return KnownText.of(text, known, name if isinstance(name, str) else None)
+    raise WrongTypeError(f"a document is a string or has a text in page_content or text, got {_described(document)}")
+
+
+def _described(value: object) -> str:
+    """A number with its type; else the type alone, because the value may contain a document's text."""
+    name = type(value).__name__
+    return f"{name} {value!r}" if isinstance(value, (int, float)) else name
+
+
+Retrieval = tuple[str, ...]
+PROBE = 16  # characters from the middle of a text that a prompt has to hold
+
+
+class Registry:
+    """A bounded, thread-safe memory of recent retrievals; when it is full, the oldest retrieval goes first.
+
+    Args:
+        max_texts: number of texts to keep, over all retrievals.
+        max_characters: number of characters to keep, over all retrievals; a longer text is left out.
+        max_age: seconds after which a retrieval is dropped.
+        clock: a monotonic clock, in seconds.
+        process_wide: the registry holds retrievals of all contexts, so system messages are not searched for them.
+
+    Raises:
+        ValueError: ``max_texts`` or ``max_characters`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        max_texts: int = 2048,
+        max_characters: int = 16_000_000,
+        max_age: float = 3600.0,
+        clock: Callable[[], float] = time.monotonic,
+        process_wide: bool = False,
+    ) -> None:
+        for name, value in (("max_texts", max_texts), ("max_characters", max_characters)):
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+        self._max_texts, self._max_characters, self._max_age, self._clock = max_texts, max_characters, max_age, clock
+        self.process_wide = process_wide
+        self._lock = threading.Lock()
+        self._retrievals: dict[Retrieval, float] = {}  # retrieval -> time, oldest first
+        self._probes: dict[Retrieval, list[tuple[str, str]]] = {}  # each text of a retrieval with its middle
+        self._n_texts = self._n_characters = 0
+
+    def copy(self) -> Registry:
+        """An independent registry with the same retrievals."""
+        copied = Registry(self._max_texts, self._max_characters, self._max_age, self._clock, self.process_wide)
+        with self._lock:
+            copied._retrievals, copied._probes = self._retrievals.copy(), self._probes.copy()
+            copied._n_texts, copied._n_characters = self._n_texts, self._n_characters
+        return copied
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Remember the texts of one retrieval, as many as ``max_texts`` and ``max_characters`` allow; no blank ones."""
+        first = list(islice((t for t in texts if len(t) <= self._max_characters and t.strip()), self._max_texts))
+        sizes = accumulate(map(len, first))
+        retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
+        if not retrieval:
+            return
+        now = self._clock()
+        with self._lock:
+            if retrieval not in self._retrievals:
+                self._n_texts += len(retrieval)
+                self._n_characters += sum(map(len, retrieval))
+            self._retrievals.pop(retrieval, None)  # an equal one may have other metadata
+            self._probes.pop(retrieval, None)
+            self._retrievals[retrieval] = now
+            self._probes[retrieval] = [(text, _middle(text.strip())) for text in retrieval]
+            self._forget(now)
+
+    def candidates(self) -> list[Retrieval]:
+        """The remembered retrievals, the latest first."""
+        with self._lock:
+            self._forget(self._clock())
+            return list(reversed(self._retrievals))
+
+    def likely_in(self, prompt: str) -> set[str]:
+        """The remembered texts that may occur in the prompt: all that do, verbatim or escaped, and few others."""
+        with self._lock:
+            self._forget(self._clock())
+            probes = [each for retrieval in self._retrievals for each in self._probes[retrieval]]
+        pieces = {prompt[begin : begin + PROBE] for begin in range(len(prompt) - PROBE + 1)} if probes else set()
+        likely = {text for text, probe in probes if probe in pieces or (len(probe) < PROBE and probe in prompt)}
+        for text, _ in probes if "\\" in prompt else ():
+            forms = map(_middle, escaped_forms(text.strip()))
+            if text not in likely and any(form in pieces or (len(form) < PROBE and form in prompt) for form in forms):
+                likely.add(text)
+        return likely
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._retrievals.clear()
+            self._probes.clear()
+            self._n_texts = self._n_characters = 0
+
+    def __len__(self) -> int:
+        """Number of remembered texts, over all retrievals."""
+        return self._n_texts
+
+    def _forget(self, now: float) -> None:
+        while self._retrievals:
+            retrieval, added = next(iter(self._retrievals.items()))
+            fits = self._n_texts <= self._max_texts and self._n_characters <= self._max_characters
+            if fits and now - added <= self._max_age:
+                return
+            del self._retrievals[retrieval], self._probes[retrieval]
+            self._n_texts -= len(retrieval)
+            self._n_characters -= sum(map(len, retrieval))
+
+
+def _middle(form: str) -> str:
+    begin = max(0, (len(form) - PROBE) // 2)
+    return form[begin : begin + PROBE]

@@ -1,1 +1,0 @@
-"""From occurrences to segments: this turn's message, headers and footers, numbering, and the parts of the prompt."""

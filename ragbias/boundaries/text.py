@@ -1,0 +1,118 @@
+"""Spans of characters, and the patterns that recur in prompts: message borders, headers, labels, separators."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias, TypeVar
+
+Span: TypeAlias = tuple[int, int]  # (begin, end), ``end`` exclusive
+Item = TypeVar("Item")
+
+MESSAGE_BORDER = re.compile(
+    r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
+)
+NUMBER = re.compile(r"\d+")
+LETTER = re.compile(r"[^\W\d_]")
+QUESTION_LABEL = re.compile(
+    r"(?<!\*)\**(?:question|query|user|human|answer|instructions?|task)\b[^\n:]{0,20}:", re.IGNORECASE
+)
+QUESTION_LINE = re.compile(rf"\n[ \t]*{QUESTION_LABEL.pattern}", re.IGNORECASE)
+DOCUMENT_LABEL = (
+    r"(?i:(?:retrieved[ ]|search[ ])?(?:document|doc|source|passage|chunk|snippet|excerpt|context|result|text))"
+)
+NUMBERED_HEADER = re.compile(
+    rf"""
+    (?P<markup>\#{{1,6}}[ ]|\*\*)?
+    (?:
+        (?P<label>{DOCUMENT_LABEL})[ ]?
+        (?:\[(?P<square>\d{{1,4}})\]|\((?P<round>\d{{1,4}})\)|\#?(?P<plain>\d{{1,4}})(?=:|[ ]?\(|\*\*|[ \t]*(?:\n|$)))
+        (?:[ ]?\((?:[^()\n]|\([^()\n]*\))*\))?                # (Title: ...), which may contain parentheses
+      | \[(?P<bare>\d{{1,4}})\](?=\s)
+    )
+    (?:\*\*)?(?P<colon>:?)(?:\*\*)?(?=\s)[ \t]*\n?
+    """,
+    re.VERBOSE,
+)
+ESCAPED_SPACE = re.compile(r"\\[nrt]")  # as in a printed list
+
+
+class Margins(NamedTuple):
+    """The sides on which documents differ in their outer white space, which blurs their separator."""
+
+    left: bool = False
+    right: bool = False
+
+
+class MarginSpan(tuple[int, int]):
+    """A span with the margins of its documents; compares as a plain tuple."""
+
+    margins: Margins
+
+
+def margin_span(span: Span, margins: Margins) -> Span:
+    """The span with the margins; a plain tuple if there are none."""
+    if not any(margins):
+        return span
+    aware = MarginSpan(span)
+    aware.margins = margins
+    return aware
+
+
+def margins_of(spans: Iterable[Span]) -> Margins:
+    """The margins of all spans together; none for plain tuples."""
+    known = [span.margins for span in spans if isinstance(span, MarginSpan)]
+    return Margins(any(each.left for each in known), any(each.right for each in known))
+
+
+def with_margins(spans: Iterable[Span], margins: Margins) -> list[Span]:
+    """The spans, each with the margins."""
+    return [margin_span(span, margins) for span in spans]
+
+
+def stripped(text: str, span: Span) -> Span:
+    """The span without the white space at its ends."""
+    part = text[slice(*span)]
+    return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
+
+
+def gaps_between(text: str, spans: Sequence[Span]) -> list[str]:
+    """The text between each two neighbouring spans."""
+    return [text[left[1] : right[0]] for left, right in pairwise(spans)]
+
+
+def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
+    """Non-empty groups of the items; each border index begins a new group."""
+    edges = [0, *sorted(borders), len(items)]
+    return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
+
+
+def largest_group(groups: Iterable[list[Span]]) -> list[Span]:
+    """The group with the most spans, then the most characters, then the last one; empty if there is none."""
+    every = (group for group in groups if group)
+    return max(every, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])
+
+
+def is_separator(gap: str) -> bool:
+    """Whether the text between two documents holds no letters, so that it separates them."""
+    return not LETTER.search(ESCAPED_SPACE.sub("", gap)) and not MESSAGE_BORDER.search(gap)
+
+
+def holds_words(gap: str) -> bool:
+    """Whether there is more than white space and ASCII punctuation: a letter, a digit or a symbol."""
+    bare = ESCAPED_SPACE.sub("", gap)
+    return any(unicodedata.category(each)[0] in "LMNS" and each not in string.punctuation for each in bare)
+
+
+def common_prefix(*texts: str) -> str:
+    """The longest text with which all begin."""
+    return os.path.commonprefix(texts)  # noqa: RUF071 - by character is meant
+
+
+def common_suffix(*texts: str) -> str:
+    """The longest text with which all end."""
+    return common_prefix(*(text[::-1] for text in texts))[::-1]
