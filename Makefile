@@ -93,7 +93,7 @@ test: venv
 
 # under two minutes on two cores: enough for most changes
 test-fast: venv
-	$(BIN)/python -m pytest -m "fast" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal
 
 lint: venv
 	$(BIN)/ruff check .

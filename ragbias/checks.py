@@ -40,7 +40,6 @@ BATCH = Bounds(1, 1_024)
 WORKERS = Bounds(1, 1_024)
 LAYERS = Bounds(1, 1_000)
 TOKENS = Bounds(1, 1_000_000)  # of a document
-PREFIX = Bounds(0, 1_000_000)  # tokens before the documents
 TOTAL_TOKENS = Bounds(1, 10_000_000)
 ROUNDS = Bounds(1, 1_000)
 STEPS = Bounds(1, 10_000)

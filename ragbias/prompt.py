@@ -81,13 +81,13 @@ class Prompt:
         follows the last document as well, else before it. If the template has none before the first document either,
         one is added there; only then, and where numbers are stripped, does ``.text`` differ from ``text``.
 
-        Spans with and without the headers give the same prompt, if the first header stands out from the text before it.
+        Spans with and without headers give the same prompt if the first header differs from the text before it.
 
         Args:
             text: the prompt, with chat template.
             spans: ``(begin, end)`` of each document in characters, ``end`` exclusive.
-            strip_numbering: take the documents' numbers out (``Document [3]``, ``<doc3>``), since they show the order,
-                which then matters whatever the method; see ``ragbias.boundaries.strip_numbering``.
+            strip_numbering: remove the documents' numbers (``Document [3]``, ``<doc3>``), which reveal the order to any
+                method; see ``ragbias.boundaries.strip_numbering``.
 
         Raises:
             WrongTypeError: the text is not a string.
@@ -102,7 +102,7 @@ class Flat(NamedTuple):
     """A flat prompt as the plain model gets it.
 
     Attributes:
-        text: the prompt as it came, but without stripped numbers.
+        text: the original prompt, without stripped numbers.
         spans: ``(begin, end)`` of each document in characters.
         lead: the separator that begins the first document of the ``Prompt``, but not this text.
     """
@@ -122,7 +122,7 @@ class Flat(NamedTuple):
 def split_text(
     text: str, spans: Sequence[Span], strip_numbering: bool = False, numbering: Numbering | None = None
 ) -> tuple[Prompt, Flat]:
-    """``Prompt.from_text``, with the flat prompt for the plain model; ``numbering`` if it is known already."""
+    """``Prompt.from_text`` with the flat prompt for the plain model; ``numbering`` where it is already computed."""
     if not isinstance(text, str):
         raise WrongTypeError(f"a prompt is a string, got {type(text).__name__}")
     ordered = with_margins(check_spans(spans, len(text)), margins_of(spans))
@@ -132,8 +132,8 @@ def split_text(
     prefix, documents, suffix, lead = split(text, ordered, numbering, strip_numbering)
     prompt = Prompt(prefix, documents, suffix)
     flat = Flat.of(prompt, lead)
-    is_as_it_came = flat.text == text or strip_numbering  # else white space between the documents was evened out
-    return prompt, flat if is_as_it_came else Flat(text, ordered, lead)
+    unchanged = flat.text == text or strip_numbering  # else the split normalised white space between the documents
+    return prompt, flat if unchanged else Flat(text, ordered, lead)
 
 
 def check_spans(spans: Sequence[Span], length: int | None = None) -> list[Span]:
@@ -163,7 +163,7 @@ class TokenisedPrompt:
 
     Attributes:
         prefix, suffix: token ids.
-        documents: token ids of each document; the same at every position, if they were tokenised segment by segment.
+        documents: token ids of each document; position-independent if tokenised segment by segment.
     """
 
     prefix: list[int]
@@ -187,7 +187,7 @@ class TokenisedPrompt:
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise each segment on its own, so that no token straddles a border, with exactly one BOS if the model has one.
+    """Tokenise each segment separately, so that no token crosses a border, with exactly one BOS if the model has one.
 
     Raises:
         EmptyDocumentError: a document has no tokens.
@@ -207,15 +207,10 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
 
 
 def tokenise_whole(text: str, spans: Sequence[Span], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
-    """Tokenise a text in one piece, special tokens included, as transformers' pipelines do; of two BOS, one is left.
+    """Tokenise a text in one piece, special tokens included, as transformers' pipelines do, but with a single BOS.
 
-    Args:
-        text: the flat prompt.
-        spans: ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it.
-        tokenizer: the model's.
-
-    Returns:
-        all tokens; one that reaches across a border belongs to the document there, of two to the later.
+    ``spans`` are ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it. A
+    token that crosses a border belongs to the document there, or to the later of two documents.
     """
     offsets = tokenizer.is_fast and bool(spans)
     encoded = tokenizer(text, return_offsets_mapping=offsets)
@@ -226,7 +221,7 @@ def tokenise_whole(text: str, spans: Sequence[Span], tokenizer: PreTrainedTokeni
     if offsets:  # (0, 0) of special tokens
         starts, ends = (list(itertools.accumulate(each, max)) for each in zip(*encoded["offset_mapping"], strict=True))
         at = [*(bisect_right(ends, begin) for begin, _ in spans), bisect_left(starts, spans[-1][1])]
-    else:  # as many tokens as the text before has alone, which is exact unless one straddles the border
+    else:  # number of tokens of the text before, which is exact unless one crosses the border
         borders = [*(begin for begin, _ in spans), spans[-1][1]]
         at = [min(len(tokenizer(text[:border])["input_ids"]), len(ids)) for border in borders]
     documents = [ids[begin:end] for begin, end in itertools.pairwise(at)]

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 # before triton is imported, which torch does on some machines; TRITON_INTERPRET=0 runs its kernels on a CUDA device
 os.environ["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET", "1")
@@ -22,6 +23,16 @@ from training import tokenizer as tiny_tokenizer
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it, and so do its processes
 torch.set_num_threads(1)  # on models this small, more threads wait for each other
+
+TESTS = Path(__file__).parent
+SLOW = set((TESTS / "slow.txt").read_text().split())  # files that `make test-fast` leaves out
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix() in SLOW:
+            item.add_marker("slow")
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ from ragbias.boundaries.matching import (
 from ragbias.boundaries.text import MESSAGE_BORDER, Margins, Span, gaps_between, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
-UNCLEAR = "documents are in the prompt several times; the context cannot be told apart: pass a segmenter= that finds it"
+UNCLEAR = (
+    "documents occur several times in the prompt, so the context cannot be told apart; pass a segmenter= that finds it"
+)
 MAX_ANCHORS = 8  # occurrences of the longest document to start from
 MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters

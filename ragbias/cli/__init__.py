@@ -10,7 +10,7 @@ import platform
 import sys
 import traceback
 import warnings
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -22,17 +22,22 @@ from ragbias.cli.bench import bench
 from ragbias.cli.cache import cache
 from ragbias.cli.calibrate import calibrate
 from ragbias.cli.demo import demo
-from ragbias.cli.failures import reason
 from ragbias.cli.methods import list_methods
 from ragbias.cli.report import report
 from ragbias.cli.serve import proxy, serve
 from ragbias.cli.speed import speed
-from ragbias.errors import chain, out_of_memory
+from ragbias.display import printable
+from ragbias.errors import RagBiasError, chain, out_of_memory
+from ragbias.extras import missing
+from ragbias.files import NAMELESS
+from ragbias.models.named import EXPECTED
 
 REFUSED = 2  # exit code of errors that the user can fix
 INTERRUPTED = 130  # exit code of shells
 UNREAD = 1  # standard output is a closed pipe; click's exit code
 TRACEBACK = "--traceback"
+LONGEST = 600  # characters of one line
+UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
 
 _in_full = warnings.formatwarning
 
@@ -48,16 +53,9 @@ app.add_typer(cache, name="cache")
 
 def _show_versions(wanted: bool) -> None:
     if wanted:
-        versions = [f"{name} {_version(name)}" for name in ("ragbias", "torch", "transformers")]
+        versions = [f"{name} {version(name)}" for name in ("ragbias", "torch", "transformers")]
         print(", ".join([*versions, f"Python {platform.python_version()}"]))
         raise typer.Exit
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 @app.callback()
@@ -124,3 +122,34 @@ def _refused(error: Exception, command: str | None, with_traceback: bool) -> int
 def _drop_output() -> None:
     """Discard unwritten output; the interpreter would write it again at its end, and fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reason(error: BaseException, command: str | None = None) -> str | None:
+    """The line about an error that the user can fix; None for a bug. ``command`` is the one that failed."""
+    if isinstance(error, UsageError):
+        return _usage(error)
+    if isinstance(error, RagBiasError):
+        return _shortened(str(error)) or type(error).__name__
+    if (cause := out_of_memory(error)) is not None:
+        what = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        return _shortened(f"out of memory ({what:.200}); give it more, or take a smaller model, batch or prompt")
+    if isinstance(error, ModuleNotFoundError):
+        return missing(error, command)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
+        # ``ragbias.files`` names a file that is being written
+        file = "standard output" if error.filename is None else error.filename
+        return _shortened(": ".join(map(str, filter(None, (file, error.strerror)))))
+    return None
+
+
+def _usage(error: BaseException) -> str:
+    message = _shortened(error.format_message())  # type: ignore[attr-defined]
+    if message == "Missing option '--model'.":
+        message = f"no --model is named, e.g. --model smollm2; expected {EXPECTED}"
+    context = getattr(error, "ctx", None)
+    return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(printable(text).split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."

@@ -79,7 +79,7 @@ def audit(
     from ragbias.evaluation.audit.reuse_gate import measure as measure_reuse
     from ragbias.evaluation.audit.verdict import recommendation, reuse_advice
     from ragbias.evaluation.data.questions import read_questions
-    from ragbias.methods import parse_methods
+    from ragbias.methods import get, parse_methods
 
     quiet_libraries()
     if upstream is not None and pipeline is not None:
@@ -92,8 +92,11 @@ def audit(
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     with progress() as bar:
         cases, skipped = _cases(asked, model, pipeline, upstream, upstream_key, chosen, bar)
-        compared = _with_own(chosen, cases[0].recorded.request.origin.wanted)
-        reusing = _reusing(compared) if cache else {}
+        own = cases[0].recorded.request.origin.wanted
+        label = own.name if own.name == "none" else f"as is: {own.name}"
+        compared = {label: own} | {name: each for name, each in chosen.items() if each != own}
+        reusing = {name: each for name, each in compared.items() if each.reusable_documents} or {"ape": get("ape")}
+        reusing = reusing if cache else {}
         task = bar.add_task("", total=work(len(cases), len(compared), orders) + len(cases) * len(reusing))
         found = measure(
             cases, compared, orders, seed, lambda label, done: bar.update(task, advance=done, description=label)
@@ -136,19 +139,6 @@ def audit(
         texts = [each.question.question for each in cases]
         write_text(as_html(found, costs, advice, settings, texts, gates), html)
         console.print(f"Written: {html}")
-
-
-def _with_own(methods: Mapping[str, Method], own: Method) -> dict[str, Method]:
-    """The methods by label, the pipeline's own first."""
-    label = own.name if own.name == "none" else f"as is: {own.name}"
-    return {label: own} | {label: each for label, each in methods.items() if each != own}
-
-
-def _reusing(methods: Mapping[str, Method]) -> dict[str, Method]:
-    """Those with reusable documents, or else ``ape``."""
-    from ragbias.methods import get
-
-    return {label: each for label, each in methods.items() if each.reusable_documents} or {"ape": get("ape")}
 
 
 def _cases(

@@ -48,13 +48,10 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
 
-    settings = demo_run.DemoSettings(questions=questions, seed=seed)
     with status("Loading the model, embedding the corpus"):
-        prepared = demo_run.Demo(settings)
-    answers = len(demo_run.demo_methods()) * len(settings.documents) * settings.positions * questions
+        prepared = demo_run.Demo(questions, seed)
     with progress() as bar:
-        task = bar.add_task("", total=answers)
-        outcome = demo_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
+        outcome = demo_run.run(prepared, bar)
     for documents, results in outcome["results"].items():
         console.print(_bias_table(documents, results))
     margin = widest_margin([curve for curves in outcome["curves"].values() for curve in curves.values()])
@@ -68,7 +65,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
         "flips: questions whose answer depends on the order of the documents; cost: time to the first token.\n"
         "The model learned its bias from training data with answers at the ends (docs/results/tiny.md)."
     )
-    _finish(prepared.lm, prepared.task(max(settings.documents))[0], outcome, demo_run.figure(outcome), out)
+    _finish(prepared.lm, prepared.task(max(prepared.documents))[0], outcome, demo_run.figure(outcome), out)
     console.print()
     _frameworks(prepared)
     write_json({key: outcome[key] for key in ("settings", "results")}, json_path)
@@ -79,10 +76,9 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     from ragbias.evaluation.demo import notes_run
 
     with status(f"Loading the model {model}, embedding the notes"):
-        prepared = notes_run.NotesDemo(notes_run.NotesSettings(model=model, questions=questions, seed=seed))
+        prepared = notes_run.NotesDemo(model, questions, seed)
     with progress() as bar:
-        task = bar.add_task("", total=prepared.steps)
-        outcome = notes_run.run(prepared, lambda name, count: bar.update(task, advance=count, description=name))
+        outcome = notes_run.run(prepared, bar)
     for table in notes_tables(outcome):
         console.print(table)
     console.print(

@@ -10,36 +10,26 @@ import typer
 from rich.table import Table
 
 from ragbias import checks as bounds
-from ragbias.cli.numeric import numbers, ranged, whole, wholes
+from ragbias.cli.numeric import ranged, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
 from ragbias.files import writing
+from ragbias.methods import DEFAULT_METHOD
 
 MIB = 2**20
-STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}  # of ``--cached``
 
 
 def speed(
     methods: Annotated[
-        str | None,
-        typer.Option(
-            help="See `ragbias methods`; without parameters a method acts in every layer. Default: "
-            "pine,channel-scaling; ape of --cached."
-        ),
-    ] = None,
+        str, typer.Option(help="See `ragbias methods`; without parameters a method acts in every layer.")
+    ] = f"{DEFAULT_METHOD},channel-scaling",
     shape: Annotated[
         str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
     ] = None,
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Or a config.json, for random weights.")] = None,
     layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
-    documents: Annotated[
-        str | None,
-        wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100. Default: 20; 5,20,100 of --cached."),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        wholes(bounds.TOKENS, "Tokens of each document. Default: 100; several, 100,512, of --cached."),
-    ] = None,
+    documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
+    tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,
     total_tokens: Annotated[
         int | None, whole(bounds.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
     ] = None,
@@ -47,14 +37,6 @@ def speed(
         bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
     ] = False,
     batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
-    cached: Annotated[
-        bool,
-        typer.Option("--cached", help="Time saved by cached documents: cold, warm in memory, warm on disk."),
-    ] = False,
-    prefixes: Annotated[
-        str | None,
-        wholes(bounds.PREFIX, "With --cached: tokens that all requests share before the documents. Default: 20,0."),
-    ] = None,
     rounds: Annotated[int, whole(bounds.ROUNDS, "After one that warms up.")] = 5,
     steps: Annotated[int, whole(bounds.STEPS, "Decoded tokens in each round.")] = 8,
     dtype: Annotated[
@@ -69,94 +51,48 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Measure time and memory of methods, interleaved with plain attention, beside the limits of their arithmetic."""
-    from ragbias.evaluation.cost.cached_speed import CachedSettings
-    from ragbias.evaluation.cost.cached_speed import run as run_cached
     from ragbias.evaluation.cost.speed import SpeedSettings, run
 
     quiet_libraries()
-    lengths = numbers(tokens) or []
-    common: dict[str, Any] = {
-        "shape": shape,
-        "model": model,
-        "layers": layers,
-        "rounds": rounds,
-        "steps": steps,
-        "dtype": dtype,
-        "device": device,
-        "backend": backend,
-    }
-    if cached:
-        if ragged or batch > 1 or total_tokens is not None or plot is not None:
-            raise ArgumentError(
-                "--cached times one prompt of equal documents; leave out --ragged, --batch, --total-tokens, --plot"
-            )
-        sizes = {"tokens": tuple(lengths), "prefixes": tuple(numbers(prefixes) or ())}
-        plain = SpeedSettings(methods=methods or "ape", documents=tuple(numbers(documents) or (5, 20, 100)), **common)
-        cached_settings = CachedSettings(plain, **{name: value for name, value in sizes.items() if value})
-        with progress() as bar:
-            outcome = run_cached(cached_settings, bar)
-        conditions = (
-            f"Median (range) of {rounds} rounds, each with the documents in another order. Faster, decoding: ratios to "
-            "the plain model in the same round."
-        )
-        _show(outcome, conditions, [_cached_table(result) for result in outcome["results"]])
-        write_json(outcome, json_path)
-        return
-    if len(lengths) > 1 or prefixes is not None:
-        raise ArgumentError("several --tokens, and --prefixes, go with --cached")
-    counts = tuple(numbers(documents) or (20,))
+    counts = tuple(int(count) for count in documents.split(","))
     if plot is not None:
         if len(set(counts)) < 2:
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
         from ragbias.evaluation.cost.scaling_plot import scaling  # here, to report a missing matplotlib at once
     settings = SpeedSettings(
-        methods=methods or "pine,channel-scaling",
-        documents=counts,
-        tokens=lengths[0] if lengths else None,
-        total_tokens=total_tokens,
-        ragged=ragged,
-        batch=batch,
-        **common,
+        methods,
+        shape,
+        model,
+        layers,
+        counts,
+        tokens,
+        total_tokens,
+        ragged,
+        batch,
+        rounds,
+        steps,
+        dtype,
+        device,
+        backend,
     )
     with progress() as bar:
         outcome = run(settings, bar)
-    conditions = (
-        f"Batch of {batch}. Ratios to none in the same round: median (range) of {rounds} rounds; limit: the ratio that "
-        "the arithmetic requires."
+    about = outcome["model"]
+    console.print(
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
+        f"{about['backend']}, {outcome['machine']['threads']} threads. Batch of {batch}. Ratios to none in the same "
+        f"round: median (range) of {rounds} rounds; limit: the ratio that the arithmetic requires.",
+        highlight=False,
     )
-    _show(outcome, conditions, [table for result in outcome["results"] for table in _tables(result)])
+    for result in outcome["results"]:
+        for table in _tables(result):
+            console.print()
+            console.print(table)
     write_json(outcome, json_path)
     if plot is not None:
         with writing(plot):
             scaling(outcome, plot)
-        console.print(f"Written: {plot}", markup=False)
-
-
-def _show(outcome: Mapping[str, Any], conditions: str, tables: list[Table]) -> None:
-    about = outcome["model"]
-    console.print(
-        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
-        f"{about['backend']}, {outcome['machine']['threads']} threads. {conditions}",
-        highlight=False,
-    )
-    for table in tables:
-        console.print()
-        console.print(table)
-
-
-def _cached_table(result: Mapping[str, Any]) -> Table:
-    from ragbias.evaluation.report.tables import plain_table
-
-    before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
-    title = (
-        f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
-        f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; by arithmetic {result['limit']:.0f} times faster"
-    )
-    table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
-    for state, cost in result["states"].items():
-        cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
-        table.add_row(STATES[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))
-    return table
+        console.print(f"Written: {plot}")
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:

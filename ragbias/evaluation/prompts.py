@@ -53,12 +53,7 @@ def random_strings(lm: DebiasedLM, begin: int, end: int, length: int, seed: int)
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt: its tokens, those of the right answer, and the gold document's position.
-
-    Attributes:
-        gold: index into ``prompt.documents``.
-        question: index of the question; it is the same for all positions of the gold document.
-    """
+    """One prompt: its tokens, those of the right answer, and the indices of the gold document and of the question."""
 
     prompt: TokenisedPrompt
     answer: list[int]
@@ -69,12 +64,7 @@ class Sample:
 def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depths: int) -> list[Sample]:
     """Each question with its gold document at ``depths`` positions, evenly spread; at every one where there are fewer.
 
-    Args:
-        questions: with gold document and answer.
-        text: makes the flat prompt and its answer from documents in their order and their question.
-
-    Raises:
-        MethodError: a prompt is longer than the model's window, or cannot be split at its documents.
+    ``text`` makes the flat prompt and its answer from documents in their order and their question.
     """
     samples = []
     for index, question in enumerate(questions):
@@ -87,7 +77,7 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
 
 
 def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], gold: int, question: int) -> Sample:
-    """The tokens of one flat prompt and its answer; errors: see ``samples_of``."""
+    """The tokens of one flat prompt and its answer, which must fit the model's window."""
     parts, _, reason, _ = in_parts(text, documents, None)
     if reason:
         raise MethodError(f"a prompt cannot be split at its documents: {reason}")
@@ -104,8 +94,8 @@ def sample_of(lm: DebiasedLM, text: str, answer: str, documents: Sequence[str], 
 def kv_question(rng: random.Random, pairs: int) -> Question:
     """JSON key-value retrieval of Liu et al.: random identifiers, one of which is the question."""
     drawn = [[str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(2)] for _ in range(pairs)]
-    (asked, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
-    return Question(asked, texts, (answer,), gold=0)
+    (wanted, answer), texts = drawn[0], tuple(f'"{key}": "{value}"' for key, value in drawn)
+    return Question(wanted, texts, (answer,), gold=0)
 
 
 def kv_text(lm: DebiasedLM, documents: Sequence[str], question: Question) -> tuple[str, str]:

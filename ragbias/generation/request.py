@@ -140,8 +140,8 @@ def in_parts(
     try:
         parts, flat = split_text(prompt, boundaries.spans, strip_numbering, numbers)
     except AmbiguousSegmentsError as error:
-        whole = Flat(prompt, boundaries.spans)
-        return InParts(Prompt(prompt, (), ""), _numbered(boundaries, numbers, False), str(error), whole)
+        parts, flat = Prompt(prompt, (), ""), Flat(prompt, ())
+        return InParts(parts, _numbered(boundaries, numbers, False), str(error), flat)
     return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_ARE_LEFT), "", flat)
 
 

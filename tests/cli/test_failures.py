@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from ragbias.cli.failures import reason
+from ragbias.cli import reason
 from ragbias.errors import DataError
 from ragbias.files import naming
 

@@ -11,8 +11,9 @@ import pytest
 from ragbias.extras import EXTRAS
 
 HEAVY = {"torch", "transformers", "numpy", "matplotlib", "scipy", "jinja2", "yaml"}
-# releases of typer differ in whether they need pydantic; torch and transformers bring the other two
-NO_EXTRA = {re.split(r"\W", each)[0] for each in importlib.metadata.requires("typer") or []} | {"jinja2", "yaml"}
+# the command line itself needs typer and what comes with it; torch and transformers bring the other two
+TYPER = {re.split(r"\W", each)[0] for each in importlib.metadata.requires("typer") or []}
+NO_EXTRA = {*EXTRAS["cli"], *TYPER, "jinja2", "yaml"}
 PROGRAM = """
 import sys
 sys.modules.update(dict.fromkeys({blocked!r}))  # as if not installed

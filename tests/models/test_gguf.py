@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM
 
 from ragbias import DebiasedLM, Prompt
 from ragbias.errors import ArgumentError, MissingExtraError, ModelFileError, UnsupportedModelError
-from ragbias.evaluation.bench.run import check_model
 from ragbias.models import gguf
 from ragbias.models.loading import load_tokenizer
 from support.gguf_files import write_gguf
@@ -90,9 +89,6 @@ def test_a_file_is_known_by_what_it_begins_with_and_a_folder_asks_for_its_file(f
         assert load_tokenizer(str(tmp_path / name), {}).chat_template == TEMPLATE
     with pytest.raises(ModelFileError, match="is a folder of GGUF files; name one of them"):
         DebiasedLM.from_pretrained(str(file.parent))
-    for command in (DebiasedLM.from_pretrained, check_model):
-        with pytest.raises(ModelFileError, match="is a folder of GGUF files; name one of them"):
-            command(str(file.parent))
     with pytest.raises(ModelFileError, match="gguf_file=5; expected the name of a file"):
         DebiasedLM.from_pretrained(str(file.parent), gguf_file=5)
 

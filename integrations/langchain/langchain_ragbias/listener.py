@@ -34,12 +34,7 @@ from ragbias.boundaries.sources import document_texts, with_fields_of_both
 MAX_DOCUMENTS = 2000  # in a list that a chain passes on; a longer one is a corpus, not a retrieval
 MAX_TREES = 1024  # bounds the runs that never end because a stream was neither finished nor closed
 CONTEXT_VARIABLE = "langchain_ragbias_retrievals"
-SEARCHES = (
-    "similarity_search",
-    "asimilarity_search",
-    "max_marginal_relevance_search",
-    "amax_marginal_relevance_search",
-)
+SEARCHES = tuple(f"{a}{name}_search" for a in ("", "a") for name in ("similarity", "max_marginal_relevance"))
 MAX_DEPTH = 4  # of lists and dicts inside each other
 MAX_VISITED = 2000  # lists and dicts in one value
 SAMPLE = 16  # items of a list; if all are scalars, as in an embedding, the others are too

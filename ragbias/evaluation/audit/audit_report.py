@@ -14,7 +14,7 @@ from ragbias.evaluation.audit.cases import AuditCase
 from ragbias.evaluation.audit.outcomes import POSITIONS, WORTH, Audit, Outcome
 from ragbias.evaluation.audit.reuse_gate import ReuseGate
 from ragbias.evaluation.audit.verdict import Recommendation, nats, reuse_advice, verdict
-from ragbias.evaluation.cost.generation_cost import GenerationCost, measure_costs
+from ragbias.evaluation.cost.measuring import GenerationCost, measure_costs
 from ragbias.evaluation.measures.bootstrap import FEWEST, Interval
 from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.report.figures import PALE, address, bars, canvas, legend, line, styles_of
@@ -90,11 +90,8 @@ def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str
             percent(each.excess),
             verdict(each).value + (f" (ran on {each.ran:.0%})" if each.ran < 1 else ""),
             f"{each.changed.estimate:.0%}",
-            *(
-                ("-", "-")
-                if label not in costs
-                else [f"x{ratio[0]:.2f}" for ratio in (costs[label].prefill_ratio, costs[label].peak_ratio)]
-            ),
+            f"x{costs[label].prefill_ratio[0]:.2f}" if label in costs else "-",
+            f"x{costs[label].peak_ratio[0]:.2f}" if label in costs else "-",
         ]
         for label, each in audit.outcomes.items()
     ]

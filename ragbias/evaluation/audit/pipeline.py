@@ -34,10 +34,7 @@ SWAP = (
 def load_pipeline(location: str) -> Any:
     """The object at ``module:object``, or its result if it is a function without arguments.
 
-    Modules are also searched for in the current folder.
-
-    Raises:
-        RunError: it cannot be imported, does not exist, fails, or cannot be called.
+    Modules are also searched for in the current folder. Raises ``RunError`` for anything that cannot be called.
     """
     module_name, colon, path = location.partition(":")
     if not (module_name and colon and path):
@@ -81,11 +78,7 @@ def from_pipeline(
 ) -> tuple[list[AuditCase], int]:
     """Run a pipeline on each question and record its last request with two or more documents.
 
-    Returns:
-        The cases, and the number of questions answered without two documents.
-
-    Raises:
-        RunError: the pipeline fails, calls no model of ragbias, or no prompt holds two documents.
+    Returns the cases, and the number of questions answered without two documents.
     """
     tried = list(calls(pipeline))
     cases: list[AuditCase] = []

@@ -31,7 +31,7 @@ class ReuseGate:
     Attributes:
         questions: those on which the method ran; the others do not count.
         agreement: share of them where the most probable token is the same; ``divergence`` the mean KL in nats.
-        reversed_agreement, reversed_divergence: the same for the method without reuse, with its documents reversed.
+        reversed_agreement, reversed_divergence: for the method without reuse, with its documents reversed.
         margin: ``agreement - reversed_agreement``, paired by question.
         known: change of a known answer's log-probability in nats; None: too few are known.
         kept: share of the prompts' tokens that need no computation once the documents are cached.

@@ -53,8 +53,7 @@ def recommendation(audit: Audit, time_ratios: Mapping[str, float]) -> Recommenda
 
     A method helps if it leaves no problem, or if it removes half of the flips beyond the floor and the interval of the
     rest lies below the present share. The most accurate of these is recommended where answers are known, else the one
-    with the fewest flips; of equals the cheapest. A method that makes known answers worse is never recommended.
-    ``time_ratios``: time to the first token in units of the plain model.
+    with the fewest flips; of equals the one with the least time ratio. One that makes known answers worse never is.
     """
     label = audit.as_it_is
     now = audit.outcomes[label]
@@ -131,10 +130,10 @@ def _without(name: str, plain: Outcome | None, ratio: float | None) -> str:
 
 
 def _too_few(audit: Audit, now: Outcome) -> str:
-    low, high = max(0.0, now.excess.low), now.excess.high
     return (
-        f"Too few examples to tell: with {audit.questions} questions, anything from {low:.0%} to {high:.0%} of your "
-        f"answers may depend on the order of the documents, and {WORTH:.0%} is where it matters. Give more questions."
+        f"Too few examples to tell: with {audit.questions} questions, anything from {max(0.0, now.excess.low):.0%} to "
+        f"{now.excess.high:.0%} of your answers may depend on the order of the documents, and {WORTH:.0%} is where it "
+        "matters. Give more questions."
     )
 
 

@@ -48,14 +48,7 @@ Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_leng
 
 
 class HarnessOptions(BaseModel):
-    """Options of the task that lm-eval runs.
-
-    Attributes:
-        tasks: names of tasks or groups of lm-eval.
-        include_path: a folder with more of them.
-        limit: examples of each.
-        cut_middle: prompts that are longer than the window lose their middle, not their beginning.
-    """
+    """Options of the task that lm-eval runs; ``include_path`` is a folder with more of lm-eval's ``tasks``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -182,11 +175,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_settings(file: Path, changes: Mapping[str, Any]) -> BenchConfiguration:
-    """The settings of a YAML file, some of them replaced.
-
-    Raises:
-        RunError: the file is not a mapping of the settings' names; names the file and the key.
-    """
+    """The settings of a YAML file, some of them replaced."""
     if kind := irregular(file):
         raise RunError(f"{file} is {kind}; expected a regular file of YAML")
     try:

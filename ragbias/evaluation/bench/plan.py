@@ -50,12 +50,8 @@ class Unit:
 
     def without(self, records: Mapping[Key, Record]) -> Unit:
         """The unit with only those methods of which a record is missing."""
-        left = {
-            label: method
-            for label, method in self.methods.items()
-            if not all(key in records for key in self.keys(label))
-        }
-        return replace(self, methods=left)
+        missing = [label for label in self.methods if not all(key in records for key in self.keys(label))]
+        return replace(self, methods={label: self.methods[label] for label in missing})
 
 
 @dataclass(frozen=True)
@@ -75,13 +71,7 @@ class Plan:
 
     @classmethod
     def of(cls, settings: BenchConfiguration) -> Plan:
-        """The plan for these settings.
-
-        Raises:
-            RunError: a method needs documents, which the prompts of lm-eval do not have; or a task's gold answers do
-                not follow its prompts.
-            MethodError, UnknownMethodError, DataError.
-        """
+        """The plan for these settings; refuses methods and measures that do not fit a task."""
         methods = {model: parse_methods(settings.methods, model) for model in settings.models}
         tasks = tuple(
             tuple(each.made(seed, settings.limit) for seed in (settings.seeds if each.seeded else settings.seeds[:1]))
@@ -120,11 +110,7 @@ class Plan:
                 yield task, _unseen(task.cases(), seen)
 
     def keys(self) -> tuple[list[Key], list[Key]]:
-        """The keys of all records in order, and of those that measure the noise.
-
-        Raises:
-            RunError: two cases have the same id.
-        """
+        """The keys of all records in order, and of those that measure the noise; refuses two cases of one id."""
         found: tuple[dict[Key, None], dict[Key, None]] = ({}, {})
         for unit in self.units():
             for label in unit.methods:

@@ -7,42 +7,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.progress import Progress, TaskID
-from transformers import AutoConfig
 
-from ragbias.errors import MethodError, RunError, first_line
-from ragbias.evaluation.bench import local_engine, ray_engine
+from ragbias.errors import MethodError
 from ragbias.evaluation.bench.configuration import BenchConfiguration, HarnessOptions
-from ragbias.evaluation.bench.local_engine import Models
+from ragbias.evaluation.bench.engines import Models, answered_by_ray, answered_here, load_ray
 from ragbias.evaluation.bench.plan import Plan, Unit
 from ragbias.evaluation.bench.store import RecordFile, Store, described, holds_records, refuse_other_contents
-from ragbias.evaluation.cost.generation_cost import DECODED, measure_costs
+from ragbias.evaluation.cost.measuring import DECODED, measure_costs
 from ragbias.evaluation.data.run_folder import COST, HARNESS, SUMMARY, Costs, cost_key, read_costs, read_counts
 from ragbias.evaluation.measures.aggregates import summarise
 from ragbias.evaluation.names import HARNESS_TASK
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.generation.request import in_parts
 from ragbias.lm import DebiasedLM
-from ragbias.methods import Method, NoMethod
-from ragbias.models import local_path
-from ragbias.models.loading import refuse_irregular
-from ragbias.models.named import EXPECTED
+from ragbias.methods import NoMethod
 from ragbias.prompt import Prompt
 
 COST_PROMPTS = 5  # for each number of documents; one in each round
 
 
 def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
-    """Run what the folder does not hold yet.
+    """Run what the folder does not hold yet; errors come before anything is written, where possible.
 
     Returns:
         the aggregates, as in ``summary.json``.
-
-    Raises:
-        RunError, DataError, MethodError, UnknownMethodError: before anything is written, where possible.
     """
     refuse_other_contents(settings.out)
-    for model in settings.models:
-        check_model(model)
     plan = Plan.of(settings)
     keys, noise_keys = plan.keys()
     models = Models(settings.dtype)
@@ -60,26 +50,10 @@ def run(settings: BenchConfiguration, bar: Progress) -> dict[str, Any]:
     return summary
 
 
-def check_model(name: str) -> None:
-    """Raise ``RunError`` unless a model of this name is found; does not load its weights."""
-    refuse_irregular(name)
-    try:
-        AutoConfig.from_pretrained(local_path(name))
-    except (OSError, ValueError) as error:
-        raise RunError(f"model {name!r}: expected {EXPECTED}: {first_line(error)}") from error
-
-
 def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
-    """Fail before a folder is made; the first model stays loaded.
-
-    Raises:
-        RunError: a model cannot be loaded, or lm-eval has no such task.
-        MissingExtraError: of the engine, or of lm-eval.
-        MethodError: a method does not fit a model.
-        PromptTooLongError: of the prompt with the most characters; and other errors of ``DebiasedLM.prepare``.
-    """
+    """Fail before a folder is made: load each model, and prepare the prompts with the most characters."""
     if settings.engine == "ray":
-        ray_engine.load_ray()
+        load_ray()
     for options in _harness_options(settings):
         from ragbias.evaluation.lm_eval.harness import task_manager
 
@@ -93,17 +67,13 @@ def _check(settings: BenchConfiguration, plan: Plan, models: Models) -> None:
             else models.load(model)
         )
         for label, method in plan.methods[model].items():
-            _check_method(label, method, lm)
+            config = lm.model.config.get_text_config()
+            try:
+                method.validate(config.hidden_size, config.num_hidden_layers)
+            except MethodError as error:
+                raise MethodError(f"method {label}, model {lm.name}: {error}") from error
         for task, case in longest:
             lm.prepare(task.prompt(lm, case), documents=case.documents, method=NoMethod())
-
-
-def _check_method(label: str, method: Method, lm: DebiasedLM) -> None:
-    config = lm.model.config.get_text_config()
-    try:
-        method.validate(config.hidden_size, config.num_hidden_layers)
-    except MethodError as error:
-        raise MethodError(f"method {label}, model {lm.name}: {error}") from error
 
 
 def _harness_options(settings: BenchConfiguration) -> list[HarnessOptions]:
@@ -125,9 +95,9 @@ class _Run:
         progress = self.bar.add_task("answering", total=total)
         missing = self._missing(progress)
         if self.settings.engine == "ray":
-            found = ray_engine.answered(missing, self.settings.dtype, self.settings.workers)
+            found = answered_by_ray(missing, self.settings.dtype, self.settings.workers)
         else:
-            found = local_engine.answered(missing, self.models)
+            found = answered_here(missing, self.models)
         for unit, records in found:
             name = f"{unit.model} {unit.task.name}{' again' if unit.noise else ''}"
             self.bar.update(progress, advance=self._file(unit).append(records), description=name)

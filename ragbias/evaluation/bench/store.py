@@ -95,10 +95,6 @@ class Store:
         folder: created if missing.
         about: plain data that describes the run; ``about["decides"]`` must be the same for each process that writes
             here, except for a higher ``"limit"``.
-
-    Raises:
-        RunError: the folder holds something else, or another process writes there.
-        DataError: a file of the run is damaged.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:

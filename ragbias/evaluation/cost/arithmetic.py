@@ -51,13 +51,6 @@ def plain_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
     return shape.layers * layer + shape.hidden * shape.vocabulary
 
 
-def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
-    """Multiply-adds up to the first token's logits where prefix and documents are cached, and only the suffix runs."""
-    pairs = causal_pairs(lengths.total) - causal_pairs(lengths.total - lengths.suffix)
-    layer = lengths.suffix * shape.weights(shape.active_experts) + 2 * shape.width * pairs
-    return shape.layers * layer + shape.hidden * shape.vocabulary
-
-
 def prefill_limit(shape: ModelShape, prompts: Sequence[PromptLengths], method: Method) -> float | None:
     """Ratio of multiply-adds to the plain model's, for the prompts of a batch; None: unknown for this method."""
     plain = added = 0

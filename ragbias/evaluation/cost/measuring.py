@@ -1,4 +1,4 @@
-"""Interleaved times of methods, peak memory, and the versions and the machine that both depend on."""
+"""Time and memory of methods beside the plain model's, and the versions and the machine that both depend on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,9 +17,13 @@ import torch
 import transformers
 from torch.profiler import ProfilerActivity, profile
 
+from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod
+from ragbias.prompt import Prompt
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler writes a line at each start and stop
+
+DECODED = 8  # tokens after the first one, in each round
 
 Spread = tuple[float, float, float]  # median, lowest, highest
 Taken = dict[str | None, list[tuple[float, ...]]]
@@ -37,11 +42,9 @@ def interleaved(
     inputs: Sequence[Input],
     measure: Callable[[Input, Method], tuple[float, ...]],
 ) -> Taken:
-    """Measurements by label, one for each input; those of the plain model under ``None``, whatever its label.
+    """Measurements by label, one for each input, on which the methods take turns.
 
-    Args:
-        methods: by label; ``none`` runs beside them, whether it is among them or not.
-        inputs: one for each round, in which the methods take turns.
+    The plain model runs in any case; its measurements are under ``None``, and under its label if it has one.
     """
     plain = next((label for label, method in methods.items() if method.name == NoMethod.name), None)
     with_plain: dict[str | None, Method] = {plain: NoMethod()}
@@ -89,11 +92,7 @@ def peak_bytes(device: torch.device, action: Callable[[], object]) -> float:
 
 def versions() -> dict[str, str]:
     """Of the libraries that compute."""
-    return {
-        "ragbias": version("ragbias"),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
+    return {"ragbias": version("ragbias"), "torch": torch.__version__, "transformers": transformers.__version__}
 
 
 def all_versions() -> dict[str, str]:
@@ -118,3 +117,78 @@ def _processor() -> str:
     lines = known.read_text().splitlines() if known.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.processor() or platform.machine())
+
+
+@dataclass(frozen=True)
+class GenerationCost:
+    """The cost of one method; each ``(median, lowest, highest)`` over the rounds.
+
+    Attributes:
+        prefill_seconds: until the first token, with all work of the method before it.
+        decode_seconds: for each token after it.
+        peak_bytes: the most memory in use at once, beside the model.
+        prefill_ratio, decode_ratio, peak_ratio: to ``none`` on the same prompt in the same round.
+    """
+
+    prefill_seconds: Spread
+    decode_seconds: Spread
+    peak_bytes: Spread
+    prefill_ratio: Spread
+    decode_ratio: Spread
+    peak_ratio: Spread
+
+    def as_dict(self) -> dict[str, list[float]]:
+        return {name: list(spread) for name, spread in asdict(self).items()}
+
+
+def measure_costs(
+    lm: DebiasedLM, prompts: Sequence[str | Prompt], methods: Mapping[str, Method], rounds: int = 5
+) -> dict[str, GenerationCost]:
+    """The cost of each method by its label, decoding greedily, on one prompt after the other.
+
+    Each prompt leaves ``DECODED + 1`` tokens of the model's window. One round warms up, and one measures memory, which
+    does not vary.
+    """
+    chosen = [prompts[index % len(prompts)] for index in range(rounds)]
+    times = interleaved(methods, [chosen[0], *chosen], lambda prompt, method: _times(lm, prompt, method))
+
+    def peak(prompt: str | Prompt, method: Method) -> tuple[float]:
+        return (peak_bytes(lm.model.device, lambda: _generate(lm, prompt, method)),)
+
+    peaks = interleaved(methods, chosen[:1], peak)
+    found: dict[str, GenerationCost] = {}
+    for label in methods:
+        spreads = [figures(times, label, 0, 1), figures(times, label, 1, 1), figures(peaks, label, 0, 0)]
+        found[label] = GenerationCost(*(own for own, _ in spreads), *(ratio for _, ratio in spreads))
+    return found
+
+
+def _generate(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> None:
+    lm.generate(prompt, method=method, max_new_tokens=DECODED + 1, min_new_tokens=DECODED + 1)
+
+
+def _times(lm: DebiasedLM, prompt: str | Prompt, method: Method) -> tuple[float, float]:
+    """Seconds of the prefill and of one token after it.
+
+    Decoding lasts from the end of each forward pass to the end of the next, where that has one token. All else counts
+    as prefill: what a method runs before and between, and a vote afterwards.
+    """
+    device, decoding = lm.model.device, 0.0
+    begin = last = now(device)
+
+    def hook(module: Any, arguments: Any, named: dict[str, Any], output: Any) -> None:
+        nonlocal decoding, last
+        end = now(device)
+        ids = arguments[0] if arguments else named["input_ids"]
+        if ids.shape[1] == 1:
+            decoding += end - last
+        last = end
+
+    attached = lm.model.register_forward_hook(hook, with_kwargs=True)
+    try:
+        begin = now(device)
+        _generate(lm, prompt, method)
+        total = now(device) - begin
+    finally:
+        attached.remove()
+    return total - decoding, decoding / DECODED

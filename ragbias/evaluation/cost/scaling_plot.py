@@ -17,11 +17,7 @@ APART = 1.025  # factor between the positions of neighbouring methods, so that t
 
 
 def scaling(outcome: Mapping[str, Any], path: Path) -> None:
-    """Draw each method's ratio to the plain model against the number of documents.
-
-    Args:
-        outcome: of ``run``, with several numbers of documents.
-    """
+    """Draw each method's ratio to the plain model against the number of documents; ``outcome`` is of ``speed.run``."""
     results = sorted(outcome["results"], key=lambda result: result["documents"])
     counts = [result["documents"] for result in results]
     labels = [label for label in results[0]["methods"] if label != "none"]

@@ -15,10 +15,10 @@ from ragbias.binding import backend_of, debias
 from ragbias.binding.architectures import window_of
 from ragbias.checks import check_choice
 from ragbias.errors import ArgumentError, MethodError, PromptTooLongError
-from ragbias.evaluation.cost import model_shapes, random_prompts
+from ragbias.evaluation.cost import inputs
 from ragbias.evaluation.cost.arithmetic import decode_limit, lengths_of, prefill_limit, shape_of
+from ragbias.evaluation.cost.inputs import PREFIX, SUFFIX, PromptBatch, draw
 from ragbias.evaluation.cost.measuring import Spread, all_versions, figures, interleaved, machine, now, peak_bytes
-from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX, PromptBatch
 from ragbias.methods import Method, NoMethod, parse_methods
 
 
@@ -40,7 +40,7 @@ class SpeedSettings:
         backend: computes the methods' attention, see ``ragbias.debias``.
     """
 
-    methods: str = "pine,channel-scaling"
+    methods: str
     shape: str | None = None
     model: str | None = None
     layers: int | None = None
@@ -59,9 +59,9 @@ class SpeedSettings:
         check_backend(self.backend)
         check_choice("device", self.device, ("cpu", "cuda"))
         if self.shape is not None:
-            check_choice("shape", self.shape, tuple(model_shapes.SHAPES))
+            check_choice("shape", self.shape, tuple(inputs.SHAPES))
         if self.dtype is not None:
-            check_choice("dtype", self.dtype, tuple(model_shapes.DTYPES))
+            check_choice("dtype", self.dtype, tuple(inputs.DTYPES))
         if self.model is not None and (self.shape is not None or self.layers is not None):
             raise ArgumentError("shape and layers belong to a built-in model, and model has its own; leave one out")
         if self.tokens is not None and self.total_tokens is not None:
@@ -112,17 +112,15 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
         label.
 
     Raises:
-        UnknownMethodError, MethodError: no such method, or none that runs inside the model.
-        PromptTooLongError: prompt and decoded tokens do not fit into the model's window.
-        ArgumentError: there is no such config file.
+        MethodError, PromptTooLongError, ArgumentError: before anything runs, where possible.
     """
     methods, config = prepared(settings)
     batches = []
     for count in settings.documents:
-        check_length(count, settings.total_tokens or count * (settings.tokens or 1), settings.steps, config)
-        lengths = random_prompts.document_lengths(count, settings.tokens, settings.total_tokens)
+        lengths = inputs.document_lengths(count, settings.tokens or 0, settings.total_tokens)
+        check_length(count, sum(lengths), settings.steps, config)
         vocabulary, device = config.get_text_config().vocab_size, torch.device(settings.device)
-        batches.append(random_prompts.draw(lengths, settings.batch, vocabulary, device, settings.ragged))
+        batches.append(draw(lengths, settings.batch, vocabulary, device, settings.ragged))
     runs = len(batches) * (settings.rounds + 2) * len({NoMethod.name, *methods})
     task = progress.add_task("building the model", total=runs)
     model = built(settings, config)
@@ -144,16 +142,12 @@ def run(settings: SpeedSettings, progress: Progress) -> dict[str, Any]:
 
 
 def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConfig]:
-    """The methods by label, and the config of the model they run in.
-
-    Raises:
-        MethodError: a method needs more than one pass, or does not fit the model.
-    """
-    methods = parse_methods(settings.methods, settings.model, model_shapes.in_every_layer)
+    """The methods by label, and the config of a model that each of them fits, in one pass."""
+    methods = parse_methods(settings.methods, settings.model, inputs.in_every_layer)
     if settings.model is None:
-        config = model_shapes.shaped(settings.shape or "", settings.layers or 0)
+        config = inputs.shaped(settings.shape or "", settings.layers or 0)
     else:
-        config = model_shapes.config_of(settings.model)
+        config = inputs.config_of(settings.model)
     text = config.get_text_config()
     for label, method in methods.items():
         if method.acts_on == "nothing":
@@ -167,9 +161,9 @@ def prepared(settings: SpeedSettings) -> tuple[dict[str, Method], PreTrainedConf
     return methods, config
 
 
-def check_length(count: int, total: int, steps: int, config: PreTrainedConfig, prefix: int = PREFIX) -> None:
+def check_length(count: int, total: int, steps: int, config: PreTrainedConfig) -> None:
     """Raise ``PromptTooLongError`` unless ``count`` documents of ``total`` tokens and ``steps`` more fit the window."""
-    window, needed = window_of(config), prefix + total + SUFFIX + steps
+    window, needed = window_of(config), PREFIX + total + SUFFIX + steps
     if needed > window:
         raise PromptTooLongError(
             f"{count} documents make a prompt that needs {needed} tokens with the {steps} decoded ones, and "
@@ -179,11 +173,7 @@ def check_length(count: int, total: int, steps: int, config: PreTrainedConfig, p
 
 def built(settings: SpeedSettings, config: PreTrainedConfig) -> PreTrainedModel:
     """The model, on its device; raises where the backend cannot run in it."""
-    device = torch.device(settings.device)
-    if settings.model and not model_shapes.is_config(settings.model):
-        model = model_shapes.loaded(settings.model, settings.dtype, device)
-    else:
-        model = model_shapes.with_random_weights(config, settings.dtype, device)
+    model = inputs.built(config, settings.model, settings.dtype, torch.device(settings.device))
     backend_of(model, settings.backend)
     return model
 
@@ -192,7 +182,7 @@ def conditions(settings: SpeedSettings, model: PreTrainedModel) -> dict[str, Any
     """The model, the versions and the machine, as plain data."""
     described = {
         "name": settings.model or f"{settings.shape} shape, {settings.layers} layers",
-        "weights": "random" if not settings.model or model_shapes.is_config(settings.model) else "loaded",
+        "weights": "random" if not settings.model or inputs.is_config(settings.model) else "loaded",
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "dtype": str(model.dtype).removeprefix("torch."),
         "device": torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else "cpu",
@@ -213,14 +203,9 @@ def measure(
     backend: str = "auto",
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, ForwardCost]:
-    """The cost of the plain model and of each method, by label.
+    """The cost of the plain model, as ``none``, and of each method, by label.
 
-    Args:
-        methods: by label; the plain model runs beside them as ``none``.
-        steps: decoded tokens after the first one, in each round.
-        rounds: counted ones; a round before them warms up, and one after them measures memory.
-        backend: computes the methods' attention, see ``ragbias.debias``.
-        progress: called after each run, ``rounds + 2`` times for each method and for ``none``.
+    One round warms up, and one measures memory; ``progress`` is called after each run.
     """
     methods = {NoMethod.name: NoMethod(), **methods}
 
@@ -229,10 +214,8 @@ def measure(
         progress()
         return taken
 
-    def peak(batch: PromptBatch, method: Method) -> tuple[float, ...]:
-        highest = peak_bytes(model.device, lambda: _times(model, method, batch, steps, backend))
-        progress()
-        return (highest,)
+    def peak(batch: PromptBatch, method: Method) -> tuple[float]:
+        return (peak_bytes(model.device, lambda: times(batch, method)),)
 
     timed = interleaved(methods, [batch] * (rounds + 1), times)
     peaks = interleaved(methods, [batch], peak)
@@ -242,19 +225,10 @@ def measure(
         (prefill, prefill_ratio), (first, first_ratio), (decode, decode_ratio) = (
             figures(timed, label, index, 1) for index in range(3)
         )
-        (peak_memory, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
-        found[label] = ForwardCost(
-            prefill_seconds=prefill,
-            first_token_seconds=first,
-            decode_seconds=decode,
-            prefill_ratio=prefill_ratio,
-            first_token_ratio=first_ratio,
-            decode_ratio=decode_ratio,
-            peak_bytes=peak_memory,
-            peak_ratio=peak_ratio,
-            prefill_limit=prefill_limit(shape, layouts, method),
-            decode_limit=decode_limit(shape, layouts, method),
-        )
+        (highest, *_), (peak_ratio, *_) = figures(peaks, label, 0, 0)
+        limits = prefill_limit(shape, layouts, method), decode_limit(shape, layouts, method)
+        ratios = prefill_ratio, first_ratio, decode_ratio
+        found[label] = ForwardCost(prefill, first, decode, *ratios, highest, peak_ratio, *limits)
     return found
 
 

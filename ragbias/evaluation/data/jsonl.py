@@ -61,11 +61,6 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
 
     Either may be gzipped (``.gz``). Blank lines are skipped. Lines end at ``\n`` alone: other characters that break
     lines, such as U+2028, may occur inside JSON strings.
-
-    Raises:
-        DataError: a line does not fit ``row``, the gzip stream is broken, the file holds no object, or it is no
-            regular file.
-        OSError: the file cannot be opened.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of JSON lines, .jsonl or .jsonl.gz")
@@ -93,11 +88,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
 
 
 def parsed(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
-    """JSON of a given form.
-
-    Raises:
-        DataError: it is not JSON, or not of this form; begins with ``where``.
-    """
+    """JSON of a given form; ``where`` begins the error of other bytes."""
     try:
         return form.validate_json(raw)
     except ValidationError as error:
@@ -105,11 +96,7 @@ def parsed(raw: bytes, where: str, form: TypeAdapter[T]) -> T:
 
 
 def sources(paths: Sequence[Path]) -> dict[str, Path]:
-    """The files by their names without endings, with which ids of cases begin.
-
-    Raises:
-        RunError: there are none, or two of one name.
-    """
+    """The files by their names without endings, with which ids of cases begin."""
     if not paths:
         raise RunError("no data files; name at least one, as .jsonl or .jsonl.gz")
     named: dict[str, Path] = {}

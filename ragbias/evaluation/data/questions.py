@@ -40,12 +40,8 @@ class _DocumentsRow(_QuestionRow):
 def read_questions(path: Path, documents: bool = True, labelled: bool = False) -> list[Question]:
     """The questions of a file: ``question``, ``documents``, and, if known, ``answer`` or ``answers`` and ``gold``.
 
-    Args:
-        documents: each line must have at least two; if False, they are not read.
-        labelled: each line must have an answer and ``gold``.
-
-    Raises:
-        DataError: a line is of another format, or the file is empty; names file and line.
+    Each line must have two documents; with ``documents=False`` they are not read. With ``labelled`` each line must have
+    an answer and ``gold``.
     """
     if not documents:
         return [Question(line.row.question, (), _answers(line.row)) for line in read_lines(path, _QuestionRow)]

@@ -97,10 +97,6 @@ def read_records(path: Path) -> list[Record]:
     """The records of a file; a last line without an end, which an interrupted run leaves, does not count.
 
     Records that differ in nothing but their ``seconds`` count once.
-
-    Raises:
-        DataError: a line is no record, or two are of one case and differ; names file and lines.
-        DataError: the gzip stream is broken.
     """
     if kind := irregular(path):
         raise DataError(f"{path} is {kind}; expected a regular file of records, as a bench writes it")

@@ -55,11 +55,7 @@ def packed(folder: Path, name: str) -> Path:
 
 
 def records_file(folder: Path, name: str) -> Path | None:
-    """The file of records of this name, plain or compressed; None: there is neither.
-
-    Raises:
-        RunError: there are both.
-    """
+    """The file of records of this name, plain or compressed; None: there is neither."""
     found = [path for path in (folder / name, packed(folder, name)) if path.is_file()]
     if len(found) > 1:
         raise RunError(f"{folder} holds both {name} and {name}{PACKED}; remove the one that is out of date")
@@ -72,11 +68,7 @@ def cost_key(model: str, task: str, documents: int) -> str:
 
 
 def read_costs(folder: Path) -> Costs:
-    """By ``cost_key`` and label: ``[median, low, high]`` of each figure; empty where nothing was measured.
-
-    Raises:
-        DataError: the file is damaged; so for all readers here.
-    """
+    """By ``cost_key`` and label: ``[median, low, high]`` of each figure; empty where nothing was measured."""
     return _checked(folder / COST, TypeAdapter(dict[str, dict[str, dict[str, _Spread]]])) or {}
 
 

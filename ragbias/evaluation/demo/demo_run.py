@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
 from matplotlib.figure import Figure
+from rich.progress import Progress
 
 from ragbias.errors import MissingExtraError
 from ragbias.evaluation.cost.measuring import figures, interleaved, now
 from ragbias.evaluation.demo import shared
-from ragbias.evaluation.demo.shared import Asked, Index, StockQA, conditions
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
 from ragbias.evaluation.measures.estimates import curve_figures
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.prompts import stock_prompt
@@ -38,24 +37,6 @@ from ragbias.prompt import Prompt
 MODEL = "tiny"
 
 
-@dataclass(frozen=True)
-class DemoSettings:
-    """Settings of the demo.
-
-    Attributes:
-        questions: number of questions, each with its answer at every position.
-        corpus: number of passages in the index.
-        positions: number of positions of the gold document.
-        documents: numbers of retrieved documents.
-    """
-
-    questions: int = 40
-    corpus: int = 200
-    positions: int = 5
-    documents: tuple[int, ...] = (10, 20)
-    seed: int = 0
-
-
 def demo_methods() -> list[Method]:
     """Every method of the demo, ``none`` first."""
     return [
@@ -75,14 +56,28 @@ def as_text(passage: Passage) -> str:
 
 
 class Demo:
-    """Corpus, index, questions and model of one run."""
+    """Corpus, index, questions and model of one run.
 
-    def __init__(self, settings: DemoSettings) -> None:
-        self.settings = settings
+    Args:
+        questions: number of questions, each with its answer at every position.
+        corpus: number of passages in the index.
+        positions: number of positions of the gold document.
+        documents: numbers of retrieved documents.
+    """
+
+    def __init__(
+        self,
+        questions: int = 40,
+        seed: int = 0,
+        corpus: int = 200,
+        positions: int = 5,
+        documents: tuple[int, ...] = (10, 20),
+    ) -> None:
+        self.seed, self.positions, self.documents = seed, positions, documents
         self.lm = DebiasedLM.from_pretrained(MODEL, "none")
-        corpus = held_out_corpus(settings.corpus, settings.seed)
-        self.questions = held_out_questions(corpus, settings.questions, settings.seed)
-        self.index = Index([as_text(passage) for passage in corpus])
+        passages = held_out_corpus(corpus, seed)
+        self.questions = held_out_questions(passages, questions, seed)
+        self.index = Index([as_text(passage) for passage in passages])
 
     def retrieve(self, question: WorldQuestion, k: int) -> tuple[list[str], bool]:
         """The ``k`` nearest passages, and whether the gold one is among them; if not, it replaces the last one."""
@@ -91,41 +86,49 @@ class Demo:
 
     def task(self, documents: int) -> tuple[StockQA, float]:
         """The questions with this number of passages, and the share whose gold passage was retrieved."""
-        asked, hits = [], 0
+        drawn, hits = [], 0
         for question in self.questions:
             texts, hit = self.retrieve(question, documents)
             gold = as_text(question.gold)
-            asked.append(Asked(question.question, gold, [text for text in texts if text != gold], question.answer))
+            drawn.append(
+                GoldQuestion(question.question, gold, [text for text in texts if text != gold], question.answer)
+            )
             hits += hit
-        positions = evenly_spread(documents, self.settings.positions)
-        return StockQA(self.lm, asked, positions, exact), hits / len(asked)
+        return StockQA(self.lm, drawn, evenly_spread(documents, self.positions), exact), hits / len(drawn)
 
 
-def run(demo: Demo, progress: Callable[[str, int], None]) -> dict[str, Any]:
-    """Measure every method; ``progress`` is called with the method's name and the number of new answers.
+def run(demo: Demo, bar: Progress) -> dict[str, Any]:
+    """Measure every method.
 
     Returns:
         ``settings``, ``results`` as plain data, and ``curves``: the same as ``Curve`` objects.
     """
-    results: dict[str, dict[str, Any]] = {}
+    methods, results = demo_methods(), {}
     curves: dict[int, dict[str, Curve]] = {}
     hits: dict[str, float] = {}
-    for documents in demo.settings.documents:
+    answers = len(methods) * len(demo.documents) * demo.positions * len(demo.questions)
+    progress = bar.add_task("", total=answers)
+
+    def advance(count: int) -> None:
+        bar.update(progress, advance=count)
+
+    for documents in demo.documents:
         task, hits[str(documents)] = demo.task(documents)
-        methods = demo_methods()
         ratios = _prefill_ratios(task, methods)
-        curves[documents], results[str(documents)] = {}, {}
+        curves[documents] = {}
         for method in methods:
-            curve = measure(demo.lm, method, task, partial(progress, method.name))
-            curves[documents][method.name] = curve
-            results[str(documents)][method.name] = {**curve.as_dict(), "prefill_ratio": ratios[method.name]}
+            bar.update(progress, description=method.name)
+            curves[documents][method.name] = measure(demo.lm, method, task, advance)
+        results[str(documents)] = {
+            name: {**curve.as_dict(), "prefill_ratio": ratios[name]} for name, curve in curves[documents].items()
+        }
     settings = {
         "model": MODEL,
         **conditions(demo.lm),
-        "questions": demo.settings.questions,
-        "corpus_passages": demo.settings.corpus,
-        "seed": demo.settings.seed,
-        "methods": [str(method) for method in demo_methods()],
+        "questions": len(demo.questions),
+        "corpus_passages": len(demo.index.texts),
+        "seed": demo.seed,
+        "methods": [str(method) for method in methods],
         "retriever": "FAISS IndexFlatIP over all-MiniLM-L6-v2, cosine",
         "retriever_found_gold": hits,
         "order": "gold passage at the position, the others by rank",
@@ -152,7 +155,7 @@ def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float
 def telling_question(demo: Demo) -> WorldQuestion:
     """The first question whose plain answer changes when the documents are reversed, or else the first."""
     for question in demo.questions:
-        texts, _ = demo.retrieve(question, max(demo.settings.documents))
+        texts, _ = demo.retrieve(question, max(demo.documents))
         orders = [texts, texts[::-1]]
         prompts = [stock_prompt(demo.lm, order, question.question) for order in orders]
         forward, backward = demo.lm.batch(prompts, documents=orders, method="none", max_new_tokens=8)
@@ -166,9 +169,6 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
 
     Each installed integration has, under the entry point group ``ragbias.demo``, a function ``(passages, question, lm,
     method, documents) -> (answer as retrieved, answer reversed)``, which runs its framework's chain.
-
-    Raises:
-        MissingExtraError: no integration is installed.
     """
     integrations = sorted(entry_points(group="ragbias.demo"), key=lambda entry: entry.name)
     if not integrations:
@@ -178,18 +178,16 @@ def ask_in_both_orders(demo: Demo, question: WorldQuestion) -> Iterator[tuple[st
     for integration in integrations:
         answer = integration.load()
         for method in ("none", "pine"):
-            documents = max(demo.settings.documents)
+            documents = max(demo.documents)
             forward, backward = answer(demo.index.texts, question.question, demo.lm, method, documents)
             yield integration.name, method, forward, backward
 
 
 def figure(outcome: dict[str, Any]) -> Figure:
     """Accuracy by position, the methods beside each other, a panel for each number of documents."""
-    settings = outcome["settings"]
-    title = f"documents, {settings['questions']} questions, {MODEL}"
-    return overlaid({f"{documents} {title}": _lines(curves) for documents, curves in outcome["curves"].items()})
-
-
-def _lines(curves: Mapping[str, Curve]) -> dict[str, dict[str, Any]]:
-    """Accuracy by position with its interval, for the figure."""
-    return {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}
+    title = f"documents, {outcome['settings']['questions']} questions, {MODEL}"
+    panels = {
+        f"{documents} {title}": {name: curve_figures(curve.scores)["by_position"] for name, curve in curves.items()}
+        for documents, curves in outcome["curves"].items()
+    }
+    return overlaid(panels)

@@ -10,21 +10,22 @@ import json
 import random
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from rich.progress import Progress
 
 from ragbias.errors import RunError
-from ragbias.evaluation.demo.shared import Asked, Index, StockQA, conditions
+from ragbias.evaluation.demo.shared import GoldQuestion, Index, StockQA, conditions
 from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
 from ragbias.evaluation.measures.estimates import NATS, curve_figures, minus_plain
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.report.charts import RELATIVE_LOGPROB, overlaid
-from ragbias.evaluation.tasks.gold_answers import gold_score
 from ragbias.evaluation.tasks.orders import evenly_spread
+from ragbias.evaluation.tasks.task import gold_score
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, ParallelContextWindows, Pine, RoToR
 
@@ -55,70 +56,54 @@ def notes() -> list[Note]:
     return [Note(**json.loads(line)) for line in lines]
 
 
-@dataclass(frozen=True)
-class NotesSettings:
-    """Settings of the demo.
+class NotesDemo:
+    """Model and questions of one run.
 
-    Attributes:
+    Args:
         questions: number of questions, drawn with ``seed``.
         documents: notes in a prompt.
         positions: number of positions of the gold note.
-    """
-
-    model: str
-    questions: int = 20
-    documents: int = 10
-    positions: int = 5
-    seed: int = 0
-
-
-class NotesDemo:
-    """Model and questions of one run.
 
     Raises:
         RunError: more questions than notes, or too few for intervals.
     """
 
-    def __init__(self, settings: NotesSettings) -> None:
-        self.settings = settings
+    def __init__(self, model: str, questions: int = 20, seed: int = 0, documents: int = 10, positions: int = 5) -> None:
         everything = notes()
-        if settings.questions > len(everything):
+        if questions > len(everything):
             raise RunError(
-                f"questions={settings.questions}, but the demo of a model other than tiny has {len(everything)} notes; "
-                "use fewer"
+                f"questions={questions}, but the demo of a model other than tiny has {len(everything)} notes; use fewer"
             )
-        if settings.questions < FEWEST:
-            raise RunError(f"questions={settings.questions}; intervals need {FEWEST} or more")
-        self.lm = DebiasedLM.from_pretrained(settings.model, "none")
+        if questions < FEWEST:
+            raise RunError(f"questions={questions}; intervals need {FEWEST} or more")
+        sizes = {"questions": questions, "documents": documents, "positions": positions}
+        self.settings = {"model": model, **sizes, "seed": seed}
+        self.lm = DebiasedLM.from_pretrained(model, "none")
         index = Index([note.document for note in everything])
-        asked = []
-        for note in random.Random(settings.seed).sample(everything, settings.questions):
-            found = [text for text in index.search(note.question, settings.documents + 1) if text != note.document]
-            others = found[: settings.documents - 1]
-            asked.append(Asked(note.question, note.document, others, note.answer, note.begin))
-        self.task = StockQA(self.lm, asked, evenly_spread(settings.documents, settings.positions), best_subspan_em)
-
-    @property
-    def steps(self) -> int:
-        """Number of prompts over all methods."""
-        return len(METHODS) * self.settings.questions * self.settings.positions
+        drawn = []
+        for note in random.Random(seed).sample(everything, questions):
+            found = [text for text in index.search(note.question, documents + 1) if text != note.document]
+            drawn.append(GoldQuestion(note.question, note.document, found[: documents - 1], note.answer, note.begin))
+        self.task = StockQA(self.lm, drawn, evenly_spread(documents, positions), best_subspan_em)
 
 
-def run(demo: NotesDemo, progress: Callable[[str, int], None]) -> dict[str, Any]:
-    """Measure every method; ``progress`` is called with the method's name and the number of prompts done.
-
-    An invariant method sees each question in one order, as all orders give bit-identical answers.
+def run(demo: NotesDemo, bar: Progress) -> dict[str, Any]:
+    """Measure every method; an invariant one sees each question in one order, as all orders give bit-identical answers.
 
     Returns:
         Plain data: ``settings``, and ``results`` by method, each figure ``[estimate, low, high]`` with a 95% interval,
         paired by question; log-probabilities are in nats.
     """
     begin = time.perf_counter()
-    measured = {method.name: _measured(demo, method, progress) for method in METHODS}
+    progress = bar.add_task("", total=len(METHODS) * len(demo.task.questions) * len(demo.task.positions))
+    measured = {}
+    for method in METHODS:
+        bar.update(progress, description=method.name)
+        measured[method.name] = _measured(demo, method, lambda: bar.update(progress, advance=1))
     plain = measured[NoMethod.name][0]
     results = {name: _figures(logprobs, right, plain) for name, (logprobs, right) in measured.items()}
     settings = {
-        **asdict(demo.settings),
+        **demo.settings,
         **conditions(demo.lm),
         "methods": [str(method) for method in METHODS],
         "order": "gold note at the position, the others by their cosine to the question (all-MiniLM-L6-v2)",
@@ -129,10 +114,10 @@ def run(demo: NotesDemo, progress: Callable[[str, int], None]) -> dict[str, Any]
     return {"settings": settings, "results": results}
 
 
-def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], None]) -> tuple[Scores, Scores]:
+def _measured(demo: NotesDemo, method: Method, progress: Callable[[], None]) -> tuple[Scores, Scores]:
     """Log-probabilities of the gold answer in nats, and whether the answer holds it; by question and position."""
     task, positions = demo.task, list(demo.task.positions)
-    logprobs = np.empty((demo.settings.questions, len(positions)))
+    logprobs = np.empty((len(task.questions), len(positions)))
     right = np.empty_like(logprobs)
     for case in task.cases():
         assert case.gold_position is not None
@@ -142,7 +127,7 @@ def _measured(demo: NotesDemo, method: Method, progress: Callable[[str, int], No
         else:
             logprobs[question, column] = gold_score(demo.lm, task, case, method).logprob
             right[question, column] = task.score(case, task.answers(demo.lm, [case], method, 1)[0].prediction)
-        progress(method.name, 1)
+        progress()
     names = tuple(f"{index:06}" for index in range(len(logprobs)))
     return Scores(names, tuple(positions), logprobs), Scores(names, tuple(positions), right)
 

@@ -18,11 +18,7 @@ LARGEST = 2**28  # bytes of one file
 def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
     """Paragraphs of all text files at ``path``, joined up to about ``size`` characters, and cut where they are longer.
 
-    Returns:
-        The first file of each chunk, relative to ``path``.
-
-    Raises:
-        DataError: the path is missing or has no text file, or a file is not text; names it.
+    Returns the first file of each chunk, relative to ``path``.
     """
     kind = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
     if kind:
@@ -72,10 +68,9 @@ def _paragraphs(text: str, size: int) -> Iterator[str]:
 def fitting(lm: DebiasedLM, question: str, documents: Sequence[str], max_new_tokens: int) -> list[str]:
     """The first documents, as many as fit into the model's window with question and answer; one at least."""
     count = len(documents)
-    while count > 1 and _length(lm, question, documents[:count]) + max_new_tokens > lm.window:
+    while count > 1:
+        prompt = stock_prompt(lm, documents[:count], question)
+        if len(lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]) + max_new_tokens <= lm.window:
+            break
         count -= 1
     return list(documents[:count])
-
-
-def _length(lm: DebiasedLM, question: str, documents: Sequence[str]) -> int:
-    return len(lm.tokenizer(stock_prompt(lm, documents, question), add_special_tokens=False)["input_ids"])

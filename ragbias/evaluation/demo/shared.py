@@ -52,7 +52,7 @@ class Index:
         return self._encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False).astype(np.float32)
 
 
-class Asked(NamedTuple):
+class GoldQuestion(NamedTuple):
     """A question, its gold document and the others, nearest first; ``begin`` is a given beginning of the answer."""
 
     question: str
@@ -67,7 +67,7 @@ class StockQA(Task):
     """Questions in the stock prompt, with the gold document at each of ``positions``, counted from 0."""
 
     lm: DebiasedLM
-    asked: Sequence[Asked]
+    questions: Sequence[GoldQuestion]
     positions: Sequence[int]
     metric: Callable[[str, Sequence[str]], float]
 
@@ -76,16 +76,16 @@ class StockQA(Task):
     chat = False  # the stock prompt is in the chat template already
 
     def cases(self) -> Iterator[Case]:
-        for index, asked in enumerate(self.asked):
+        for index, each in enumerate(self.questions):
             question = f"{index:06}"
-            for documents, position, _ in arranged(asked.gold, asked.others, self.positions, 1, question):
-                prompt = stock_prompt(self.lm, documents, asked.question)
+            for documents, position, _ in arranged(each.gold, each.others, self.positions, 1, question):
+                prompt = stock_prompt(self.lm, documents, each.question)
                 yield Case(
                     id=f"{question}/{position}",
                     question=question,
-                    text=prompt + self.continuation(prompt, asked.begin) if asked.begin else prompt,
+                    text=prompt + self.continuation(prompt, each.begin) if each.begin else prompt,
                     documents=tuple(documents),
-                    answers=(asked.answer,),
+                    answers=(each.answer,),
                     gold_position=position,
                 )
 

@@ -51,18 +51,11 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     A prompt too long for the window loses its beginning, as in lm-eval, with a warning.
 
     Args:
-        pretrained: ``"tiny"``, a hub name or a path.
-        method: a name or an instance that needs no documents.
-        device: default: a GPU if there is one.
         cut_middle: cut the middle of such a prompt instead, as LongBench does.
         settings: any other argument of lm-eval's ``hf`` model.
 
     Attributes:
         cut: for each shortened prompt, the number of its remaining tokens.
-
-    Raises:
-        RunError: the method needs documents, or ``cut_middle`` is neither True nor False.
-        UnknownMethodError, MethodError, UnsupportedModelError: see ``ragbias.debias``.
     """
 
     def __init__(
@@ -167,12 +160,9 @@ class RagBiasLM(HFLM):  # type: ignore[misc]  # lm-eval has no types
     def _whole(self, context: list[int], continuation: list[int]) -> Tensor:
         """Logits ``[len(continuation), V]`` for the tokens of a text that enters in one pass."""
         with debias(self.model, self.method):
-            ids = self._ids([*context, *continuation[:-1]])
+            ids = torch.tensor([[*context, *continuation[:-1]]], device=self.device)
             logits: Tensor = self.model(ids, use_cache=False, logits_to_keep=len(continuation)).logits[0]
         return logits
-
-    def _ids(self, tokens: list[int]) -> Tensor:
-        return torch.tensor([tokens], device=self.device)
 
 
 def harness_records(
@@ -185,21 +175,10 @@ def harness_records(
     include_path: Path | None = None,
     cut_middle: bool = False,
 ) -> list[Record]:
-    """Run tasks of lm-eval; one record for each example.
+    """Run tasks or groups of lm-eval; one record for each example, whose ``group`` is the task in the group.
 
-    Args:
-        model: ``"tiny"``, a hub name or a path.
-        label: the method as the records name it.
-        tasks: names of tasks or groups of lm-eval; a record's ``task`` is this name, its ``group`` the task in the
-            group.
-        limit: number of examples of each task in a group, the first ones; default: all.
-        seed: of the examples that lm-eval draws for few-shot prompts.
-        include_path: a folder with more tasks, as YAML files.
-        cut_middle: prompts that are longer than the window lose their middle, not their beginning.
-
-    Raises:
-        RunError: the method needs documents, which lm-eval's prompts do not have; no task has this name; or a task
-            has no measure of one example from 0 to 1.
+    ``label`` is the method's name in the records; ``limit`` counts examples of each task in a group; ``seed`` draws the
+    examples of few-shot prompts; ``include_path`` is a folder with more tasks, as YAML files.
     """
     manager = task_manager(tasks, include_path)
     lm = RagBiasLM(model, method=method, cut_middle=cut_middle)
@@ -207,11 +186,7 @@ def harness_records(
 
 
 def task_manager(tasks: Sequence[str], include_path: Path | None) -> Any:
-    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list.
-
-    Raises:
-        RunError: no task has this name.
-    """
+    """lm-eval's index of tasks: a folder's own if it has them all, since lm-eval's thousands take long to list."""
     if include_path is not None:
         own = TaskManager(include_path=str(include_path), include_defaults=False)
         if set(tasks) <= set(own.all_tasks):
@@ -285,11 +260,7 @@ def _answer(lm: RagBiasLM, sample: dict[str, Any]) -> tuple[str, str, int, int]:
 
 
 def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dict[str, bool]) -> str:
-    """The measure that scores a task's examples: the first of the preferred ones and of the others that can.
-
-    Raises:
-        RunError: none is a number from 0 to 1, the higher the better.
-    """
+    """The measure that scores a task's examples: the first of the preferred ones and of the others that can."""
     measured: list[str] = samples[0]["metrics"]
     reasons = {}
     for name in dict.fromkeys([*(each for each in PREFERRED if each in measured), *measured]):
@@ -298,19 +269,18 @@ def _measure(task: str, samples: Sequence[dict[str, Any]], higher_is_better: dic
             for sample in samples
             if not (isinstance(sample[name], (Real, np.bool_)) and 0 <= sample[name] <= 1)
         ]
-        if not wrong and higher_is_better.get(name) is not False:
+        if wrong:
+            value = shown(wrong[0]) if isinstance(wrong[0], Real) else f"a {type(wrong[0]).__name__}"
+            reasons[name] = f"is {value} for an example"
+        elif higher_is_better.get(name) is False:
+            reasons[name] = "is better the lower it is"
+        else:
             return name
-        reasons[name] = f"is {_named(wrong[0])} for an example" if wrong else "is better the lower it is"
     found = "; ".join(f"{name} {reason}" for name, reason in reasons.items())
     raise RunError(
         f"task {task!r} has no measure that can be used: {found}; expected one that is a number from 0 to 1 of each "
         "example, the higher the better"
     )
-
-
-def _named(value: Any) -> str:
-    """A number, or the type of anything else, which may hold text."""
-    return shown(value) if isinstance(value, Real) else f"a {type(value).__name__}"
 
 
 def main() -> None:

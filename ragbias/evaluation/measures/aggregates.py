@@ -121,7 +121,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
         "measures": list(measured),
         "positions": sorted({position for each in asked for position in each.positions if position >= 0}),
         "methods": methods,
-        "notes": [*_notes(methods, asked), *_shortened(records), *_copied(records)],
+        "notes": _notes(methods, asked, records),
     }
 
 
@@ -194,24 +194,7 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
     return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
 
 
-def _copied(records: Sequence[Record]) -> list[str]:
-    labels = sorted({each.method for each in records if each.copied})
-    if not labels:
-        return []
-    return [
-        f"Measured in one order of the same documents, and copied to the others: {', '.join(labels)}. "
-        "The invariance of these methods is assumed here, not measured."
-    ]
-
-
-def _shortened(records: Sequence[Record]) -> list[str]:
-    return [
-        f"Passages were cut to {words} words around the gold answer, or their first {words} (shorten={words})."
-        for words in sorted({each.shorten for each in records if each.shorten is not None})
-    ]
-
-
-def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -> list[str]:
+def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], records: Sequence[Record]) -> list[str]:
     notes = []
     few = min(len(each.questions) for each in scores)
     if few < FEWEST:
@@ -234,4 +217,13 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores]) -
             notes.append(f"{label}: {count} of {method['rows']} prompts were too long for the window; {LOST[lost]}.")
         for reason, count in method["ran_plain"].items():
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
+    notes += [
+        f"Passages were cut to {words} words around the gold answer, or their first {words} (shorten={words})."
+        for words in sorted({each.shorten for each in records if each.shorten is not None})
+    ]
+    if copied := sorted({each.method for each in records if each.copied}):
+        notes.append(
+            f"Measured in one order of the same documents, and copied to the others: {', '.join(copied)}. "
+            "The invariance of these methods is assumed here, not measured."
+        )
     return notes

@@ -114,10 +114,7 @@ class Summaries:
 
 @lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """(resamples, questions), read-only: how often each question is in each resample, drawn with replacement.
-
-    With fewer than ``FEWEST`` questions there are no resamples.
-    """
+    """How often each question is in each resample, ``(resamples, questions)``; none with too few questions."""
     if questions < FEWEST:
         return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))
@@ -190,10 +187,7 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
 
 
 def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
-    """By position: own score there minus the reference's mean over positions, paired by question.
-
-    The questions' own levels, which differ far more than positions do, cancel.
-    """
+    """By position: own score there minus the reference's mean over positions, paired by question."""
     first, second = own.in_common(reference)
     counts = draws(len(first.questions))
     found = point(first.values).by_position - point(second.values).mean[:, None]
@@ -209,10 +203,7 @@ def point(values: Floats) -> Summaries:
 
 
 def gap_by_chance(scores: Scores) -> float:
-    """The gap that 95 of 100 runs without any position bias stay below.
-
-    Each question's scores are shuffled over the positions: a gap is never negative, so noise alone makes one.
-    """
+    """The gap that 95 of 100 runs without position bias stay below: scores are shuffled over the positions."""
     rng = np.random.default_rng(0)
     gaps = [point(rng.permuted(scores.values, axis=1)).gap[0] for _ in range(SHUFFLES)]
     return float(np.nanpercentile(gaps, LEVEL))

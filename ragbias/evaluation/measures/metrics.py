@@ -110,8 +110,7 @@ def _words(text: str) -> list[str]:
 def question_weights(subsets: Mapping[str, str]) -> dict[str, dict[str, float]]:
     """The weight of each question in its section of RewardBench, by section, from the question's subset.
 
-    The weighted mean over a section is the mean of its subsets' means, weighted as the benchmark does. Sections without
-    a question are left out; so are subsets that RewardBench does not have.
+    The weighted mean over a section is that of its subsets' means. Sections without a question are left out.
     """
     sizes = Counter(subsets.values())
     found = {

@@ -160,15 +160,8 @@ def flip_rates(result: Mapping[str, Any]) -> Figure | None:
     floors = [(row, each["noise_floor"][0]) for row, (_, each) in enumerate(methods) if each["noise_floor"]]
     if floors:
         rows, values = zip(*floors, strict=True)
-        named = "noise floor: same order repeated"
-        style: dict[str, Any] = {
-            "color": INK,
-            "markerfacecolor": "white",
-            "markersize": 6,
-            "clip_on": False,
-            "zorder": 4,
-        }
-        axis.plot(values, rows, "D", label=named, **style)
+        label = "noise floor: same order repeated"
+        axis.plot(values, rows, "D", color=INK, markerfacecolor="white", clip_on=False, zorder=4, label=label)
     axis.set_xlabel("share of questions")
     legend(figure, columns=2)
     return figure

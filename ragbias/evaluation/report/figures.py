@@ -52,11 +52,7 @@ class Style:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """One style for each label; the first 17 differ by marker and filling alone.
-
-    The plain model, or the first label without it, is drawn in ink. Figures that are read side by side share one
-    assignment, made from all their labels.
-    """
+    """One style for each label, the plain model in ink; the first 17 differ by marker and filling alone."""
     plain_first = sorted(dict.fromkeys(labels), key=lambda label: label != REFERENCE)
     styles = dict.fromkeys(plain_first[:1], Style(INK, "-", "o", INK))
     for index, label in enumerate(plain_first[1:]):
@@ -69,12 +65,7 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
 def canvas(
     count: int = 1, columns: int = 3, height: float = 3.0, title: str = "", **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A picture of ``count`` panels in rows of at most ``columns``.
-
-    Args:
-        height: of a row, in inches.
-        shared: options of ``Figure.subplots``, such as ``sharey``.
-    """
+    """A picture of ``count`` panels in rows of at most ``columns``, each row ``height`` inches high."""
     columns = min(columns, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
@@ -106,12 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Estimates with their intervals.
-
-    Args:
-        band: shade the intervals; otherwise they are error bars.
-        wider: number of equal curves drawn over this one, which must not hide it.
-    """
+    """Estimates with their intervals, shaded or as error bars; ``wider``: how many equal curves lie over this one."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(
@@ -171,12 +157,7 @@ def panel_title(label: str) -> str:
 
 
 def svg(figure: Figure, name: str, fonttype: str = "none") -> str:
-    """The figure as SVG; the same figure always gives the same text.
-
-    Args:
-        name: seeds the identifiers inside.
-        fonttype: ``"path"`` draws letters as paths, which need no font but take twice the space.
-    """
+    """The figure as SVG, always the same text; ``fonttype="path"`` draws letters as paths, which need no font."""
     written = io.StringIO()
     settings: Any = {"svg.hashsalt": name, "svg.fonttype": fonttype, "font.sans-serif": FONTS}
     with matplotlib.rc_context(settings):

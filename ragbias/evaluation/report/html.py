@@ -31,15 +31,12 @@ READING = (
     f"Numbers in small print are {LEVEL}% bootstrap intervals over questions. Differences to the plain model (none) "
     "are paired by question. Intervals of the worst position and of the gap are corrected for bias, because the lowest "
     "of several noisy accuracies is too low; they are the roughest.",
-    "Flips: the share of questions whose answer differs between orders of the same documents. The orders are those "
-    "that moving the gold document makes, and the shuffles if the settings ask for any. More orders give more chances "
-    "to flip.",
-    "Noise: the share of questions whose answer changes when the same prompt is repeated; flips below it mean nothing.",
+    "Flips count the orders that moving the gold document makes, and the shuffles if the settings ask for any. More "
+    "orders give more chances to flip; flips below the noise mean nothing.",
     "An answer that never changes can be wrong each time: flips say nothing without accuracy.",
     "A gap is never negative, so noise alone makes one; the notes below a table name gaps that chance makes as well.",
-    "Cost is the median in units of the plain model, timed side by side on the same prompts. A method without such "
-    "timings shows its wall time per answer in units of the plain model's, which is rough, and means little across "
-    "machines.",
+    "Cost is the median in units of the plain model, timed side by side on the same prompts; without such timings, "
+    "the wall time per answer, which is rough.",
 )
 ORACLE = (
     "The documents around the gold one come from a file of gold passages (an oracle file). They belong to other "
@@ -69,12 +66,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page: a heading, then pictures, tables, paragraphs, a list and preformatted text.
-
-    Attributes:
-        title: empty: the part goes on without a heading.
-        figures: an address and a caption each.
-    """
+    """A part of a page: a heading or none, pictures with captions, tables, paragraphs, a list, preformatted text."""
 
     title: str = ""
     level: int = 2

@@ -27,12 +27,7 @@ EXPECTED = ("models", "methods", "tasks")  # keys that may differ between runs r
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as read from its folder.
-
-    Attributes:
-        cost: by ``run_folder.cost_key`` and label; empty if not measured.
-        settings: of the run, with versions and machine; empty where the file is missing.
-    """
+    """A run, as read from its folder; costs and settings are empty where they are missing."""
 
     folder: Path
     records: list[Record]
@@ -42,12 +37,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read a run's folder, its answers compressed or not.
-
-    Raises:
-        RunError: this is no folder of a run, it has no answers yet, or has them both compressed and not.
-        DataError: a file in it is of another format.
-    """
+    """Read a run's folder, its answers compressed or not; raises ``RunError`` where there are none."""
     if not folder.is_dir():
         raise RunError(f"{folder} is no folder; expected the --out folder of a bench")
     rows, again = records_file(folder, ROWS), records_file(folder, NOISE)
@@ -63,9 +53,7 @@ def read_run(folder: Path) -> Run:
 def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
     """The aggregates of all runs together, see ``summarise``, with notes on differences of their settings.
 
-    Raises:
-        RunError: two runs hold the same method on the same model, task and number of documents, or their
-            prompts of a task differ; names both folders.
+    Raises ``RunError`` where two runs hold the same method in the same setting, or their prompts of a task differ.
     """
     _refuse_clashes(runs)
     cost: Costs = {}
@@ -84,13 +72,7 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def minus_method(result: Mapping[str, Any], runs: Sequence[Run], label: str) -> dict[str, dict[str, Any]]:
-    """By measure and method ``{"mean": ..., "worst": ...}`` minus the same of ``label``, paired; the best mean first.
-
-    A measure that ``label`` was not run with has no methods.
-
-    Raises:
-        RunError: the result has no such method.
-    """
+    """By measure and method ``{"mean": ..., "worst": ...}`` minus that of ``label``, paired; the best mean first."""
     setting = result["model"], result["task"], result["documents"]
     records = [record for run in runs for record in run.records if setting_of(record) == setting]
     if label not in result["methods"]:
@@ -133,13 +115,25 @@ def _differences(first: Run, second: Run, task: str) -> list[str]:
     if not own or not other:
         unknown = " and ".join(str(each.folder) for each in (first, second) if not each.settings)
         return [f"The settings of {unknown} are not recorded, so the runs may not be comparable."]
-    ours, theirs = _options(own, task), _options(other, task)
-    _refuse_other_prompts(ours, theirs, f"{here} and {there}", task)
-    decided, compared = own["decides"], other["decides"]
-    plain = {name for name in {*decided, *compared} - set(EXPECTED) if decided.get(name) != compared.get(name)}
-    of_task = {name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name)}
-    notes = [_note(name, decided.get(name), compared.get(name), here, there) for name in sorted(plain)]
-    notes += [_note(name, _short(ours, name), _short(theirs, name), here, there) for name in sorted(of_task)]
+    decided = [
+        {name: each for name, each in about["decides"].items() if name not in EXPECTED} for about in (own, other)
+    ]
+    options = [_options(own, task), _options(other, task)]
+    data = [{file["sha256"] for file in each.get("data", []) if "sha256" in file} for each in options]
+    if all(data) and not data[0] & data[1]:
+        raise RunError(f"the data of task {task!r} differ between {here} and {there}; report them one by one")
+    notes = []
+    for one, two in (decided, options):
+        for name in sorted(name for name in {*one, *two} if one.get(name) != two.get(name)):
+            mine, others = _short(one, name), _short(two, name)
+            if one is options[0] and name in OTHER_PROMPTS:
+                raise RunError(
+                    f"the prompts of task {task!r} differ between {here} and {there}: {name} is {mine!r} in one and "
+                    f"{others!r} in the other; report them one by one"
+                )
+            notes.append(
+                f"The runs differ in {name}: {mine!r} in {here}, {others!r} in {there}; differences may come from that."
+            )
     return notes
 
 
@@ -149,29 +143,8 @@ def _options(about: Mapping[str, Any], task: str) -> Mapping[str, Any]:
     return next((each for each in tasks if task in (each.get("name"), *each.get("tasks", []))), {})
 
 
-def _refuse_other_prompts(ours: Mapping[str, Any], theirs: Mapping[str, Any], folders: str, task: str) -> None:
-    for name in OTHER_PROMPTS:
-        if ours.get(name) != theirs.get(name):
-            own, other = (options.get(name, "the default") for options in (ours, theirs))
-            raise RunError(
-                f"the prompts of task {task!r} differ between {folders}: {name} is {own!r} in one and {other!r} in the "
-                "other; report them one by one"
-            )
-    data = [_digests(options) for options in (ours, theirs)]
-    if all(data) and not data[0] & data[1]:
-        raise RunError(f"the data of task {task!r} differ between {folders}; report them one by one")
-
-
-def _digests(options: Mapping[str, Any]) -> set[str]:
-    return {file["sha256"] for file in options.get("data", []) if "sha256" in file}
-
-
 def _short(options: Mapping[str, Any], name: str) -> Any:
     """An option's value; files by their names."""
     if name != "data":
         return options.get(name, "the default")
     return [f"{file.get('file')} ({str(file.get('sha256'))[:8]})" for file in options.get(name, [])]
-
-
-def _note(name: str, own: Any, other: Any, here: Path, there: Path) -> str:
-    return f"The runs differ in {name}: {own!r} in {here}, {other!r} in {there}; differences may come from that."

@@ -11,9 +11,8 @@ from ragbias.display import complaints
 from ragbias.errors import RunError
 from ragbias.evaluation.tasks.judge import Judge, LLMBar
 from ragbias.evaluation.tasks.kv_retrieval import KVRetrieval
-from ragbias.evaluation.tasks.longbench import LongBench
+from ragbias.evaluation.tasks.longbench import LongBench, MuSiQue
 from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
-from ragbias.evaluation.tasks.musique import MuSiQue
 from ragbias.evaluation.tasks.task import Answer, Case, Task
 from ragbias.evaluation.tasks.tiny_qa import TinyQA
 
@@ -23,14 +22,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def make(name: str, **options: Any) -> Task:
-    """The task of this name.
-
-    Args:
-        options: fields of the task; None stands for the default.
-
-    Raises:
-        RunError: no task has this name, it has no such option, or an option is missing or out of range.
-    """
+    """The task of this name with these fields, where None is the default; raises ``RunError`` for a wrong one."""
     if name not in TASKS:
         raise RunError(f"unknown task {name!r}; known tasks: {', '.join(TASKS)}")
     known = [field.name for field in fields(TASKS[name])]

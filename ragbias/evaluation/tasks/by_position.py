@@ -20,12 +20,7 @@ BATCH_SIZE = 10
 
 @dataclass(frozen=True)
 class Curve:
-    """The results of one method on a set of questions.
-
-    Attributes:
-        scores: by question and position of the gold document.
-        answers: the normalised answers, by question and position.
-    """
+    """Scores and normalised answers of one method, by question and position of the gold document."""
 
     scores: Scores
     answers: list[list[str]]
@@ -72,12 +67,8 @@ def measure(
 ) -> Curve:
     """Run a method on all questions of a task, in batches of prompts with the gold document at one position.
 
-    Args:
-        task: has each question once with the gold document at each of the same positions.
-        progress: called with the number of new answers.
-
-    Raises:
-        DocumentNotFoundError: a prompt does not hold its documents verbatim.
+    The task has each question once with the gold document at each of the same positions. ``progress`` is called with
+    the number of new answers.
     """
     by_position: dict[int, list[Case]] = defaultdict(list)
     for case in task.cases():

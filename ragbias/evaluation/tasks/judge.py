@@ -99,7 +99,6 @@ class Judge(Task):
 
     Args:
         data: files with ``prompt``, ``chosen``, ``rejected`` and ``subset``, all strings.
-        limit: number of pairs of each file, the first ones; default: all.
         seed: unused, since nothing is drawn; all tasks have it.
         explain: let the model explain itself before its verdict, as the benchmark does. False prompts for the verdict
             alone, and allows nothing else, so that there always is one.
@@ -221,9 +220,6 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
     """Settings that let a model write one of the two verdicts and nothing else.
 
     Verdicts are tokenised as at the beginning of a chat's turn, or after the colon of a flat prompt.
-
-    Raises:
-        RunError: the tokenizer does not distinguish them.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
     verdicts = [lm.tokenizer(f"{before}[[{each}]]", add_special_tokens=False)["input_ids"] for each in LETTERS]

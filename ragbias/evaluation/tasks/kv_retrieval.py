@@ -41,7 +41,6 @@ class KVRetrieval(FileTask):
     makes the segments the same in any order.
 
     Args:
-        data, orders, limit, seed, chat: see ``FileTask``.
         documents: numbers of pairs, the wanted one and others drawn with the seed; default: all pairs.
         positions: of the wanted pair, counted from 0; default: the one it has in the file.
     """

@@ -1,20 +1,21 @@
-"""The task ``longbench``: multi-document question answering of LongBench; and the base class of such tasks.
+"""The tasks ``longbench`` and ``musique``: questions over several passages, none of which is marked as gold.
 
-Source: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, prompt
-and measure of the released code.
+Sources: Bai et al., LongBench: A Bilingual, Multitask Benchmark for Long Context Understanding, arXiv 2308.14508, with
+prompt and measure of the released code. Trivedi et al., MuSiQue: Multihop Questions via Single-hop Question
+Composition, arXiv 2108.00573, with format, prompt and measure of CacheBlend (Yao et al., arXiv 2405.16444).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import StrictBool
+from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 
-from ragbias.evaluation.data.jsonl import Answers, Line, Row, numbered_lines
-from ragbias.evaluation.measures.metrics import qa_f1
+from ragbias.evaluation.data.jsonl import Answers, Filled, Line, Row, numbered_lines
+from ragbias.evaluation.measures.metrics import best_subspan_em, qa_f1
 from ragbias.evaluation.tasks.orders import orders_of
 from ragbias.evaluation.tasks.task import Case, FileTask, Words, shortened
 
@@ -24,10 +25,16 @@ INSTRUCTION = (
 TEMPLATE = (
     INSTRUCTION + "The following are given passages.\n{passages}\n\n" + INSTRUCTION + "Question: {question}\nAnswer:"
 )
+MUSIQUE = (
+    "You will be asked a question after reading several passages. Please directly answer the question based on the "
+    "given passages. Do NOT repeat the question. The answer should be within 5 words.\nPassages:\n\n{passages}\n\n"
+    "Answer the question directly based on the given passages. Do NOT repeat the question. The answer should be within "
+    "5 words.\nQuestion: {question}\nAnswer:"
+)
 HEADER = re.compile(r"^Passage (\d+):\n", re.MULTILINE)
 
 
-class Asked(NamedTuple):
+class Example(NamedTuple):
     """One question of a file, with its passages in the file's order."""
 
     question: str
@@ -41,9 +48,7 @@ class PassagesTask(FileTask):
     """Questions over passages of which none is marked as gold; a subclass reads the files and has the prompt.
 
     Args:
-        data, orders, limit, seed, chat: see ``FileTask``.
         shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
-            None: passages are whole.
     """
 
     shorten: Words | None = None
@@ -52,7 +57,7 @@ class PassagesTask(FileTask):
     template: ClassVar[str]
     row: ClassVar[type[Row]]
 
-    def read(self, line: Line[Row]) -> Asked:
+    def read(self, line: Line[Row]) -> Example:
         """The question of a line."""
         raise NotImplementedError
 
@@ -62,18 +67,18 @@ class PassagesTask(FileTask):
 
     def cases(self) -> Iterator[Case]:
         for question, line in numbered_lines(self.data, self.limit, self.row):
-            asked = self.read(line)
-            for order, passages in enumerate(orders_of(asked.passages, self.orders, f"{self.seed} {question}")):
+            example = self.read(line)
+            for order, passages in enumerate(orders_of(example.passages, self.orders, f"{self.seed} {question}")):
                 documents = tuple(self.document(passage, number) for number, passage in enumerate(passages, start=1))
                 yield Case(
                     id=f"{question}/{len(documents)}/-/{order}" + (f"/{self.seed}" if order else ""),
                     question=question,
-                    text=self.template.format(passages="\n\n".join(documents), question=asked.question),
+                    text=self.template.format(passages="\n\n".join(documents), question=example.question),
                     documents=documents,
-                    answers=asked.answers,
+                    answers=example.answers,
                     gold_position=None,
                     order=order,
-                    group=asked.group,
+                    group=example.group,
                     contents=tuple(passages),
                     shorten=self.shorten,
                 )
@@ -94,7 +99,6 @@ class LongBench(PassagesTask):
     they are in the files; other white space around a passage would reveal its position, and is dropped.
 
     Args:
-        data, orders, limit, seed, shorten, chat: see ``PassagesTask``.
         indices: number the passages in their order, as the benchmark does. The numbers reveal the order, so no method
             can be invariant; False writes ``Passage:``.
     """
@@ -105,10 +109,10 @@ class LongBench(PassagesTask):
     template = TEMPLATE
     row = _Row
 
-    def read(self, line: Line[_Row]) -> Asked:  # type: ignore[override]
+    def read(self, line: Line[_Row]) -> Example:  # type: ignore[override]
         row = line.row
         passages = [shortened(passage, row.answers, self.shorten) for passage in _passages(line)]
-        return Asked(row.input, row.answers, passages, row.dataset)
+        return Example(row.input, row.answers, passages, row.dataset)
 
     def document(self, passage: str, number: int) -> str:
         return f"Passage {number}:\n{passage}" if self.indices else f"Passage:\n{passage}"
@@ -131,3 +135,42 @@ def _passages(line: Line[_Row]) -> list[str]:
     if "" in passages:
         raise line.error(f"passage {passages.index('') + 1} of 'context' is empty; leave it out")
     return passages
+
+
+class _Passage(Row):
+    title: str
+    text: Filled
+
+
+class _MusiqueRow(Row):
+    question: str
+    answers: Answers
+    ctxs: Annotated[tuple[_Passage, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class MuSiQue(PassagesTask):
+    """Multi-hop questions over passages without numbers.
+
+    With ``shorten``, the passages that lead to the answer do not hold it, so they may lose the needed part.
+
+    Args:
+        data: files with ``question``, ``answers`` and ``ctxs`` (``title``, ``text``): one list, or an object per line.
+        metric: ``"f1"`` of the words, as in the source, or ``"subspan-em"``: whether the answer is in the first line.
+    """
+
+    metric: Literal["f1", "subspan-em"] = "f1"
+
+    name = "musique"
+    template = MUSIQUE
+    row = _MusiqueRow
+
+    def read(self, line: Line[_MusiqueRow]) -> Example:  # type: ignore[override]
+        row, passages = line.row, []
+        for each in row.ctxs:
+            title, text = each.title.strip(), shortened(each.text.strip(), row.answers, self.shorten)
+            passages.append(f"{title}\n\n{text}" if title else text)
+        return Example(row.question, row.answers, passages)
+
+    def score(self, case: Case, prediction: str) -> float:
+        return (qa_f1 if self.metric == "f1" else best_subspan_em)(prediction, case.answers)

@@ -86,14 +86,12 @@ class MultiDocumentQA(FileTask):
 
     Args:
         data: files of one of the two kinds; ``limit`` counts questions of all files together.
-        orders, limit, seed, chat: see ``FileTask``.
         documents: numbers of documents; default: as in the file, or 10 and 20 for the oracle file.
         positions: of the gold document, counted from 0; default: as in the file, or five, evenly spread, for the
             oracle file.
         indices: number the documents as the official prompt does. The numbers reveal their order, so no method can be
             invariant; False writes ``Document (Title: ...)``.
-        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning;
-            titles stay. None: passages are whole.
+        shorten: words that each passage is cut to, around the first occurrence of an answer in it, else its beginning.
     """
 
     documents: Documents | None = None
@@ -179,11 +177,7 @@ class MultiDocumentQA(FileTask):
 
 
 def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
-    """The gold passages with their normalised texts between blanks, if the files hold no others; else nothing.
-
-    Raises:
-        DataError: some of the lines hold the gold passage alone.
-    """
+    """The gold passages with their normalised texts between blanks, if the files hold no others; else nothing."""
     alone = [line for line in lines if len(line.row.passages) == 1]
     if alone and len(alone) < len(lines):
         raise alone[0].error(

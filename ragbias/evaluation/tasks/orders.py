@@ -20,11 +20,7 @@ def evenly_spread(documents: int, count: int) -> list[int]:
 
 
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
-    """``count`` different orders: the given one, then shuffles drawn from ``key``.
-
-    Raises:
-        RunError: there are fewer orders.
-    """
+    """``count`` different orders: the given one, then shuffles drawn from ``key``; refused where there are fewer."""
     if count > 1 and count > math.factorial(min(len(things), 20)):
         raise RunError(
             f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
@@ -44,12 +40,7 @@ def arranged(
 ) -> Iterator[tuple[list[T], int, int]]:
     """Documents in order, the gold one's position and the number of the order, for all orders and positions.
 
-    Args:
-        positions: of the gold document, counted from 0; the order of the others does not depend on it.
-        key: draws the shuffles.
-
-    Raises:
-        RunError: a position is beyond the documents, or there are fewer orders.
+    Positions count from 0; the order of the others does not depend on them. ``key`` draws the shuffles.
     """
     for position in positions:
         if position > len(others):
@@ -61,12 +52,9 @@ def arranged(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """The documents in an order, each as its alphabetical rank, which does not depend on the given order.
+    """The documents in an order of indices, each as its alphabetical rank, which does not depend on the given order.
 
     Of equal documents the one shown first has the first of their ranks.
-
-    Args:
-        order: indices into ``contents``.
     """
     ranks: dict[str, int] = {}
     for rank, text in enumerate(sorted(contents)):

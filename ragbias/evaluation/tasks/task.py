@@ -1,21 +1,27 @@
-"""The base class of the bench's tasks: its cases, how a model answers them, and how an answer is scored."""
+"""The base class of the bench's tasks: cases, answers, their scores, and log-probabilities of gold answers."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictInt
 from pydantic.dataclasses import dataclass as pydantic_dataclass
+from torch import Tensor
 
 from ragbias import checks as bounds
 from ragbias.checks import Bounds
-from ragbias.generation.report import Generation, Report
+from ragbias.generation.report import Report
+from ragbias.generation.request import Request, check_length
+from ragbias.generation.scoring import continuation_ids, kl, teacher_forced
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
+
+T = TypeVar("T")
 
 
 def _listed(value: Any) -> Any:
@@ -35,18 +41,9 @@ def within(limits: Bounds) -> Any:
 
 # the types of fields that tasks share: a single value stands for a list of one
 Files = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
-Documents = Annotated[
-    tuple[Annotated[StrictInt, within(bounds.DOCUMENTS)], ...],
-    BeforeValidator(_listed),
-    AfterValidator(_different),
-    Field(min_length=1),
-]
-Positions = Annotated[
-    tuple[Annotated[StrictInt, within(bounds.POSITIONS)], ...],
-    BeforeValidator(_listed),
-    AfterValidator(_different),
-    Field(min_length=1),
-]
+Several = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_different), Field(min_length=1)]
+Documents = Several[Annotated[StrictInt, within(bounds.DOCUMENTS)]]
+Positions = Several[Annotated[StrictInt, within(bounds.POSITIONS)]]
 Orders = Annotated[StrictInt, within(bounds.ORDERS)]
 Limit = Annotated[StrictInt, within(bounds.QUESTIONS)]
 Seed = Annotated[StrictInt, within(bounds.SEED)]
@@ -93,10 +90,6 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     report: Report
-
-    @classmethod
-    def of(cls, output: Generation) -> Answer:
-        return cls(output.text, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
 
 
 @dataclass(frozen=True)
@@ -147,7 +140,9 @@ class Task:
             batch_size=batch_size,
             max_new_tokens=self.max_new_tokens,
         )
-        return [Answer.of(output) for output in outputs]
+        return [
+            Answer(each.text, each.usage.prompt_tokens, each.usage.completion_tokens, each.report) for each in outputs
+        ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
         """The gold answers as they follow the prompt, for their log-probability."""
@@ -162,6 +157,53 @@ class Task:
         if not self.chat or lm.tokenizer.chat_template is None:
             return case.text
         return lm.chat_text([{"role": "user", "content": case.text}])
+
+
+@dataclass(frozen=True)
+class GoldScore:
+    """The gold answers of a case under one method.
+
+    Attributes:
+        logprob: of the gold answer that is the most probable, in nats, summed over its tokens.
+        tokens: of that answer.
+        next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
+        answer: the prompt's tokens and the report, with no prediction.
+        seconds: wall time.
+    """
+
+    logprob: float
+    tokens: int
+    next_token: Tensor
+    answer: Answer
+    seconds: float
+
+    def divergence(self, plain: GoldScore) -> float:
+        """KL(plain || this) of the token after the prompt, in nats."""
+        return kl(plain.next_token, self.next_token)
+
+    def agrees(self, plain: GoldScore) -> bool:
+        """Whether the most probable token after the prompt is the same."""
+        return int(self.next_token.argmax()) == int(plain.next_token.argmax())
+
+
+def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldScore:
+    """Teacher-force the gold answers of a case: one pass over its prompt, and a short one for each answer."""
+    begin = time.perf_counter()
+    prompt = task.prompt(lm, case)
+    request = lm.prepare(prompt, documents=case.documents, method=method)
+    before = request.origin.parts.suffix or prompt
+    targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
+    lengths = [len(each.tokens.ids) for each in request.candidates()]
+    check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
+    found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
+    best = max(range(len(targets)), key=found.logprobs.__getitem__)
+    return GoldScore(
+        logprob=found.logprobs[best],
+        tokens=len(targets[best]),
+        next_token=found.next_token,
+        answer=Answer("", sum(lengths), 0, request.report),
+        seconds=time.perf_counter() - begin,
+    )
 
 
 @pydantic_dataclass(frozen=True)

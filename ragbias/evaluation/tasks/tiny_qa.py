@@ -20,11 +20,9 @@ class TinyQA(Task):
     """The embedded model's own questions, prompts as in ``ragbias.models.tiny.world``; made for the model ``tiny``.
 
     Args:
-        documents: numbers of documents; each has its own questions.
+        documents: numbers of documents; each has its own ``limit`` questions.
         positions: of the gold document, counted from 0; default: five, evenly spread.
         orders: number of orders of the distractors, for each position of the gold document.
-        limit: number of questions for each number of documents.
-        seed: draws the questions, and the orders other than the first.
     """
 
     documents: Documents = (10, 20)
@@ -41,15 +39,15 @@ class TinyQA(Task):
     def cases(self) -> Iterator[Case]:
         for count in self.documents:
             positions = evenly_spread(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
-            for index, (asked, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
+            for index, (drawn, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
-                for passages, position, order in arranged(asked.gold, others, positions, self.orders, question):
+                for passages, position, order in arranged(drawn.gold, others, positions, self.orders, question):
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
                         question=question,
-                        text=FORMAT.prompt(passages, asked.question),
+                        text=FORMAT.prompt(passages, drawn.question),
                         documents=tuple(FORMAT.document(number, passage) for number, passage in enumerate(passages)),
-                        answers=(asked.answer,),
+                        answers=(drawn.answer,),
                         gold_position=position,
                         order=order,
                         seed=self.seed,

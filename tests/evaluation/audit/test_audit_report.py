@@ -12,7 +12,7 @@ from ragbias.evaluation.audit.audit_report import (
 )
 from ragbias.evaluation.audit.outcomes import POSITIONS, Audit, Outcome, PositionPreference, rate
 from ragbias.evaluation.audit.verdict import recommendation
-from ragbias.evaluation.cost.generation_cost import GenerationCost
+from ragbias.evaluation.cost.measuring import GenerationCost
 from ragbias.evaluation.measures.bootstrap import Interval
 from ragbias.methods import NoMethod, Pine
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import RunError
-from ragbias.evaluation.bench import local_engine
+from ragbias.evaluation.bench import engines
 from ragbias.evaluation.bench.configuration import checked
 from ragbias.evaluation.data.records import read_records
 from support.bench_runs import silently, untimed
@@ -79,8 +79,8 @@ def test_the_plain_model_runs_once_for_a_prompt_also_where_none_was_not_asked_fo
         asked.append((case.id, method.name))
         return gold_score(lm, task, case, method)
 
-    gold_score = local_engine.gold_score
-    monkeypatch.setattr(local_engine, "gold_score", counted)
+    gold_score = engines.gold_score
+    monkeypatch.setattr(engines, "gold_score", counted)
     summary = silently(settings(tmp_path / "run", methods="canonical-order,nia", limit=1))
     assert len(asked) == len(set(asked)) == 2 * 3
     method = summary["results"][0]["methods"]["nia"]["logprob"]

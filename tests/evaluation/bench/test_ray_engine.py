@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from ragbias.errors import MethodError, MissingExtraError, RunError
-from ragbias.evaluation.bench import local_engine as local
-from ragbias.evaluation.bench import ray_engine
-from ragbias.evaluation.bench.local_engine import Models
+from ragbias.evaluation.bench import engines
+from ragbias.evaluation.bench.engines import Models, answered_by_ray, answered_here
 from ragbias.evaluation.bench.plan import Plan
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 from support.deadly import Deadly
@@ -21,10 +20,10 @@ ASKED = dict(documents=(4,), positions=(0, 3), limit=6)
 @pytest.fixture(scope="module")
 def two_workers():
     """One cluster for all tests here; it takes seconds to start."""
-    ray = ray_engine.load_ray()
+    ray = engines.load_ray()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", ":".join(filter(None, sys.path)))  # for ``support.deadly``
-        ray_engine._start(ray, 2)
+        engines._start(ray, 2)
         yield
         ray.shutdown()
 
@@ -36,10 +35,10 @@ def found(answered):
 @pytest.mark.slow
 def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_workers, tmp_path):
     task = Deadly(**ASKED, mortal=("tiny/3/4/3/0/0",), folder=tmp_path)
-    records = found(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4, MEASURES).units(), "auto", 2))
+    records = found(answered_by_ray(Plan({"tiny": METHODS}, ((task,),), 4, MEASURES).units(), "auto", 2))
     assert len(list(tmp_path.iterdir())) == 1  # it has killed
     immortal = Plan({"tiny": METHODS}, ((Deadly(**ASKED),),), 4, MEASURES)
-    expected = found(local.answered(immortal.units(), Models("auto")))
+    expected = found(answered_here(immortal.units(), Models("auto")))
     assert len(expected) == (6 * 2 + 6) * 2
     assert records == expected and all(len(record.shown) == 4 for record in records.values())
     assert all((record.logprob is None) == again for (again, _), record in records.items())
@@ -47,17 +46,17 @@ def test_records_are_those_of_the_local_engine_though_a_worker_is_killed(two_wor
 
 @pytest.mark.slow
 def test_a_unit_that_kills_every_worker_and_an_error_in_a_worker_end_the_run(two_workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_engine, "TRIES", 2)  # a worker takes seconds to start
+    monkeypatch.setattr(engines, "TRIES", 2)  # a worker takes seconds to start
     task = Deadly(**ASKED, mortal=("tiny/0/4/0/0/0",), deaths=99, folder=tmp_path)
     with pytest.raises(RunError, match="2 workers died over task tiny, case 'tiny/0/4/0/0/0'"):
-        list(ray_engine.answered(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 1))
+        list(answered_by_ray(Plan({"tiny": METHODS}, ((task,),), 4).units(), "auto", 1))
     wrong = Plan({"tiny": {"pine": Pine(layers=(0, 99))}}, ((Deadly(**ASKED),),), 4)
     with pytest.raises(MethodError, match=r"^task tiny, method pine.*99") as raised:
-        list(ray_engine.answered(wrong.units(), "auto", 1))
+        list(answered_by_ray(wrong.units(), "auto", 1))
     assert type(raised.value) is MethodError
 
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'ragbias\[ray\]'"):
-        next(ray_engine.answered(iter(()), "auto", 2))
+        next(answered_by_ray(iter(()), "auto", 2))

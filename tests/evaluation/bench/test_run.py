@@ -13,7 +13,7 @@ from scipy.stats import kendalltau
 from ragbias import DebiasedLM
 from ragbias.errors import MethodError, ModelFileError, PromptTooLongError, RunError
 from ragbias.evaluation.bench.configuration import checked
-from ragbias.evaluation.bench.local_engine import records_of
+from ragbias.evaluation.bench.engines import records_of
 from ragbias.evaluation.bench.plan import Unit
 from ragbias.evaluation.data.records import as_lines, read_records
 from ragbias.evaluation.tasks.tiny_qa import TinyQA

@@ -10,7 +10,7 @@ from ragbias.evaluation.cost.arithmetic import (
     prefill_limit,
     shape_of,
 )
-from ragbias.evaluation.cost.model_shapes import shaped
+from ragbias.evaluation.cost.inputs import shaped
 from ragbias.methods import (
     SIW,
     ChannelScaling,

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from ragbias.binding import debias
+from ragbias.evaluation.cost.inputs import draw, in_every_layer
 from ragbias.evaluation.cost.measuring import peak_bytes
-from ragbias.evaluation.cost.model_shapes import in_every_layer
-from ragbias.evaluation.cost.random_prompts import draw
 from ragbias.evaluation.cost.speed import measure
 from ragbias.methods import METHODS, AttentionMethod, Pine
 from support.random_models import random_model

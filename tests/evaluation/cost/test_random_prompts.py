@@ -2,7 +2,7 @@
 
 import torch
 
-from ragbias.evaluation.cost.random_prompts import PREFIX, SUFFIX, document_lengths, draw
+from ragbias.evaluation.cost.inputs import PREFIX, SUFFIX, document_lengths, draw
 
 CPU = torch.device("cpu")
 
@@ -14,7 +14,7 @@ def documents(batch):
 def test_an_equal_total_is_shared_out_whole():
     assert document_lengths(3, 7, None) == [7, 7, 7]
     for count in (1, 2, 7, 20):
-        lengths = document_lengths(count, None, 20)
+        lengths = document_lengths(count, 0, 20)
         assert (len(lengths), sum(lengths)) == (count, 20)
         assert max(lengths) - min(lengths) <= 1
 

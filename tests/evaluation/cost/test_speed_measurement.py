@@ -51,8 +51,9 @@ def test_the_file_holds_everything_needed_to_repeat_it(speed, config, tmp_path):
 
 
 def test_settings_are_written_as_they_run():
-    assert (SpeedSettings().shape, SpeedSettings().layers, SpeedSettings().tokens) == ("1b", 2, 100)
-    given = SpeedSettings(model="tiny", total_tokens=50)
+    plain = SpeedSettings("pine")
+    assert (plain.shape, plain.layers, plain.tokens) == ("1b", 2, 100)
+    given = SpeedSettings("pine", model="tiny", total_tokens=50)
     assert (given.shape, given.layers, given.tokens) == (None, None, None)
 
 

@@ -2,6 +2,8 @@
 
 import json
 
+from rich.progress import Progress
+
 from ragbias.evaluation.demo import demo_run as demo
 from ragbias.evaluation.demo import shared
 from ragbias.evaluation.demo.shared import save
@@ -11,7 +13,7 @@ from ragbias.methods import NoMethod, Pine
 
 def test_tiny_has_a_bias_and_pine_removes_it():
     """On 16 questions at three positions: margins far from what was measured on hundreds."""
-    prepared = demo.Demo(demo.DemoSettings(questions=16, positions=3, corpus=120, seed=5))
+    prepared = demo.Demo(questions=16, positions=3, corpus=120, seed=5)
     task, _ = prepared.task(20)
     none, pine = (measure(prepared.lm, method, task) for method in (NoMethod(), Pine()))
     assert none.gap >= 0.15
@@ -23,8 +25,9 @@ def test_tiny_has_a_bias_and_pine_removes_it():
 
 def test_every_method_is_measured_and_written_with_a_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(shared, "ROUNDS", 1)
-    settings = demo.DemoSettings(questions=2, documents=(4, 5), positions=2, corpus=30, seed=5)
-    outcome = demo.run(demo.Demo(settings), lambda name, count: None)
+    prepared = demo.Demo(questions=2, documents=(4, 5), positions=2, corpus=30, seed=5)
+    outcome = demo.run(prepared, bar := Progress(disable=True))
+    assert bar.finished
     save(outcome, demo.figure(outcome), tmp_path)
     written = json.loads((tmp_path / "results.json").read_text())
     assert set(written) == {"settings", "results"}

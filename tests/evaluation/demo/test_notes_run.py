@@ -2,26 +2,25 @@
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from ragbias.cli.demo import notes_tables
 from ragbias.errors import RunError
 from ragbias.evaluation.demo import notes_run
 from ragbias.evaluation.demo.shared import first_token_line, save
 
-SMALL = notes_run.NotesSettings(model="tiny", questions=5, documents=3, positions=2)
+SMALL = {"model": "tiny", "questions": 5, "documents": 3, "positions": 2}
 
 
 def test_figures_are_paired_with_the_plain_model_and_invariant_methods_are_flat(tmp_path):
-    told = []
-    prepared = notes_run.NotesDemo(SMALL)
-    outcome = notes_run.run(prepared, lambda name, count: told.append(name))
+    prepared = notes_run.NotesDemo(**SMALL)
+    outcome = notes_run.run(prepared, bar := Progress(disable=True))
     results = outcome["results"]
     assert list(results) == ["none", "pine", "rotor", "pcw"]
-    assert len(told) == prepared.steps == 4 * 5 * 2
+    assert bar.finished and bar.tasks[0].total == 4 * 5 * 2
     assert results["none"]["minus_plain_mean"] == [0, 0, 0]
     for name, row in results.items():
         low, middle, high = (row["minus_plain_mean"][index] for index in (1, 0, 2))
@@ -53,4 +52,4 @@ def test_nothing_of_the_tables_is_cut_off_on_80_columns():
 @pytest.mark.parametrize("questions", [4, 31])
 def test_too_few_or_too_many_questions_are_refused(questions):
     with pytest.raises(RunError, match=f"questions={questions}"):
-        notes_run.NotesDemo(replace(SMALL, questions=questions))
+        notes_run.NotesDemo(**{**SMALL, "questions": questions})

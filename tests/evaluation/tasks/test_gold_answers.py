@@ -11,7 +11,7 @@ import torch
 from ragbias import DebiasedLM, DocumentCache
 from ragbias.errors import PromptTooLongError
 from ragbias.evaluation.tasks import TinyQA
-from ragbias.evaluation.tasks.gold_answers import gold_score
+from ragbias.evaluation.tasks.task import gold_score
 from ragbias.methods import CanonicalOrder, NoMethod, ParallelContextWindows, Pine, get
 
 TASK = TinyQA(documents=(4,), positions=(0, 3), limit=2)

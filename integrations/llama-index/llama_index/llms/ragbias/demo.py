@@ -19,9 +19,7 @@ from ragbias import DebiasedLM
 
 class _Reversed(BaseNodePostprocessor):
     def _postprocess_nodes(
-        self,
-        nodes: list[NodeWithScore],
-        query_bundle: QueryBundle | None = None,
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         return nodes[::-1]
 

@@ -1,0 +1,147 @@
+"""What ``ragbias speed`` measures: a model with random or loaded weights, and prompts of random tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
+
+from ragbias.binding.architectures import family_of
+from ragbias.errors import ArgumentError
+from ragbias.generation.request import padded
+from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
+from ragbias.models import local_path
+from ragbias.models.loading import refuse_irregular
+from ragbias.prompt import Span, TokenisedPrompt
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "1b": dict(
+        hidden_size=2048, intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, head_dim=64
+    ),
+    "8b": dict(
+        hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8, head_dim=128
+    ),
+}  # fmt: skip
+# a full vocabulary's head would outweigh two layers in decoding, and hide the cost of a method
+VOCABULARY = 4096
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PREFIX, SUFFIX = 20, 30  # tokens before and after the documents
+FIRST = 3  # of the drawn tokens; those below are often special
+
+
+def shaped(shape: str, layers: int) -> PreTrainedConfig:
+    """A Llama of few layers and a small vocabulary, its layers those of a model of 1 or 8 billion parameters."""
+    return LlamaConfig(vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=131072, **SHAPES[shape])
+
+
+def is_config(name: str) -> bool:
+    """Whether a model's name is a config file, so that its weights are random."""
+    return name.endswith(".json")
+
+
+def config_of(name: str) -> PreTrainedConfig:
+    """The config of a model by its name: ``"tiny"``, a hub name, a folder, or a config file."""
+    if is_config(name) and not Path(name).is_file():
+        raise ArgumentError(f"model {name!r}: there is no such file")
+    if not is_config(name):
+        refuse_irregular(name)
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(local_path(name))
+    except StrictDataclassError as error:
+        raise ArgumentError(f"model {name!r}: its config is refused: {error}") from error
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"model {name!r}: its config cannot be read: {error}") from error
+    family_of(config, name)
+    return config
+
+
+def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device: torch.device) -> PreTrainedModel:
+    """The named model with its stored type by default; without a name, random weights in float32 by default."""
+    model: PreTrainedModel
+    if name is None or is_config(name):
+        torch.manual_seed(0)
+        with device:
+            model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype or "float32"])
+    else:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=DTYPES[dtype] if dtype else "auto")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ArgumentError(f"model {name!r}: its weights cannot be read: {error}") from error
+        torch.nn.Module.to(model, device)
+    model.eval()
+    return model
+
+
+def in_every_layer(name: str, model_name: str | None = None) -> Method:
+    """The method of this name, acting in every layer, so that a model of few layers shows its cost."""
+    everywhere = {
+        ChannelScaling.name: ChannelScaling(0, 0.0, layers=None),
+        MsPoE.name: MsPoE(layers=None),
+        SIW.name: SIW(layers=(0, None)),
+    }
+    return everywhere.get(name) or get(name, model_name)
+
+
+@dataclass(frozen=True)
+class PromptBatch:
+    """Prompts that enter a model together.
+
+    Attributes:
+        ids: ``[batch, T]``; ``mask`` likewise, zeros for padding on the left.
+        spans: of each sequence's documents, padding counted.
+    """
+
+    prompts: Sequence[TokenisedPrompt]
+    ids: Tensor
+    mask: Tensor
+    spans: list[list[Span]]
+
+    @cached_property
+    def has_padding(self) -> bool:
+        return len({len(prompt.ids) for prompt in self.prompts}) > 1
+
+    def inputs(self, step: int) -> dict[str, Any]:
+        """Arguments of a forward pass beside the tokens: of the prompt at step 0, then of each next token."""
+        if not self.has_padding:
+            return {}
+        mask = torch.cat((self.mask, self.mask.new_ones(len(self.mask), step)), dim=1)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        return {"attention_mask": mask, "position_ids": positions[:, -1:] if step else positions}
+
+
+def document_lengths(documents: int, tokens: int, total: int | None) -> list[int]:
+    """Length of each document: ``tokens``, or an equal share of ``total``, whose remainder goes to the first ones."""
+    if total is None:
+        return [tokens] * documents
+    return [total // documents + (index < total % documents) for index in range(documents)]
+
+
+def draw(
+    lengths: Sequence[int], count: int, vocabulary: int, device: torch.device, ragged: bool = False
+) -> PromptBatch:
+    """``count`` prompts of random tokens with these document lengths, the same in each call.
+
+    With ``ragged`` each length is drawn between half and one and a half times the given one.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(length: int) -> list[int]:
+        drawn: list[int] = torch.randint(FIRST, vocabulary, (length,), generator=generator).tolist()
+        return drawn
+
+    def drawn(length: int) -> int:
+        return int(torch.randint(-(-length // 2), 3 * length // 2 + 1, (), generator=generator))
+
+    prompts = []
+    for _ in range(count):
+        own = [drawn(length) for length in lengths] if ragged else lengths
+        prompts.append(TokenisedPrompt(tokens(PREFIX), [tokens(length) for length in own], tokens(SUFFIX)))
+    return PromptBatch(prompts, *padded(prompts, 0, device))

@@ -1,0 +1,216 @@
+"""Time saved by cached documents, beside the limit of the arithmetic.
+
+Each round the plain model and the method take turns on the same documents in a new order: cold, with an empty cache;
+warm in memory; and warm on disk, whose files the system drops from its memory first, where it can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from transformers import PreTrainedModel
+
+from ragbias.cache import DocumentCache
+from ragbias.cli.numeric import ranged
+from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
+from ragbias.errors import MethodError, RagBiasError
+from ragbias.evaluation.cost.arithmetic import lengths_of, plain_prefill, shape_of
+from ragbias.evaluation.cost.inputs import FIRST, PREFIX, SUFFIX
+from ragbias.evaluation.cost.measuring import now, spread
+from ragbias.evaluation.cost.speed import SpeedSettings, built, check_length, conditions, prepared
+from ragbias.evaluation.report.tables import plain_table
+from ragbias.generation.reuse import entering
+from ragbias.generation.scoring import prefilled
+from ragbias.methods import Method, NoMethod
+from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
+from ragbias.prompt import TokenisedPrompt
+
+STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
+UNLIMITED = 10**15  # bytes: nothing is evicted from a cache here
+
+
+def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[int]) -> dict[str, Any]:
+    """Measure each method at each length, prefix and number of documents.
+
+    Args:
+        settings: methods, model, numbers of documents, rounds and steps; its lengths are not used.
+        tokens: of each document, one length after the other.
+        prefixes: tokens before the documents, that all requests share; 0: none.
+
+    Returns:
+        plain data: ``settings``, ``model``, ``versions``, ``machine``; and ``results``: ``method``, ``documents``,
+        ``tokens``, ``prefix``, ``suffix``, ``bytes_per_token``, ``limit`` (the plain model's arithmetic divided by that
+        of a request with cached documents) and ``states``, see ``_cost``, by name.
+
+    Raises:
+        MethodError: a method without reusable documents, or one that does not run inside the model.
+        PromptTooLongError, ArgumentError: see ``speed.run``.
+    """
+    methods, config = prepared(settings)
+    for label, method in methods.items():
+        if not method.reusable_documents:
+            raise MethodError(f"{label} has no reusable documents; see `ragbias methods` for those that have")
+    sizes = list(itertools.product(tokens, prefixes, settings.documents))
+    for length, prefix, count in sizes:
+        check_length(count, prefix + count * length - PREFIX, settings.steps, config)
+    model = built(settings, config)
+    vocabulary = config.get_text_config().vocab_size
+    results = []
+    with progress() as bar:
+        for length, prefix, count in bar.track(sizes, description="sizes"):
+            generator = torch.Generator().manual_seed(0)
+            drawn = [
+                torch.randint(FIRST, vocabulary, (each,), generator=generator).tolist()
+                for each in (prefix, *[length] * count, SUFFIX)
+            ]
+            prompt = TokenisedPrompt(drawn[0], drawn[1:-1], drawn[-1])
+            for label, method in methods.items():
+                results.append({"method": label, **_measured(model, method, prompt, settings)})
+    chosen = {"speed": asdict(settings), "tokens": list(tokens), "prefixes": list(prefixes)}
+    return {"settings": chosen, **conditions(settings, model), "results": results}
+
+
+def cached_prefill(shape: ModelShape, lengths: PromptLengths) -> int:
+    """Multiply-adds up to the first token's logits where prefix and documents are cached, and only the suffix runs."""
+    pairs = causal_pairs(lengths.total) - causal_pairs(lengths.total - lengths.suffix)
+    layer = lengths.suffix * shape.weights(shape.active_experts) + 2 * shape.width * pairs
+    return shape.layers * layer + shape.hidden * shape.vocabulary
+
+
+@torch.no_grad()
+def _measured(
+    model: PreTrainedModel, method: Method, prompt: TokenisedPrompt, settings: SpeedSettings
+) -> dict[str, Any]:
+    shape, lengths = shape_of(model.config), lengths_of(prompt)
+    with tempfile.TemporaryDirectory() as folder:
+        memory, disk = DocumentCache(UNLIMITED), DocumentCache(None, folder, UNLIMITED)
+        taken: dict[str, list[tuple[float, float, float]]] = {state: [] for state in STATES}
+        for turn in range(settings.rounds + 1):  # the first one warms up, the caches above all
+            shuffled = prompt.reordered(random.Random(turn).sample(range(len(prompt.documents)), len(prompt.documents)))
+            caches = {"none": None, "cold": DocumentCache(UNLIMITED), "memory": memory, "disk": disk}
+            _drop_from_memory(Path(folder))
+            for state, cache in caches.items():
+                taken[state].append(_times(model, method, shuffled, settings, cache))
+        stats = memory.stats()
+    plain = taken["none"][1:]
+    return {
+        "documents": len(prompt.documents),
+        "tokens": len(prompt.documents[0]),
+        "prefix": len(prompt.prefix),
+        "suffix": len(prompt.suffix),
+        "bytes_per_token": stats.memory_bytes / stats.tokens_computed,
+        "limit": plain_prefill(shape, lengths) / cached_prefill(shape, lengths),
+        "states": {state: _cost(own[1:], plain) for state, own in taken.items()},
+    }
+
+
+def _times(
+    model: PreTrainedModel,
+    method: Method,
+    prompt: TokenisedPrompt,
+    settings: SpeedSettings,
+    cache: DocumentCache | None,
+) -> tuple[float, float, float]:
+    """Seconds to the first token and per later one, and the share of cached tokens; the plain model's without cache."""
+    rule = NoMethod() if cache is None else method
+    begin = now(model.device)
+    with entering(model, rule, [prompt], [prompt.spans], settings.backend, cache) as entered:
+        logits, filled = prefilled(model, prompt.ids, entered.cache)
+        token = int(logits.argmax())
+        first = now(model.device)
+        for _ in range(settings.steps):
+            ids = torch.tensor([[token]], device=model.device)
+            token = int(model(ids, past_key_values=filled, use_cache=True).logits[0, -1].argmax())
+        last = now(model.device)
+    return first - begin, (last - first) / settings.steps, entered.reused[0] / (len(prompt.ids) - len(prompt.suffix))
+
+
+def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:
+    """Times of one state, ``(median, lowest, highest)``; ratios to the plain model's in the same round.
+
+    The first token's include looking up documents and computing missing ones. ``faster`` is the plain model's time
+    divided by this one, ``hit_rate`` the share of the tokens of prefix and documents that were cached.
+    """
+    pairs = list(zip(own, plain, strict=True))
+    return {
+        "first_token_seconds": spread([mine[0] for mine in own]),
+        "faster": spread([base[0] / mine[0] for mine, base in pairs]),
+        "decode_seconds": spread([mine[1] for mine in own]),
+        "decode_ratio": spread([mine[1] / base[1] for mine, base in pairs]),
+        "hit_rate": sum(mine[2] for mine in own) / len(own),
+    }
+
+
+def _drop_from_memory(folder: Path) -> None:
+    """Make the system read the files from the disk."""
+    if not hasattr(os, "posix_fadvise"):  # pragma: no cover, not on Linux
+        return
+    for path in folder.iterdir():
+        with suppress(OSError), path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _table(result: Mapping[str, Any]) -> Table:
+    before = f"{result['prefix']} tokens before them" if result["prefix"] else "nothing before them"
+    title = (
+        f"{result['method']}: {result['documents']} documents of {result['tokens']} tokens, {before}; "
+        f"{result['bytes_per_token'] / 1024:,.1f} KiB/token; by arithmetic {result['limit']:.0f} times faster"
+    )
+    table = plain_table(title, "", "first token s", "faster (range)", "decoding (range)", "cached", wrap=True)
+    for state, cost in result["states"].items():
+        cells = (ranged(cost["faster"]), ranged(cost["decode_ratio"]), f"{cost['hit_rate']:.0%}")
+        table.add_row(STATES[state], f"{cost['first_token_seconds'][0]:.3f}", *(cells if state != "none" else ()))
+    return table
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default="ape", help="with reusable documents, separated by commas")
+    parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
+    parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")
+    parser.add_argument("--layers", type=int, help="of a shape; default: 2")
+    parser.add_argument("--documents", type=_numbers, default=(5, 20, 100), help="numbers of them, e.g. 5,20")
+    parser.add_argument("--tokens", type=_numbers, default=(100, 512), help="of each document, e.g. 100,512")
+    parser.add_argument("--prefixes", type=_numbers, default=(PREFIX, 0), help="tokens before the documents")
+    parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")
+    parser.add_argument("--steps", type=int, default=8, help="decoded tokens in each round")
+    parser.add_argument("--dtype", help="float32, bfloat16 or float16; default: float32, or as stored")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--backend", default="auto", help="auto, torch, triton or flash")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    given = vars(parser.parse_args(arguments))
+    tokens, prefixes, out = given.pop("tokens"), given.pop("prefixes"), given.pop("json")
+    quiet_libraries()
+    try:
+        found = measure(SpeedSettings(**given), tokens, prefixes)
+    except RagBiasError as error:
+        parser.exit(2, f"{error}\n")
+    about = found["model"]
+    console.print(
+        f"{about['name']}, {about['weights']} weights, {about['dtype']}, {about['device']}, backend "
+        f"{about['backend']}. Median (range) of {given['rounds']} rounds, each with the documents in another order; "
+        "faster and decoding are ratios to the plain model in the same round."
+    )
+    for result in found["results"]:
+        console.print(_table(result))
+    write_json(found, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""``python -m studies.cached_speed``: what is computed and what is cached, beside what arithmetic could save."""
+
+import json
+
+import pytest
+
+from ragbias.evaluation.cost.arithmetic import plain_prefill
+from ragbias.methods.arithmetic import ModelShape, PromptLengths
+from studies.cached_speed import cached_prefill, main
+from support.small_config import CONFIG
+
+QUICK = ("--rounds", "1", "--steps", "1")
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(CONFIG))
+    return str(path)
+
+
+def test_documents_are_computed_once_and_found_in_memory_and_on_disk_in_any_order(config, tmp_path, capsys):
+    out = tmp_path / "cached.json"
+    sizes = ("--documents", "2,3", "--tokens", "4", "--prefixes", "5,0", "--methods", "pcw")
+    main(["--model", config, *sizes, *QUICK, "--json", str(out)])
+    written = json.loads(out.read_text())
+    assert set(written) == {"settings", "model", "versions", "machine", "results"}
+    found = written["results"]
+    assert len(found) == 4 and capsys.readouterr().out.count("on disk") == 4
+    seen = {(each["method"], each["documents"], each["tokens"], each["prefix"]) for each in found}
+    assert seen == {("pcw", documents, 4, prefix) for documents in (2, 3) for prefix in (5, 0)}
+    for each in found:
+        assert {state: cost["hit_rate"] for state, cost in each["states"].items()} == {
+            "none": 0, "cold": 0, "memory": 1, "disk": 1,
+        }  # fmt: skip
+        assert each["bytes_per_token"] == 2 * 2 * 2 * 16 * 4  # keys and values, layers, key heads, dimensions, bytes
+        assert each["states"]["none"]["faster"] == [1, 1, 1] and each["limit"] > 1
+
+
+def test_the_limit_counts_what_follows_the_documents():
+    shape, lengths = ModelShape(8, 16, 2, 1, 4, 3, 50), PromptLengths(2, (3, 4), 5)
+    pairs_before = 9 * 10 // 2
+    saved = plain_prefill(shape, lengths) - cached_prefill(shape, lengths)
+    assert saved == 3 * (9 * shape.weights(1) + 2 * shape.width * pairs_before)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--methods", "pine"], "pine has no reusable documents"),
+        (["--methods", "pced"], "pced needs whole prompts"),
+        (["--documents", "99"], "take fewer documents or tokens"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(config, capsys, given, words):
+    with pytest.raises(SystemExit) as ended:
+        main(["--model", config, *given, *QUICK])
+    assert ended.value.code == 2 and words in " ".join(capsys.readouterr().err.split())
