@@ -53,6 +53,7 @@ class DebiasedLM:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         method: str | Method = DEFAULT_METHOD,
+        *,
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",
@@ -117,7 +118,16 @@ class DebiasedLM:
         check_backend(backend)
         method = methods.get(method, name)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
+        return cls(
+            model,
+            tokenizer,
+            method,
+            name=name,
+            strip_numbering=strip_numbering,
+            backend=backend,
+            strict=strict,
+            cache=cache,
+        )
 
     @property
     def window(self) -> int:

@@ -97,7 +97,7 @@ def first_token_line(lm: DebiasedLM, task: Task) -> str:
     """Median times to the first token of a task's first prompt, plain and with cached documents, in turns."""
     case = next(task.cases())
     prompt = in_parts(task.prompt(lm, case), case.documents, None)[0]
-    cached = DebiasedLM(lm.model, lm.tokenizer, CACHED_METHOD, lm.name, cache=DocumentCache())
+    cached = DebiasedLM(lm.model, lm.tokenizer, CACHED_METHOD, name=lm.name, cache=DocumentCache())
     seconds: dict[str, list[float]] = {"none": [], CACHED_METHOD: []}
     for _ in range(ROUNDS + 1):
         for each, method in ((lm, "none"), (cached, CACHED_METHOD)):

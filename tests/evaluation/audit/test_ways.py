@@ -36,7 +36,7 @@ class ByQuestion(BaseRetriever):
 def tiny_with_tools(tiny) -> DebiasedLM:
     tokenizer = copy.deepcopy(tiny.tokenizer)
     tokenizer.chat_template = TOOL_TEMPLATE
-    return DebiasedLM(tiny.model, tokenizer, "none", "tiny")
+    return DebiasedLM(tiny.model, tokenizer, "none", name="tiny")
 
 
 def calls(questions):
