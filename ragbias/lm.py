@@ -17,7 +17,7 @@ from ragbias.binding.architectures import window_of
 from ragbias.boundaries import Boundaries, NumberedHeadersWarning
 from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
-from ragbias.checks import check_event
+from ragbias.checks import check_event, check_not_cancelled
 from ragbias.errors import ArgumentError, MethodError, WrongTypeError
 from ragbias.generation.answering import Answering, JoinedCalls, resolve
 from ragbias.generation.arguments import GenerationArguments, GenerationSettings
@@ -186,7 +186,9 @@ class DebiasedLM:
             CancelledError: ``cancelled`` was set before the answer began.
         """
         settings = GenerationSettings.from_arguments(arguments)
-        return self._answer([self.prepare(prompt, documents, boundaries, method, cancelled)], settings, cancelled)[0]
+        request = self.prepare(prompt, documents, boundaries, method, cancelled)
+        check_not_cancelled(cancelled)
+        return self._answer([request], settings, cancelled)[0]
 
     def stream(
         self,

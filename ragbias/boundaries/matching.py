@@ -262,8 +262,10 @@ def _end_before(text: str, edge: int, document: str, separators: set[str]) -> Oc
 
 
 def _faithful_forms(document: str, text: str) -> list[str]:
+    """Forms of a text that can be recognised when cut: longer than what has to be left."""
     stripped = document.strip()
-    return [stripped, *(escaped_forms(stripped) if "\\" in text else [])] if stripped else []
+    forms = [stripped, *(escaped_forms(stripped) if "\\" in text else [])]
+    return [form for form in forms if len(form) > MIN_PRESENT]
 
 
 def _needed(form: str) -> int:

@@ -180,7 +180,11 @@ def _apply(
 ) -> list[Span] | None:
     """The spans with their metadata, if the template explains all gaps and the text around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
-    first = _longest(template.header, fields[0], prefix.endswith)
+    first = _longest(
+        template.header,
+        fields[0],
+        lambda part: prefix.endswith(part) and (not part or is_bounded(prefix, len(prefix) - len(part), len(prefix))),
+    )
     if first is None:
         return None
     headers, footers = [first], []
@@ -190,7 +194,11 @@ def _apply(
             return None
         footers.append(split[0])
         headers.append(split[1])
-    last = _longest(template.footer, fields[-1], suffix.startswith)
+    last = _longest(
+        template.footer,
+        fields[-1],
+        lambda part: suffix.startswith(part) and (not part or is_bounded(suffix, 0, len(part))),
+    )
     if last is None:
         return None
     before, after = prefix[: len(prefix) - len(first)], suffix[len(last) :]

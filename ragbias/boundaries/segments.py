@@ -89,6 +89,9 @@ def split(text: str, spans: Sequence[Span], numbering: Numbering, strip_numberin
     return _segments(bare, with_margins(moved, margins_of(spans)), () if strip_numbering else numbering.parts(text))
 
 
+ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
+
+
 def _segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -> Segments:
     """The parts of the prompt, with the numbers put back into their segments.
 
@@ -107,7 +110,9 @@ def _segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) 
     bare = [stripped(text, span) for span in spans]
     try:
         in_full = _normal(text, spans, margins)
-    except AmbiguousSegmentsError:
+    except AmbiguousSegmentsError as error:
+        if str(error) == ONLY_SPACE:  # the texts in full fit, but nothing separates them
+            raise
         return _normal(text, bare, margins)
     try:
         in_part = _normal(text, bare, margins)
@@ -147,7 +152,7 @@ def _normal(text: str, spans: Sequence[Span], margins: Margins) -> Segments:
     prefix, suffix = text[: spans[0][0] - len(headers[0])], text[spans[-1][1] + len(footer) :]
     texts = [text[begin:end] for begin, end in spans]
     if len({bool(header) for header in headers}) > 1 or not (separator or any(headers) or footer):
-        raise AmbiguousSegmentsError("only their own white space separates the documents; join them with a separator")
+        raise AmbiguousSegmentsError(ONLY_SPACE)
     if margins.left and not headers[0]:
         texts = [each.lstrip() for each in texts]
         rest = separator.rstrip()

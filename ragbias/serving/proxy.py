@@ -63,8 +63,8 @@ class Upstream:
     async def send(self, request: Request, body: bytes) -> httpx.Response:
         """Send a request on and return the response, whose body is not read yet."""
         path: str = request.scope["path"]  # decoded, so that %2e is a dot
-        if "\\" in path or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
-            raise refused(None, f"path {path!r}; expected no backslash and no empty, '.' or '..' segments")
+        if set(path) & set("\\%;") or any(segment in ("", ".", "..") for segment in path[1:].split("/")):
+            raise refused(None, f"path {path!r}; expected no backslash, '%' or ';', and no empty, '.' or '..' segments")
         headers = end_to_end(request.headers)
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
