@@ -24,32 +24,6 @@ class Bounds(NamedTuple):
         return f"{self.least:,} to {self.most:,}"
 
 
-# The upper ends are far beyond any real run; they catch typing errors before memory runs out.
-CHANNEL = Bounds(0, 1_000_000)
-SEED = Bounds(0, 2**32 - 1)  # the range of numpy's seeds
-CHUNKS = Bounds(1, 1_000)
-NEW_TOKENS = Bounds(1, 100_000)
-AUDIT_ORDERS = Bounds(2, 1_000)
-DEMO_QUESTIONS = Bounds(2, 10_000)
-QUESTIONS = Bounds(1, 10_000_000)  # of a file
-DOCUMENTS = Bounds(1, 10_000)
-POSITIONS = Bounds(0, DOCUMENTS.most - 1)
-ORDERS = Bounds(1, 1_000)
-WORDS = Bounds(5, 100_000)  # of a passage
-BATCH = Bounds(1, 1_024)
-WORKERS = Bounds(1, 1_024)
-LAYERS = Bounds(1, 1_000)
-TOKENS = Bounds(1, 1_000_000)  # of a document
-TOTAL_TOKENS = Bounds(1, 10_000_000)
-ROUNDS = Bounds(1, 1_000)
-STEPS = Bounds(1, 10_000)
-STRINGS = Bounds(1, 1_000_000)
-STRING_LENGTH = Bounds(20, 1_000_000)  # shorter strings give too few points to fit a cubic
-DRAWN_QUESTIONS = Bounds(1, 100_000)
-DRAWN_DOCUMENTS = Bounds(2, 10_000)
-DEPTHS = Bounds(1, 1_000)
-
-
 def check_between(name: str, value: float, bounds: Bounds) -> None:
     """Raise ``MethodError`` unless ``value`` is a number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, Real) or not bounds.least <= value <= bounds.most:

@@ -231,5 +231,6 @@ def default_in_words(found: Sequence[Advice]) -> str:
     good = [each.kind for each in known if DEFAULT_METHOD in (each.method, *each.others)]
     bad = [each.kind for each in known if each.kind not in good]
     verdicts = [f"it qualifies for {', '.join(good)}"] if good else []
-    verdicts += [f"it does not qualify for {', '.join(bad)}"] if bad else []
+    if bad:
+        verdicts.append(f"it is not recommended for {', '.join(bad) if good else 'any of these tasks'}")
     return f"The default method is {DEFAULT_METHOD}: {' and '.join(verdicts) or 'it was not measured'}."

@@ -30,7 +30,7 @@ from ragbias.evaluation.cost.inputs import FIRST, PREFIX, SUFFIX
 from ragbias.evaluation.cost.measuring import now, spread
 from ragbias.evaluation.cost.speed import SpeedSettings, built, check_length, conditions, prepared
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.generation.reuse import entering
+from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
@@ -125,15 +125,15 @@ def _times(
     """Seconds to the first token and per later one, and the share of cached tokens; the plain model's without cache."""
     rule = NoMethod() if cache is None else method
     begin = now(model.device)
-    with entering(model, rule, [prompt], [prompt.spans], settings.backend, cache) as entered:
-        logits, filled = prefilled(model, prompt.ids, entered.cache)
+    with prepared_model(model, rule, [prompt], [prompt.spans], settings.backend, cache) as start:
+        logits, filled = prefilled(model, prompt.ids, start.cache)
         token = int(logits.argmax())
         first = now(model.device)
         for _ in range(settings.steps):
             ids = torch.tensor([[token]], device=model.device)
             token = int(model(ids, past_key_values=filled, use_cache=True).logits[0, -1].argmax())
         last = now(model.device)
-    return first - begin, (last - first) / settings.steps, entered.reused[0] / (len(prompt.ids) - len(prompt.suffix))
+    return first - begin, (last - first) / settings.steps, start.reused[0] / (len(prompt.ids) - len(prompt.suffix))
 
 
 def _cost(own: list[tuple[float, float, float]], plain: list[tuple[float, float, float]]) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 import ragbias
+from ragbias import limits
 from ragbias.binding.architectures import architecture_of
-from ragbias.checks import STRING_LENGTH, Bounds, check_whole_between
+from ragbias.checks import Bounds, check_whole_between
 from ragbias.evaluation.prompts import random_strings
 from ragbias.lm import DebiasedLM
 from studies.experiment import Track
@@ -94,7 +95,7 @@ def perturbed_curves(
     Raises:
         MethodError: the length exceeds the model's window.
     """
-    check_whole_between("perturbation: length", length, Bounds(STRING_LENGTH.least, lm.window))
+    check_whole_between("perturbation: length", length, Bounds(limits.STRING_LENGTH.least, lm.window))
     begin, end, by = (number * length // PAPERS_LENGTH for number in (*SPAN, BY))
     changed = {MASK: HideKeys((begin, end), (0, begin)), IDS: ShiftPositions((begin, end), -by)}
     if architecture_of(lm.model).positions != "rotary":

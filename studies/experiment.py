@@ -20,7 +20,8 @@ from matplotlib.ticker import MaxNLocator
 from rich.table import Table
 from torch import Tensor
 
-from ragbias.checks import DEPTHS, check_choice
+from ragbias import limits
+from ragbias.checks import check_choice
 from ragbias.cli.terminal import console, progress, quiet_libraries, write_json
 from ragbias.errors import MethodError, RagBiasError, RunError
 from ragbias.evaluation.data.questions import check_equally_many, read_questions
@@ -92,7 +93,7 @@ class Questions:
             MethodError: a prompt is longer than the model's window.
         """
         task = self.task or ("data" if self.file else "tiny" if lm.name == "tiny" else "kv")
-        depths = self.depths or int(DEPTHS.most)
+        depths = self.depths or int(limits.DEPTHS.most)
         if task in DRAWN:
             question, text = DRAWN[task]
             rng = random.Random(f"experiment {task} {self.seed}")

@@ -52,23 +52,23 @@ class RemoteGeneration(Generation):
 class RemoteLM:
     """A model behind a server of ``ragbias serve``.
 
-    Documents are found here and sent as ``documents``; the method runs there. Requests of one call are sent in
-    parallel, so that the server batches them.
+    Documents are located on the client; the method runs on the server. Requests of one call are sent in parallel, so
+    that the server batches them.
 
     Args:
         base_url: address of the server, with or without ``/v1``.
         name: name of the model on the server; ``None`` for the only one.
         method: default method.
         api_key: key for the server; empty for none.
-        timeout: seconds without a byte until a request fails; ``None``: no limit.
+        timeout: seconds to wait for data before the request fails; ``None``: no limit.
         max_retries: retries of a request after connection errors and overload.
 
     Attributes:
-        window: number of tokens that prompt and answer may have together.
-        has_chat_template, has_tools: what the model's chat template offers.
+        window: maximum tokens of prompt plus answer.
+        has_chat_template, has_tools: whether the model has a chat template, and whether it supports tools.
 
     Raises:
-        ServerError: nothing answers at ``base_url``, it refuses, or it has no such model.
+        ServerError: the server is unreachable, rejects the request, or does not have the model.
         MissingExtraError: ``openai`` is not installed.
     """
 
@@ -103,7 +103,7 @@ class RemoteLM:
         return list(answer["tokens"])
 
     def chat_text(self, messages: Sequence[Json], tools: Sequence[Any] | None = None) -> str:
-        """The conversation as text, to find documents in; the server's chat template makes the prompt."""
+        """The conversation as text to locate documents in; the server's chat template renders the prompt."""
         shown = "".join(MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
         if tools and self.has_tools:
             shown = MESSAGE.format(role="system", content=json.dumps(list(tools), ensure_ascii=False)) + shown
@@ -288,7 +288,7 @@ def of_origin(origin: Origin) -> Request:
 
 
 def arranged(request: Request) -> Request:
-    """The request with its documents in the order of its method; ``MethodError`` if that needs a model."""
+    """Reorder the request's documents with its method. Raises ``MethodError`` if the method needs a model."""
     method = request.method
     if not isinstance(method, ReorderingMethod) or request.report.method_ran != method.name:
         return request

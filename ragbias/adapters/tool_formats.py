@@ -124,7 +124,7 @@ def _call(body: str) -> ToolCall:
 
 
 def _as_call(value: Any, raw: str) -> ToolCall:
-    """A call from its JSON value, whose arguments may be text."""
+    """Parse a tool call from JSON; its arguments may be a JSON string."""
     if isinstance(value, dict) and isinstance(value.get("function"), dict):
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str) or not value["name"]:

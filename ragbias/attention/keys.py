@@ -201,11 +201,11 @@ class Alibi(Encoding):
 
 @dataclass(frozen=True)
 class Scoring:
-    """The scores of a layer.
+    """How a layer computes its attention scores.
 
     Attributes:
         encoding: positional encoding.
-        scale: factor of the scores, usually ``d ** -0.5``.
+        scale: scaling factor of the scores, usually ``d ** -0.5``.
         softcap: scores become ``softcap * tanh(score / softcap)``; None: unchanged.
         window: keys at an assigned distance of ``window`` or more are hidden; None: all are visible.
         backend: see ``ragbias.attention.backends``.

@@ -61,7 +61,7 @@ def attend(
         segments: spans of the visible keys; None: one segment of all.
         starts: int64 ``[H or 1, Q or 1, n]``; None: all start at 0.
         bias: added to the scores of each segment; None: nothing.
-        causal: in the last segment, a query sees the keys up to its own index, and the last query sees all.
+        causal: apply a causal mask to the last segment, aligned so that the last query sees every key.
         bounds: int64 ``[Q]`` each: in the last segment, query ``i`` sees the keys at offsets
             ``bounds[0][i] <= offset < bounds[1][i]``; not together with ``causal``.
 

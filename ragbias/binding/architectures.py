@@ -89,7 +89,7 @@ class Architecture:
         return half[:, None].float()
 
     def encoding_key(self, decoder: nn.Module, module: nn.Module, length: int) -> tuple[object, ...]:
-        """Equal for layers and prompt lengths with equal ``encoding``."""
+        """Cache key for ``encoding``: equal keys have equal encodings."""
         kind = getattr(module, "layer_type", None)
         fixed = self.positions == "alibi" or _rope_type(decoder, kind)[0] in STATIC_ROPE
         return kind, getattr(module, "use_rope", True), 0 if fixed else length

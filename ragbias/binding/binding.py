@@ -1,4 +1,4 @@
-"""A method on a model: the state of its forward passes, and the bindings that the running thread (or task) has open."""
+"""Bindings of a method to a model: the state of forward passes, and the open bindings of each thread (or task)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Rotation: TypeAlias = tuple[Tensor, Tensor] | None
 
 
 class PlainBinding:
-    """The plain model on a decoder, also inside another binding; base class of the binding of a method.
+    """Runs the plain model, even inside another binding. Base class of ``Binding``.
 
-    ``is_open`` is False once the context begins to end.
+    ``is_open`` is False as soon as the context starts to exit.
     """
 
     def __init__(self, decoder: nn.Module, modules: Collection[nn.Module]) -> None:
@@ -88,8 +88,8 @@ class _Pass(threading.local):
 class Binding(PlainBinding):
     """A method on a model, for prompts with documents at given spans.
 
-    Unless it is ``private``, a thread without a binding is refused while this one is attached, because it may be a
-    helper thread that should run with the method.
+    While a binding that is not ``private`` is attached, any thread without one gets a ``BindingError``: it may be a
+    helper thread that was meant to use the method.
     """
 
     def __init__(

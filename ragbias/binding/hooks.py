@@ -193,9 +193,9 @@ def _hook(module: nn.Module, architecture: Architecture) -> None:
         after = Hook(module, _after_fused_projection(module, architecture))
         module.get_submodule(architecture.fused).register_forward_hook(after)
     else:
-        for of in PROJECTIONS:
-            before = Hook(module, _before_projection(module, of))
-            module.get_submodule(f"{of[0]}_proj").register_forward_pre_hook(before)
+        for projection in PROJECTIONS:
+            before = Hook(module, _before_projection(module, projection))
+            module.get_submodule(f"{projection[0]}_proj").register_forward_pre_hook(before)
     if architecture.positions == "alibi":
         forward: Any = _mpt_forward(module, architecture)
         forward.ragbias_original = vars(module).get("forward")
@@ -237,10 +237,10 @@ def _before_attention(architecture: Architecture) -> Callable[..., Any]:
     return hook
 
 
-def _before_projection(attention: nn.Module, of: Literal["query", "key"]) -> Callable[..., Any]:
+def _before_projection(attention: nn.Module, projection: Literal["query", "key"]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Tensor, ...]) -> Any:
         active = active_binding_of(attention)
-        return None if active is None else (active.projection_input(attention, args[0], of), *args[1:])
+        return None if active is None else (active.projection_input(attention, args[0], projection), *args[1:])
 
     return hook
 
@@ -252,7 +252,7 @@ def _after_fused_projection(attention: nn.Module, architecture: Architecture) ->
         active = active_binding_of(attention)
         if active is None:
             return None
-        query, key = (active.projection_input(attention, args[0], of) for of in PROJECTIONS)
+        query, key = (active.projection_input(attention, args[0], projection) for projection in PROJECTIONS)
         if query is args[0] and key is args[0]:
             return None
         parts = list(architecture.split(attention, output))

@@ -335,20 +335,20 @@ def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
 
 
 def _is_heading(series: Series) -> bool:
-    """Whether these are headings at the beginning of texts, which are usually the documents' own."""
+    """Whether the series consists of headings at the beginning of texts, which usually belong to the documents."""
     few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
     alike = len({candidate.line for candidate in series}) == 1
     return alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series)
 
 
 def _from_first(series: Series) -> bool:
-    """Whether these are the figures 0, 1, 2 or 1, 2, 3."""
+    """Whether the series consists of the figures 0, 1, 2 or 1, 2, 3."""
     values = [candidate.value for candidate in series]
     return series[0].kind == "figure" and values[0] in (0, 1) and values == list(range(values[0], values[-1] + 1))
 
 
 def _counts_between(before: _Regions, after: _Regions, taken: Collection[Span]) -> bool:
-    """Whether text counts that is only between the documents."""
+    """Whether text found only between documents numbers them."""
     for exact in (True, False):
         for key, by_region in before.filled(exact, min(len(before.spans), MAX_COMPARED)):
             inner = _without(taken, by_region[1:])
@@ -363,7 +363,7 @@ def _without(taken: Collection[Span], by_region: Sequence[Series]) -> list[Serie
 
 
 def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
-    """Choices of one candidate per region whose values have one step, up or down."""
+    """Yield one candidate per region such that the values form an arithmetic progression."""
     if len(by_region) == 2:
         yield from ([a, b] for a in by_region[0] for b in by_region[1] if _are_counted(a, b, exact))
     elif all(by_region):
@@ -376,7 +376,7 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
 
 
 def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are likely to count; any two are in arithmetic progression."""
+    """Whether two numbers are a likely numbering; any two form an arithmetic progression."""
     return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
 
 

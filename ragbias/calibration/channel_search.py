@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import savgol_filter
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.errors import MethodError
 
 Array = NDArray[np.float64]
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 FIT_DEGREE, SAVGOL_WINDOW, SAVGOL_DEGREE = 3, 10, 3
 AUTHORS_LENGTH = 1000
 SKIPS = {"released": (300, 200), "paper": (30, 30)}  # of AUTHORS_LENGTH positions, for fit and smoothing
-MIN_LENGTH = bounds.STRING_LENGTH.least
+MIN_LENGTH = limits.STRING_LENGTH.least
 SHALLOW = 8  # layers; with fewer, no channel could be monotone in n // 4 layers of the authors' range 2..n-2
 
 

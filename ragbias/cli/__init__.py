@@ -67,13 +67,13 @@ def options(
         bool, typer.Option(TRACEBACK, help="Show the traceback of an error that ends the command.")
     ] = False,
 ) -> None:
-    """Options of every command; ``main`` reads ``--traceback`` itself, for errors of parsing."""
+    """Options shared by all commands. ``main`` reads ``--traceback`` itself so that it also covers parsing errors."""
 
 
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning of ragbias without its place in the code."""
+    """Format a warning of ragbias without its source location."""
     if category.__module__.partition(".")[0] == "ragbias":
         return f"ragbias: warning: {message}\n"
     return _in_full(message, category, filename, lineno, line)

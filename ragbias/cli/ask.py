@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, quiet_libraries, status, write_json
 from ragbias.methods import DEFAULT_METHOD
@@ -24,9 +24,9 @@ def ask(
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
     k: Annotated[
         int | None,
-        whole(bounds.CHUNKS, "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
+        whole(limits.CHUNKS, "Chunks to retrieve. Default: 10 (3 for smollm2), or as many as fit the window."),
     ] = None,
-    max_new_tokens: Annotated[int, whole(bounds.NEW_TOKENS, "Tokens of the answer at most.")] = 128,
+    max_new_tokens: Annotated[int, whole(limits.NEW_TOKENS, "Tokens of the answer at most.")] = 128,
     cache: Annotated[
         Path | None, typer.Option(help="The folder of `ragbias cache warm`, for a method with reusable documents.")
     ] = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import (
     MODELS,
@@ -56,13 +56,15 @@ def audit(
             help=f"Methods to compare, comma-separated. Default: {INSIDE}; with --upstream the two that arrange text."
         ),
     ] = None,
-    orders: Annotated[int, whole(bounds.AUDIT_ORDERS, "Of the documents: as retrieved, reversed, shuffles.")] = 4,
-    seed: Annotated[int, whole(bounds.SEED, "Draws the shuffles.")] = 0,
+    orders: Annotated[
+        int, whole(limits.AUDIT_ORDERS, "Number of document orders: as retrieved, reversed, then shuffles.")
+    ] = 4,
+    seed: Annotated[int, whole(limits.SEED, "Draws the shuffles.")] = 0,
     cache: Annotated[
         bool,
         typer.Option(
             "--cache",
-            help="Also measure whether documents may be computed once, by those of --methods that can, or by ape.",
+            help="Also measure whether documents may be computed once, with those of --methods that can, or with ape.",
         ),
     ] = False,
     json_path: JsonPath = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import numbers, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, write_json
 from ragbias.errors import RunError
@@ -31,12 +31,14 @@ def bench(
     methods: Annotated[
         str | None, typer.Option(help="See `ragbias methods`; e.g. none,segmented,pine,attention-sorting(rounds=2).")
     ] = None,
-    documents: Annotated[str | None, wholes(bounds.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
-    positions: Annotated[str | None, wholes(bounds.POSITIONS, "Of the gold document, from 0, e.g. 0,4,9.")] = None,
-    orders: Annotated[int | None, whole(bounds.ORDERS, "Of the other documents, at each position. Default: 1.")] = None,
-    limit: Annotated[int | None, whole(bounds.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
-    seed: Annotated[int | None, whole(bounds.SEED, "Draws the cases. Default: 0.")] = None,
-    seeds: Annotated[str | None, wholes(bounds.SEED, "Several of them, e.g. 1,2,3.")] = None,
+    documents: Annotated[str | None, wholes(limits.DOCUMENTS, "Numbers of documents, e.g. 10,20.")] = None,
+    positions: Annotated[str | None, wholes(limits.POSITIONS, "Gold positions, from 0, e.g. 0,4,9.")] = None,
+    orders: Annotated[
+        int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
+    ] = None,
+    limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
+    seed: Annotated[int | None, whole(limits.SEED, "Draws the cases. Default: 0.")] = None,
+    seeds: Annotated[str | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
     no_chat: Annotated[
         bool, typer.Option("--no-chat", help="Use the bare prompt, not the model's chat template.")
@@ -44,7 +46,7 @@ def bench(
     no_explain: Annotated[bool, typer.Option("--no-explain", help="Judges give the verdict alone.")] = False,
     cut_middle: Annotated[bool, typer.Option("--cut-middle", help="Cut the middle of lm-eval's long prompts.")] = False,
     shorten: Annotated[
-        int | None, whole(bounds.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
+        int | None, whole(limits.WORDS, "Words that each passage is cut to, around the answer. Default: whole.")
     ] = None,
     measure: Annotated[
         str | None, typer.Option(help="accuracy, logprob (of the gold answer), or accuracy,logprob. Default: accuracy.")
@@ -52,11 +54,11 @@ def bench(
     invariant_once: Annotated[
         bool, typer.Option("--invariant-once", help="Run invariant methods on one order, and copy that to the others.")
     ] = False,
-    batch_size: Annotated[int | None, whole(bounds.BATCH, "Cases that run together. Default: 8.")] = None,
+    batch_size: Annotated[int | None, whole(limits.BATCH, "Cases that run together. Default: 8.")] = None,
     dtype: Annotated[str | None, typer.Option(help="E.g. bfloat16. Default: auto.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or ray for several workers. Default: local.")] = None,
     workers: Annotated[
-        int | None, whole(bounds.WORKERS, "Of the engine ray; each loads the model. Default: 2.")
+        int | None, whole(limits.WORKERS, "Workers of the engine ray; each loads the model. Default: 2.")
     ] = None,
     no_cost: Annotated[bool, typer.Option("--no-cost", help="Do not measure time and memory.")] = False,
     out: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, progress, quiet_libraries, writable, write_json
 from ragbias.files import naming
@@ -36,13 +36,13 @@ def calibrate(
     data: Annotated[
         Path | None, typer.Option(help="Calibration set: JSON lines of question, documents, answer, gold (an index).")
     ] = None,
-    strings: Annotated[int, whole(bounds.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
-    length: Annotated[int | None, whole(bounds.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
-    questions: Annotated[int | None, whole(bounds.DRAWN_QUESTIONS, "Drawn questions. Default: 100, tiny 40.")] = None,
-    documents: Annotated[int | None, whole(bounds.DRAWN_DOCUMENTS, "Per drawn question. Default: by task.")] = None,
-    depths: Annotated[int, whole(bounds.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
-    seed: Annotated[int, whole(bounds.SEED, "Seed for strings and questions.")] = 0,
-    batch_size: Annotated[int, whole(bounds.BATCH, "Sequences per batch.")] = 8,
+    strings: Annotated[int, whole(limits.STRINGS, "Number of random token strings; 2000 in the paper.")] = 500,
+    length: Annotated[int | None, whole(limits.STRING_LENGTH, "Tokens per string. Default: up to 1000.")] = None,
+    questions: Annotated[int | None, whole(limits.DRAWN_QUESTIONS, "Drawn questions. Default: 100, tiny 40.")] = None,
+    documents: Annotated[int | None, whole(limits.DRAWN_DOCUMENTS, "Documents per question. Default: by task.")] = None,
+    depths: Annotated[int, whole(limits.DEPTHS, "Positions of the gold document, evenly spread.")] = 5,
+    seed: Annotated[int, whole(limits.SEED, "Seed for strings and questions.")] = 0,
+    batch_size: Annotated[int, whole(limits.BATCH, "Sequences per batch.")] = 8,
     dtype: Annotated[Literal["auto", "float32", "bfloat16", "float16"], typer.Option(help=DTYPE)] = "auto",
     variant: Annotated[
         Literal["released", "paper"], typer.Option(help="Channel search: released (the authors' code) or paper.")

@@ -9,7 +9,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, JsonPath, console, folder, progress, quiet_libraries, status, write_json
 
@@ -26,10 +26,10 @@ def demo(
     questions: Annotated[
         int | None,
         whole(
-            bounds.DEMO_QUESTIONS, "Questions, each with its answer at every position. Default: 40 for tiny, else 20."
+            limits.DEMO_QUESTIONS, "Questions, each with its answer at every position. Default: 40 for tiny, else 20."
         ),
     ] = None,
-    seed: Annotated[int, whole(bounds.SEED, "Draws corpus and questions.")] = 0,
+    seed: Annotated[int, whole(limits.SEED, "Draws corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
         "demo-output"
     ),

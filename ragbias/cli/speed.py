@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.cli.numeric import ranged, whole, wholes
 from ragbias.cli.terminal import MODELS, JsonPath, console, picture, progress, quiet_libraries, write_json
 from ragbias.errors import ArgumentError
@@ -27,18 +27,18 @@ def speed(
         str | None, typer.Option(help="1b or 8b: a Llama of that shape with random weights. Default: 1b.")
     ] = None,
     model: Annotated[str | None, typer.Option(help=f"{MODELS} Or a config.json, for random weights.")] = None,
-    layers: Annotated[int | None, whole(bounds.LAYERS, "Of a built-in shape. Default: 2.")] = None,
-    documents: Annotated[str, wholes(bounds.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
-    tokens: Annotated[int | None, whole(bounds.TOKENS, "Tokens of each document. Default: 100.")] = None,
+    layers: Annotated[int | None, whole(limits.LAYERS, "Layers of a built-in shape. Default: 2.")] = None,
+    documents: Annotated[str, wholes(limits.DOCUMENTS, "Number of documents, or several: 2,20,100.")] = "20",
+    tokens: Annotated[int | None, whole(limits.TOKENS, "Tokens of each document. Default: 100.")] = None,
     total_tokens: Annotated[
-        int | None, whole(bounds.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
+        int | None, whole(limits.TOTAL_TOKENS, "Tokens of all documents together, instead of --tokens.")
     ] = None,
     ragged: Annotated[
         bool, typer.Option("--ragged", help="Draw each length between half and one and a half times that.")
     ] = False,
-    batch: Annotated[int, whole(bounds.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
-    rounds: Annotated[int, whole(bounds.ROUNDS, "After one that warms up.")] = 5,
-    steps: Annotated[int, whole(bounds.STEPS, "Decoded tokens in each round.")] = 8,
+    batch: Annotated[int, whole(limits.BATCH, "Prompts in one padded batch, each with its documents.")] = 1,
+    rounds: Annotated[int, whole(limits.ROUNDS, "Measured rounds, after one warm-up round.")] = 5,
+    steps: Annotated[int, whole(limits.STEPS, "Decoded tokens in each round.")] = 8,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or float16. Default: float32, or as stored.")
     ] = None,

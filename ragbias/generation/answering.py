@@ -21,11 +21,11 @@ from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, p
 from ragbias.generation.ranking import model_attention, ranking_of
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
 from ragbias.generation.request import Origin, Request, check_length, groups, padded, reason_to_run_plain
-from ragbias.generation.reuse import entering
+from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
 
-MOST = 8  # requests that are joined
+MAX_JOINED_REQUESTS = 8
 Answer = Callable[[Sequence[Request], GenerationSettings, threading.Event | None], list[Generation]]
 
 
@@ -119,11 +119,11 @@ class Answering:
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
         chain = processors(settings, method, recorder, len(prompts), ids.device)
-        with entering(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as entered:
+        with prepared_model(self.model, method, prompts, spans, self.backend, self.cache, self.cancelled) as start:
             output: Tensor = self.model.generate(  # type: ignore[operator]
                 ids,
                 attention_mask=mask,
-                past_key_values=entered.cache,
+                past_key_values=start.cache,
                 generation_config=config,
                 logits_processor=chain,
                 stopping_criteria=StoppingCriteriaList([watch]),
@@ -132,7 +132,7 @@ class Answering:
         logprobs = recorder.by_sequence(output) if recorder else None
         answers = []
         for index, (request, row, reused) in enumerate(
-            zip(requests, output[:, width:].tolist(), entered.reused, strict=True)
+            zip(requests, output[:, width:].tolist(), start.reused, strict=True)
         ):
             new = row[: watch.lengths.get(index, len(row))]
             shown = [at for at, token in enumerate(new) if token not in eos]
@@ -232,7 +232,7 @@ class JoinedCalls:
     def _run(self, own: _Call) -> None:
         together, count = [own], len(own.requests)
         for other in list(self._waiting):
-            if other is not own and count + len(other.requests) <= MOST and own.joins(other):
+            if other is not own and count + len(other.requests) <= MAX_JOINED_REQUESTS and own.joins(other):
                 together.append(other)
                 count += len(other.requests)
         if len(together) > 1:

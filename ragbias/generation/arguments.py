@@ -228,7 +228,10 @@ class GenerationSettings:
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
-        """Refuse settings that read sequences across document borders; ``suffix`` tokens follow the documents."""
+        """Reject settings that match token sequences across document borders.
+
+        ``suffix`` is the number of tokens after the documents.
+        """
         if not (method.invariant and method.acts_on == "attention"):
             return  # the answer depends on the documents' order anyway, or the method fixes that order
         for name in ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size"):

@@ -19,9 +19,9 @@ class Report:
             separator), ascending.
         n_expected: number of documents that the source named.
         n_found: number of these that occur in the prompt.
-        reason: why another method ran or fewer documents were found; empty if everything ran as requested.
+        reason: why another method ran, or why documents are missing; empty if everything ran as requested.
         backend: the attention backend: ``"torch"``, ``"triton"`` or ``"flash"``, see ``ragbias.attention.backends``;
-            empty where the method does not work inside the model.
+            empty if the method does not change attention.
         order: for a method that reorders documents: ``order[i]`` is the original index of the ``i``-th document that
             the model read; else empty.
         numbering: ``"kept"`` where the text around the documents numbers them, which tells the model their order

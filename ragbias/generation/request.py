@@ -32,8 +32,8 @@ from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, toke
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
-    "text that counts with the documents' position was left, because it may be the documents' own; take it out of the "
-    "template"
+    "numbers that follow the order of the documents were kept, because they may belong to the documents; remove them "
+    "from the template"
 )
 
 
@@ -43,8 +43,8 @@ class Origin:
 
     Attributes:
         parts: the prompt, split at the borders of its documents.
-        tokens: of each part.
-        flat: the prompt as the plain model gets it, without the separator that ``Prompt.from_text`` may add.
+        tokens: tokens of each part.
+        flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
         wanted: the requested method.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
@@ -183,9 +183,9 @@ def check_length(length: int, window: int, answer: int = 1) -> None:
 
 
 def groups(requests: Sequence[Request], size: int, window: int, new_tokens: int) -> list[list[int]]:
-    """Indices of up to ``size`` requests that run together, with one method and space for equally many new tokens.
+    """Group requests into batches of at most ``size`` that share a method and have equal room for new tokens.
 
-    A prompt that leaves less space in the window would cut off the answers of shorter ones.
+    Otherwise a long prompt would truncate the answers to shorter prompts in its batch. Returns indices.
     """
     keys = [(request.method, min(new_tokens, window - len(request.tokens.ids))) for request in requests]
     together: list[list[int]] = []

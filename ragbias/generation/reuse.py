@@ -64,7 +64,7 @@ class Alone(AttentionMethod):
 
 
 class DocumentStates:
-    """The states of prefixes and documents, from a cache or computed; ``cancelled`` ends this at the next document."""
+    """The states of prefixes and documents, cached or computed. ``cancelled`` stops before the next document."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DocumentStates:
         return states, cached is not None
 
     def add(self, prefix: Sequence[int], tokens: Sequence[int]) -> bool:
-        """Add states to the cache unless they are there; returns whether they were computed."""
+        """Add missing states to the cache; returns whether they were computed."""
         if self._cache is not None and key_of(self._identity, prefix, tokens) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
@@ -114,7 +114,7 @@ class DocumentStates:
 
 @contextmanager
 def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None]:
-    """Raise ``OutOfMemoryError`` where memory runs out, for prompts of these lengths in tokens."""
+    """Raise ``OutOfMemoryError`` if memory runs out, for prompts of these lengths in tokens."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -127,15 +127,15 @@ def memory_errors(lengths: Sequence[int], device: torch.device) -> Iterator[None
         ) from error
 
 
-class Entered(NamedTuple):
-    """All of each prompt but its last tokens, or None, and how many tokens came from the document cache."""
+class PreparedCache(NamedTuple):
+    """The cache that generation starts from (None: empty), and each prompt's number of reused tokens."""
 
     cache: DynamicCache | None
     reused: Sequence[int]
 
 
 @contextmanager
-def entering(
+def prepared_model(
     model: PreTrainedModel,
     method: Method,
     prompts: Sequence[TokenisedPrompt],
@@ -143,10 +143,10 @@ def entering(
     backend: str,
     cache: DocumentCache | None = None,
     cancelled: threading.Event | None = None,
-) -> Iterator[Entered]:
+) -> Iterator[PreparedCache]:
     """Attach a method for a batch of prompts, padded on the left; ``spans`` are the documents in its columns."""
     with memory_errors([len(prompt.ids) for prompt in prompts], model.device):
-        if not computes_apart(model, method, prompts):
+        if not computes_documents_separately(model, method, prompts):
             if cache is not None and method.reusable_documents:
                 cache.warn_unused(
                     method.name,
@@ -155,16 +155,16 @@ def entering(
                 )
             rule = NoMethod() if isinstance(method, JointMethod) else method
             with attach(model, rule, spans, private=True, backend=backend):
-                yield Entered(None, [0] * len(prompts))
+                yield PreparedCache(None, [0] * len(prompts))
             return
         states = DocumentStates(model, backend, cache, cancelled)
-        binding, filled, reused = resumed(model, method, prompts, states, backend)
+        binding, filled, reused = start_from_states(model, method, prompts, states, backend)
         with attached(binding):
-            yield Entered(filled, reused)
+            yield PreparedCache(filled, reused)
 
 
-def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
-    """Whether documents are computed in separate passes: not where frequencies depend on the prompt's length."""
+def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
+    """Whether each document is computed in a separate pass. False if frequencies depend on the prompt's length."""
     if not method.reusable_documents or any(not (each.suffix and (each.prefix or each.documents)) for each in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
@@ -176,12 +176,12 @@ def computes_apart(model: PreTrainedModel, method: Method, prompts: Sequence[Tok
     )
 
 
-def resumed(
+def start_from_states(
     model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt], states: DocumentStates, backend: str
 ) -> tuple[Binding, DynamicCache, list[int]]:
     """A binding, a cache of the prompts without their suffixes, and each prompt's number of reused tokens.
 
-    Suffixes in a batch differ in length, so each runs separately up to its last token and is in the cache too.
+    Suffixes in a batch differ in length, so each one runs separately into the cache, up to its last token.
     """
     rule = method if isinstance(method, AttentionMethod) else Alone()
     layouts, caches, reused = [], [], []
@@ -216,7 +216,7 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
 
 
 def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
-    """The parts one after the other, each layer on the device of the model's layer."""
+    """Concatenate the parts in a cache, each layer on the device of the model's layer."""
     cache = DynamicCache()
     if parts:
         architecture = architecture_of(model)

@@ -15,7 +15,7 @@ from ragbias.cache import DocumentCache
 from ragbias.errors import ArgumentError
 from ragbias.generation.decoding import RequireFinite
 from ragbias.generation.request import Request
-from ragbias.generation.reuse import entering
+from ragbias.generation.reuse import prepared_model
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
 from ragbias.prompt import TokenisedPrompt
@@ -66,7 +66,8 @@ def teacher_forced(
 ) -> ContinuationScores:
     """The probability with which a method generates each target after the prompt when it samples.
 
-    A vote has the mean over its orders, which is the expected share of votes; a vote over greedy answers has none.
+    For a vote, this is the mean over its orders, i.e. the expected vote share. It is undefined for votes over greedy
+    answers.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
     own = [_logits(model, acting, each.tokens, targets, backend, cache) for each in request.candidates()]
@@ -88,8 +89,8 @@ def _logits(
     cache: DocumentCache | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """Logits float32 ``[V]`` of the token after a prompt, and ``[len(target), V]`` that predict each target."""
-    with entering(model, method, [tokens], [tokens.spans], backend, cache) as entered:
-        first, filled = prefilled(model, tokens.ids, entered.cache)
+    with prepared_model(model, method, [tokens], [tokens.spans], backend, cache) as start:
+        first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
         copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
         return first, [continued(model, first, own, target) for own, target in zip(copies, targets, strict=True)]
@@ -99,8 +100,8 @@ def prefilled(
     model: PreTrainedModel, ids: Sequence[int], cache: DynamicCache | None = None
 ) -> tuple[Tensor, DynamicCache]:
     """Logits float32 ``[V]`` of the token after a prompt, and the prompt's cache; ``cache`` may hold its beginning."""
-    entered = 0 if cache is None else cache.get_seq_length()
-    prompt = torch.tensor([list(ids[entered:])], device=model.device)
+    computed = 0 if cache is None else cache.get_seq_length()
+    prompt = torch.tensor([list(ids[computed:])], device=model.device)
     output = model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1)
     logits = output.logits[0, 0].float()
     RequireFinite()(prompt, logits)

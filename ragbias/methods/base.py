@@ -43,7 +43,7 @@ class SequenceLayout:
 
 @dataclass
 class SequenceCall:
-    """One sequence of the call, without padding. Positions equal indices.
+    """One sequence of a batch, padding removed, so a token's position is its index.
 
     Attributes:
         index: index of the sequence in the batch.

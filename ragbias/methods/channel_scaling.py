@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from ragbias import limits
 from ragbias.checks import (
-    CHANNEL,
     Bounds,
     check_between,
     check_channel_exists,
@@ -57,10 +57,10 @@ class ChannelScaling(Reweightable):
         if isinstance(self.channel, list):
             object.__setattr__(self, "channel", tuple(self.channel))
         for channel in self.channels:
-            check_whole_between("channel-scaling: channel", channel, CHANNEL)
+            check_whole_between("channel-scaling: channel", channel, limits.CHANNEL)
         if not self.channels or len(set(self.channels)) < len(self.channels):
             raise MethodError(
-                f"channel-scaling: channel={shown(self.channel)}; expected different channels from {CHANNEL}"
+                f"channel-scaling: channel={shown(self.channel)}; expected different channels from {limits.CHANNEL}"
             )
         check_between("channel-scaling: factor", self.factor, Bounds(-1_000_000, 1_000_000))
         if self.last != "all":

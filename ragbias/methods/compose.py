@@ -14,8 +14,8 @@ from ragbias.methods.siw import SIW, Reweightable
 class Compose(AttentionMethod):
     """SIW on top of channel scaling, or on top of Self-Extend.
 
-    Each acts in its own layers. Where both act, SIW changes the weights of the other method. With channel scaling,
-    these are the plain weights, before the attention of the last queries is replaced.
+    Each method acts in its own layers. In layers of both, SIW changes the weights of the other method. With channel
+    scaling, SIW rescales the plain weights; only then is the attention of the last queries replaced.
 
     Args:
         methods: ``SIW`` and ``ChannelScaling``, or ``SIW`` and ``SelfExtend``, in any order.

@@ -122,6 +122,9 @@ class Pine(SegmentMethod):
         return importance if self.order == "importance" else -importance
 
     def _laid_out(self, nearness: Tensor, seq: SequenceCall) -> Tensor:
-        """Starts of the documents up to ``E``, the nearest last, ties in order: int64 ``[H or 1, Q or 1, n]``."""
+        """Start position of each document when they are laid out to end at ``E``, highest ``nearness`` last.
+
+        Ties are broken by document order. Returns int64 ``[H or 1, Q or 1, n]``.
+        """
         nearest_first = nearness.argsort(dim=-1, descending=True, stable=True)
         return ending_at(seq.documents_end, seq.lengths, nearest_first)

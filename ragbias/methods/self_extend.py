@@ -73,7 +73,7 @@ class SelfExtend(Reweightable):
         return by_sequence(call, lambda seq: by.corrected(seq, *self.attend_sequence(seq, prefill=True), self.scores))
 
     def scores(self, seq: SequenceCall, query: Tensor, i: Tensor, count: int) -> Tensor:
-        """Scores of queries ``[H, Q, d]`` at positions ``i`` with the first keys, float32 ``[H, Q, count]``."""
+        """Scores of queries ``[H, Q, d]`` at positions ``i`` against the first ``count`` keys: ``[H, Q, count]``."""
         j, scoring = seq.arange(count), replace(seq.scoring, window=None)
         keys = seq.key[:, :count]
         if self.window >= seq.key.shape[1]:  # all keys are near

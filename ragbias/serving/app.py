@@ -82,7 +82,7 @@ def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> Fa
 
 
 def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """The schema of a whole answer; OpenAPI 3.1 has none for events."""
+    """Schema of a non-streaming response. OpenAPI 3.1 cannot describe the event stream."""
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 

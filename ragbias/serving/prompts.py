@@ -52,7 +52,7 @@ def given_documents(body: ArrangedFields, most: int) -> list[Document] | None:
 
 
 def check_found(request: Request, on_missing: str) -> None:
-    """Raise a 400 if ``on_missing`` is ``"raise"`` and the method runs plain for lack of documents."""
+    """Raise a 400 if ``on_missing="raise"`` and too few documents were found to run the method."""
     origin = request.origin
     if on_missing != "raise" or not origin.wanted.needs_documents:
         return
@@ -172,7 +172,7 @@ def _arguments(call: ToolCall, param: str) -> Json:
 
 
 def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
-    """How to read the answer, and the text that it begins with."""
+    """How to parse the answer, and the text it is forced to start with."""
     tools = body.tools or []
     with refusing("tools"):
         tool_use.check_tools(tools)
@@ -195,7 +195,7 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
 
 
 def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
-    """Gives the flat prompt of messages, with the client's variables for the chat template and more of them."""
+    """A function of messages and further template variables that renders the flat prompt."""
     given = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
     if reserved := sorted(given.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"

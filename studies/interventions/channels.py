@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from ragbias.checks import CHANNEL, Bounds, check_between, check_channel_exists, check_choice, check_whole_between
+from ragbias import limits
+from ragbias.checks import Bounds, check_between, check_channel_exists, check_choice, check_whole_between
 from ragbias.methods.base import LayerRange
 from studies.interventions.base import Intervention
 
@@ -25,7 +26,7 @@ class _Channel(Intervention):
     of: Literal["both", "query", "key"]
 
     def __post_init__(self) -> None:
-        check_whole_between(f"{self.name}: channel", self.channel, CHANNEL)
+        check_whole_between(f"{self.name}: channel", self.channel, limits.CHANNEL)
         check_choice(f"{self.name}: of", self.of, ("both", "query", "key"))
 
     def validate(self, hidden_size: int, n_layers: int) -> None:

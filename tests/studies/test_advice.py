@@ -189,8 +189,9 @@ def test_no_evidence_is_called_so_and_is_no_recommendation():
 def test_whether_the_evidence_is_for_the_default_is_said():
     good, bad, none = advice("a", [told_case()]), advice("b", [told_case(effects={"pine": LOSES})]), advice("c", [])
     begin = "The default method is pine: "
-    assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it does not qualify for b."
+    assert default_in_words([good, bad, none]) == f"{begin}it qualifies for a and it is not recommended for b."
     assert default_in_words([good, none]) == f"{begin}it qualifies for a."
+    assert default_in_words([bad, none]) == f"{begin}it is not recommended for any of these tasks."
     assert default_in_words([none]) == f"{begin}it was not measured."
 
 

@@ -49,7 +49,7 @@ class PaddedBatch:
         return future
 
     def skip(self) -> None:
-        """Do not wait for one of the runs."""
+        """Stop waiting for one run, and start the batch if it was the last one outstanding."""
         with self._lock:
             self._awaited -= 1
             complete = self._awaited == 0 and bool(self._waiting)

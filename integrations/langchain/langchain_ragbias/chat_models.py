@@ -161,9 +161,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         return self._merged(await arun_batched(self, runs, self.batch_size, self._answers))
 
     def get_num_tokens_from_messages(self, messages: list[BaseMessage], tools: Sequence[Any] | None = None) -> int:
-        """Tokens of the templated prompt of these messages and tools.
+        """Number of tokens in the prompt rendered from these messages and tools.
 
-        If the chat template refuses them, as for part of a conversation, each message is counted with its role.
+        If the template rejects the messages, e.g. part of a conversation, each is counted separately with its role.
         """
         if isinstance(self.lm, RemoteLM):  # the chat template is on the server
             return super().get_num_tokens_from_messages(messages)

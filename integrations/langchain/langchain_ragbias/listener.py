@@ -60,13 +60,13 @@ def begin_request(run_manager: BaseRunManager | None) -> UUID | None:
 
 @dataclass
 class RunTree:
-    """The state of one root run and all runs below it. A text counts in the latest retrieval that returned it."""
+    """The state of one root run and all runs below it. A text belongs to the latest retrieval that returned it."""
 
     retrievals: list[Counter[str]] = field(default_factory=list)  # texts with their counts, in order of time
     runs: set[UUID] = field(default_factory=set)  # not ended
     failure: str = ""  # why the listener may have missed documents
-    ends: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is forgotten
-    checks: list[Callable[[], None]] = field(default_factory=list)  # called when it ends without any retrieval
+    on_end: list[Callable[[], None]] = field(default_factory=list)  # called when the root run ends or is forgotten
+    on_end_without_retrieval: list[Callable[[], None]] = field(default_factory=list)  # if nothing was retrieved
     active: float = field(default_factory=time.monotonic)  # start of the latest run
 
     def note(self, texts: Sequence[str], retrieved: bool) -> None:
@@ -115,7 +115,7 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
 
 
 class RetrievalCallbackHandler(BaseCallbackHandler):
-    """The handler. It runs inline, so that a retrieval is known before the next step begins."""
+    """Callback handler that records retrieved documents. It runs inline so that the next step sees the retrieval."""
 
     run_inline = True
 
@@ -135,10 +135,10 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         return RunTree(failure=self.retrievals.failure())
 
     def at_end(self, run_id: UUID | None) -> Callable[[Callable[[], None]], None] | None:
-        """Adds a check for the end of the root run, called if nothing was retrieved in it; ``None`` without a run."""
+        """A function that adds a check to call if the root run ends without retrievals; ``None`` without a run."""
         with self._lock:
             tree = self._tree_of(run_id)
-        return None if tree is None else tree.checks.append
+        return None if tree is None else tree.on_end_without_retrieval.append
 
     def parent_of_prompt(self, prompt: str) -> UUID | None:
         """The run that sent this prompt to a completion model, if such a request is running."""
@@ -240,7 +240,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
             tree.runs.add(run_id)
             tree.active = now
             if parent_run_id is None:
-                tree.ends += [begin() for begin in begins]
+                tree.on_end += [begin() for begin in begins]
             self._trees.move_to_end(root)
             while len(self._trees) > MAX_TREES or now - next(iter(self._trees.values())).active > MAX_AGE:
                 self._drop(next(iter(self._trees)))
@@ -255,7 +255,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
                 tree.runs.discard(run_id)
                 if run_id == root or (not tree.runs and root not in self._roots):
                     self._drop(root)
-                    checks = [] if tree.retrievals else tree.checks
+                    checks = [] if tree.retrievals else tree.on_end_without_retrieval
         for check in checks:
             check()
 
@@ -263,7 +263,7 @@ class RetrievalCallbackHandler(BaseCallbackHandler):
         tree = self._trees.pop(root)
         for run_id in tree.runs:
             self._roots.pop(run_id, None)
-        for end in tree.ends:
+        for end in tree.on_end:
             end()
 
     def _collect(self, run_id: UUID, value: object) -> None:

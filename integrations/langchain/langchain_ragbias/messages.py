@@ -137,8 +137,8 @@ def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **field
 def last_chunk(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessageChunk:
     """The end of a streamed answer, with its tool calls.
 
-    LangChain's chunks repair broken JSON, and a malformed call must not become a valid one. So its text is given as a
-    JSON string, which never parses as arguments.
+    LangChain's chunks repair broken JSON, which could turn a malformed call into a valid one. To prevent that, the raw
+    text of a malformed call is sent as a JSON string, which cannot be read as arguments.
     """
     chunks = [
         ToolCallChunk(

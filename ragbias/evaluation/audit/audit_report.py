@@ -80,7 +80,10 @@ def as_dict(
 
 
 def tables(audit: Audit, costs: Mapping[str, GenerationCost], gates: Mapping[str, ReuseGate]) -> dict[str, Grid]:
-    """Tables for the terminal and the HTML by name: ``flips``, ``positions``, ``right`` and ``reuse``, if measured."""
+    """Tables for the terminal and HTML reports, keyed by name.
+
+    The names are ``flips``, ``positions``, and, if measured, ``right`` and ``reuse``.
+    """
     title = f"{audit.questions} questions in up to {audit.orders} orders; in brackets 95% intervals (%)"
     flips = [
         [

@@ -191,5 +191,5 @@ def _reuse(label: str, gate: ReuseGate) -> str:
 
 
 def nats(interval: Interval) -> str:
-    """``-0.02 [-0.10, +0.05]``."""
+    """Format an interval in nats, e.g. ``-0.02 [-0.10, +0.05]``."""
     return f"{interval.estimate:+.2f} [{interval.low:+.2f}, {interval.high:+.2f}]"

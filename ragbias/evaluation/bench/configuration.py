@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.display import complaints
 from ragbias.errors import RagBiasError, RunError
 from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Measure
@@ -137,11 +137,11 @@ class BenchConfiguration(BaseModel):
     measure: Annotated[tuple[Measure, ...], BeforeValidator(_split), Field(min_length=1)] = (ACCURACY,)
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_split), Field(min_length=1)] = (0,)
     limit: Limit | None = None
-    batch_size: Annotated[StrictInt, within(bounds.BATCH)] = 8
+    batch_size: Annotated[StrictInt, within(limits.BATCH)] = 8
     invariant_once: StrictBool = False
     dtype: StrictStr = "auto"
     engine: Literal["local", "ray"] = "local"
-    workers: Annotated[StrictInt, within(bounds.WORKERS)] = 2
+    workers: Annotated[StrictInt, within(limits.WORKERS)] = 2
     cost: StrictBool = True
     out: Path
 

@@ -1,4 +1,4 @@
-"""The engines of a bench: this process with one model in memory, or ray's workers with a model each."""
+"""Bench engines: one model in this process, or one model per Ray worker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ragbias.extras import required
 from ragbias.lm import DebiasedLM
 from ragbias.methods import NoMethod
 
-TRIES = 3  # of one unit whose worker dies, before the run ends
+TRIES = 3  # attempts at a unit whose worker dies, before the run fails
 STORE_BYTES = 200 * 2**20  # of shared memory on this machine; units and records are small
 
 
@@ -41,7 +41,7 @@ class Models:
 
 
 def answered_here(units: Iterable[Unit], models: Models) -> Iterator[tuple[Unit, list[Record]]]:
-    """The records of each unit, those of one method at a time."""
+    """The records of each unit, one method at a time."""
     for unit in units:
         for records in records_of(unit, models.load(unit.model)):
             yield unit, records

@@ -49,7 +49,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
 
 
 def _task(task: TaskSettings) -> dict[str, Any]:
-    """The task as typed; its files by their contents, so that they may move."""
+    """The task settings as given. Data files are identified by hash, so they can be moved."""
     plain = {"name": task.name, **task.options}
     if task.name != HARNESS_TASK and "data" in plain:
         files = task.made(0, None).data  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The cost of methods by number of documents, as a picture."""
+"""Plot of the cost of methods against the number of documents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ APART = 1.025  # factor between the positions of neighbouring methods, so that t
 
 
 def scaling(outcome: Mapping[str, Any], path: Path) -> None:
-    """Draw each method's ratio to the plain model against the number of documents; ``outcome`` is of ``speed.run``."""
+    """Plot each method's time and memory relative to the plain model against the number of documents.
+
+    ``outcome`` is the result of ``speed.run``.
+    """
     results = sorted(outcome["results"], key=lambda result: result["documents"])
     counts = [result["documents"] for result in results]
     labels = [label for label in results[0]["methods"] if label != "none"]

@@ -179,7 +179,7 @@ def _groups(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _line(records: Sequence[Record], name: str) -> Estimate | None:
-    """A measure of the plain model, or, where it was not run, of the first method; ``name``: the field of a record."""
+    """Estimate the record field ``name`` for the plain model, or the first method if the plain model did not run."""
     value = attrgetter(name)
     parts = grouped((each for each in records if value(each) is not None), attrgetter("method"))
     if not parts:

@@ -84,13 +84,19 @@ class Scores:
 
 @dataclass(frozen=True)
 class Summaries:
-    """Mean, worst, best and gap of curves ``(draws, positions)``, one for each draw of questions."""
+    """Mean, worst, best and gap over positions, for each bootstrap draw of the questions.
+
+    ``by_position`` is ``[draws, positions]``.
+    """
 
     by_position: Floats
 
     @classmethod
     def of(cls, values: Floats, counts: Floats) -> Summaries:
-        """Of values (questions, positions), NaN where not asked, drawn as often as counts (draws, questions) say."""
+        """Summarise bootstrap draws.
+
+        ``values`` is ``[questions, positions]``, NaN if missing; ``counts`` is ``[draws, questions]``.
+        """
         asked = counts @ (~np.isnan(values)).astype(float)
         with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
             return cls(counts @ np.nan_to_num(values) / asked)
@@ -114,7 +120,7 @@ class Summaries:
 
 @lru_cache(maxsize=2)
 def draws(questions: int, resamples: int = RESAMPLES, seed: int = 0) -> Floats:
-    """How often each question is in each resample, ``(resamples, questions)``; none with too few questions."""
+    """Counts of each question in each resample, ``[resamples, questions]``; empty if there are too few questions."""
     if questions < FEWEST:
         return np.empty((0, questions))
     drawn = np.random.default_rng(seed).integers(questions, size=(resamples, questions))

@@ -37,7 +37,7 @@ def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[s
 
 
 def answer_of(record: Record) -> str:
-    """The answer of a record, as flips compare it."""
+    """The record's answer, normalised so that two answers can be compared for a flip."""
     return normalised(record.prediction)
 
 
@@ -75,7 +75,7 @@ def spreads(records: Iterable[Record]) -> dict[str, float]:
 
 
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
-    """For each question in several given orders: the mean Kendall's tau of the orders in which documents were shown."""
+    """For each question in several orders: the mean pairwise Kendall's tau of the orders that the model saw."""
     return _by_question((each for each in records if len(each.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 

@@ -65,7 +65,7 @@ Written: TypeAlias = Callable[..., str]  # formats a figure: ``estimate`` or ``w
 
 
 def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Table:
-    """A column of names, folded if long, and columns of figures, which may wrap on a narrow terminal."""
+    """Build a table. Long names fold; figures wrap only if ``wrap`` is set."""
     table = Table(title=Text(title), box=None, padding=(0, 1, 0, 0), header_style="bold underline")
     table.add_column(Text(first), overflow="fold")
     for heading in others:
@@ -74,7 +74,7 @@ def plain_table(title: str, first: str, *others: str, wrap: bool = False) -> Tab
 
 
 def ranked(result: Mapping[str, Any], measure: str | None = None) -> list[tuple[str, Mapping[str, Any]]]:
-    """The methods of a result, the one with the best worst position first; by mean where there are no positions.
+    """The methods of a result, best worst position first; ranked by mean if there are no positions.
 
     Args:
         measure: the key; None: accuracy, or the log-probability if that was not measured.
@@ -97,7 +97,7 @@ def title(result: Mapping[str, Any], measure: str = ACCURACY) -> str:
 
 
 def cost_kind(result: Mapping[str, Any]) -> str | None:
-    """The kind of cost of a result: the timed prefill, or else the time per answer, both in units of none."""
+    """The cost measure of a result: timed prefill, or else time per answer; both relative to ``none``."""
     methods = result["methods"]
     if all(method.get("cost", {}).get("prefill_ratio") for method in methods.values()):
         return "prefill_ratio"
@@ -105,7 +105,7 @@ def cost_kind(result: Mapping[str, Any]) -> str | None:
 
 
 def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
-    """``[median, low, high]`` in units of ``none``, see ``cost_kind``."""
+    """Cost ``[median, low, high]`` relative to ``none``, see ``cost_kind``."""
     kind, methods = cost_kind(result), result["methods"]
     if kind == "prefill_ratio":
         return list(methods[label]["cost"]["prefill_ratio"])
@@ -113,14 +113,14 @@ def cost_of(result: Mapping[str, Any], label: str) -> list[float | None] | None:
 
 
 def shows_order(result: Mapping[str, Any]) -> bool:
-    """Whether the table of accuracy has the column *order*, as some method reorders documents."""
+    """Whether the accuracy table has the column *order*, because some method reorders documents."""
     return ACCURACY in result["measures"] and any(
         method["kendall_tau"] for label, method in result["methods"].items() if label != REFERENCE
     )
 
 
 def sections(result: Mapping[str, Any]) -> list[str]:
-    """The sections of RewardBench with answers of any method."""
+    """The sections of RewardBench that any method answered."""
     asked = {
         section for method in result["methods"].values() for section in method.get("judge", {}).get("sections", ())
     }
@@ -128,7 +128,7 @@ def sections(result: Mapping[str, Any]) -> list[str]:
 
 
 def headings(result: Mapping[str, Any], measure: str | None = None) -> list[str]:
-    """Of the table of a measure; None: the first of the result's."""
+    """Column headings of a measure's table; by default the result's first measure."""
     return list(_rows(result, measure, with_interval)[0])
 
 
@@ -138,7 +138,7 @@ def lines(result: Mapping[str, Any], measure: str | None = None) -> list[list[st
 
 
 def _rows(result: Mapping[str, Any], measure: str | None, written: Written) -> list[dict[str, str]]:
-    """The row of each method, by heading; the headings are the same for all methods of a result."""
+    """One row per method, by heading. All methods of a result have the same headings."""
     measure = measure or result["measures"][0]
     return [
         _cells(result, label, measure, written)
@@ -253,7 +253,7 @@ def _chosen(name: str, rows: Iterable[Mapping[str, str]], shown: Sequence[str], 
 
 
 def as_markdown(summary: Mapping[str, Any]) -> str:
-    """One table for each result, with intervals, and the notes below it."""
+    """Render each result as Markdown tables with intervals, followed by its notes."""
     parts = []
     for result in summary["results"]:
         notes = "".join(f"- {in_markdown(note)}\n" for note in result["notes"])
@@ -265,7 +265,7 @@ def as_markdown(summary: Mapping[str, Any]) -> str:
 
 
 def grids(result: Mapping[str, Any]) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, headings and lines of the table of each measure."""
+    """Title, headings and lines of each measure's table."""
     return [
         (title(result, measure), headings(result, measure), lines(result, measure)) for measure in result["measures"]
     ]

@@ -198,7 +198,7 @@ class LLMBar(Judge):
 
 
 def verdict_in(answer: str) -> str | None:
-    """The letter of the one verdict in an answer; None: there is none, or both are."""
+    """The verdict letter, or None if the answer contains neither or both."""
     found = set(VERDICT.findall(answer))
     return found.pop() if len(found) == 1 else None
 

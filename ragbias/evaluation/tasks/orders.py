@@ -20,7 +20,7 @@ def evenly_spread(documents: int, count: int) -> list[int]:
 
 
 def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
-    """``count`` different orders: the given one, then shuffles drawn from ``key``; refused where there are fewer."""
+    """``count`` different orders: the given one, then shuffles seeded by ``key``. ``RunError`` if fewer exist."""
     if count > 1 and count > math.factorial(min(len(things), 20)):
         raise RunError(
             f"orders={count}, but {len(things)} documents that can move have {math.factorial(len(things))} orders; "
@@ -38,9 +38,9 @@ def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
 def arranged(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
-    """Documents in order, the gold one's position and the number of the order, for all orders and positions.
+    """Yield (documents, gold position, order index) for every order and position, from 0.
 
-    Positions count from 0; the order of the others does not depend on them. ``key`` draws the shuffles.
+    The other documents keep their order at every position. ``key`` seeds the shuffles.
     """
     for position in positions:
         if position > len(others):
@@ -52,9 +52,9 @@ def arranged(
 
 
 def ranking(contents: Sequence[str], order: Iterable[int]) -> tuple[int, ...]:
-    """The documents in an order of indices, each as its alphabetical rank, which does not depend on the given order.
+    """The alphabetical rank of each document in ``order``. Ranks do not depend on the order of ``contents``.
 
-    Of equal documents the one shown first has the first of their ranks.
+    Equal documents get ascending ranks in the order shown.
     """
     ranks: dict[str, int] = {}
     for rank, text in enumerate(sorted(contents)):

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, StrictI
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
-from ragbias import checks as bounds
+from ragbias import limits
 from ragbias.checks import Bounds
 from ragbias.generation.report import Report
 from ragbias.generation.request import Request, check_length
@@ -34,20 +34,20 @@ def _different(values: tuple[int, ...]) -> tuple[int, ...]:
     return values
 
 
-def within(limits: Bounds) -> Any:
+def within(bounds: Bounds) -> Any:
     """The constraint of a number within these bounds."""
-    return Field(ge=limits.least, le=limits.most)
+    return Field(ge=bounds.least, le=bounds.most)
 
 
 # the types of fields that tasks share: a single value stands for a list of one
 Files = Annotated[tuple[Path, ...], BeforeValidator(_listed)]
 Several = Annotated[tuple[T, ...], BeforeValidator(_listed), AfterValidator(_different), Field(min_length=1)]
-Documents = Several[Annotated[StrictInt, within(bounds.DOCUMENTS)]]
-Positions = Several[Annotated[StrictInt, within(bounds.POSITIONS)]]
-Orders = Annotated[StrictInt, within(bounds.ORDERS)]
-Limit = Annotated[StrictInt, within(bounds.QUESTIONS)]
-Seed = Annotated[StrictInt, within(bounds.SEED)]
-Words = Annotated[StrictInt, within(bounds.WORDS)]
+Documents = Several[Annotated[StrictInt, within(limits.DOCUMENTS)]]
+Positions = Several[Annotated[StrictInt, within(limits.POSITIONS)]]
+Orders = Annotated[StrictInt, within(limits.ORDERS)]
+Limit = Annotated[StrictInt, within(limits.QUESTIONS)]
+Seed = Annotated[StrictInt, within(limits.SEED)]
+Words = Annotated[StrictInt, within(limits.WORDS)]
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Case:
             the documents' order.
         text: the flat prompt, without a chat template.
         documents: verbatim parts of ``text``, in its order.
-        answers: any of them is right.
-        gold_position: of the gold document, counted from 0; None: there is none.
+        answers: the accepted answers.
+        gold_position: position of the gold document, from 0; None: there is no gold document.
         order: 0 for the documents as the data gives them (the gold one moved to its position), k for the k-th shuffle.
-        seed: what drew the documents; 0 where the data gives them, also if it shuffled them.
-        group: part of the task that it belongs to, e.g. a subset of RewardBench.
-        contents: the documents without their numbers, which change with the order; empty where they have none.
+        seed: seed that drew the documents; 0 if the data gives them, shuffled or not.
+        group: part of the task, e.g. a subset of RewardBench.
+        contents: the documents without their numbers, which change with the order; empty if they are not numbered.
         shorten: words that a passage was cut to, around the answer; None: passages are whole.
     """
 
@@ -97,8 +97,8 @@ class Task:
     """A task; a subclass is a frozen dataclass with the data's files and the choice of cases as fields.
 
     Attributes:
-        name: as typed in ``--task``.
-        max_new_tokens: of an answer.
+        name: value of ``--task``.
+        max_new_tokens: maximum tokens of an answer.
         before_answer: text between a prompt that does not end with white space and its answer.
     """
 
@@ -110,7 +110,7 @@ class Task:
     def chat(self) -> bool:
         """Whether the text goes through the chat template of models that have one, as the user's message.
 
-        A task that can do without has a field of this name.
+        A task that also works without the template has a field of this name.
         """
         return True
 
@@ -120,7 +120,7 @@ class Task:
         return True
 
     def cases(self) -> Iterator[Case]:
-        """All cases, those of one question next to each other, always in the same order.
+        """All cases in a fixed order, grouped by question.
 
         Raises:
             DataError: a file is of another format; names file and line.
@@ -128,7 +128,7 @@ class Task:
         raise NotImplementedError
 
     def score(self, case: Case, prediction: str) -> float:
-        """How right a prediction is, 0 to 1."""
+        """Score of a prediction, 0 to 1."""
         raise NotImplementedError
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:
@@ -145,11 +145,11 @@ class Task:
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
-        """The gold answers as they follow the prompt, for their log-probability."""
+        """The gold answers, formatted as continuations of the prompt for scoring."""
         return [self.continuation(prompt, answer) for answer in case.answers]
 
     def continuation(self, prompt: str, text: str) -> str:
-        """A text as it follows the prompt."""
+        """A text, formatted as a continuation of the prompt."""
         return text if prompt[-1:].isspace() else self.before_answer + text
 
     def prompt(self, lm: DebiasedLM, case: Case) -> str:
@@ -164,8 +164,8 @@ class GoldScore:
     """The gold answers of a case under one method.
 
     Attributes:
-        logprob: of the gold answer that is the most probable, in nats, summed over its tokens.
-        tokens: of that answer.
+        logprob: log-probability of the most probable gold answer, in nats, summed over its tokens.
+        tokens: number of tokens of that gold answer.
         next_token: log-probabilities of the token after the prompt, float32 ``[V]``.
         answer: the prompt's tokens and the report, with no prediction.
         seconds: wall time.

@@ -170,7 +170,7 @@ class RagBiasLLM(FunctionCallingLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Window and abilities, by which LlamaIndex packs chunks and chooses prompts."""
+        """Context window and capabilities, which LlamaIndex uses to pack chunks and choose prompts."""
         assert self.context_window is not None
         assert self.is_chat_model is not None
         return LLMMetadata(
@@ -278,7 +278,7 @@ class RagBiasLLM(FunctionCallingLLM):
     def get_tool_calls_from_response(
         self, response: ChatResponse, error_on_no_tool_call: bool = True, **kwargs: Any
     ) -> list[ToolSelection]:
-        """The tool calls of a response; `RagBiasError` if there is none, and `error_on_no_tool_call`."""
+        """Return the tool calls. Raises `RagBiasError` if there are none and `error_on_no_tool_call` is true."""
         return conversation.selections(response, error_on_no_tool_call)
 
     # from a call to a prepared request
