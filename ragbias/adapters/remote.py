@@ -74,7 +74,7 @@ class RemoteLM:
 
     backend = "auto"
     strip_numbering = False
-    cache = None  # the server has its own
+    cache = None  # the server has a cache
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class RemoteLM:
         return shown
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
-        """The request, and a report of the documents found here."""
+        """Prepare a request, with a report of the documents located on the client."""
         return RemoteRequest(**vars(untokenised(prompt, boundaries, method or self.method)), text=prompt)
 
     def batch(
@@ -178,7 +178,7 @@ class RemoteLM:
 
 
 def _documents(request: RemoteRequest) -> list[Json] | None:
-    """The documents found here, verbatim; ``None`` lets the server search."""
+    """The documents located on the client, verbatim; ``None`` lets the server search."""
     found = request.origin.boundaries
     if not found.spans:
         return [] if found.source == "documents" else None
@@ -206,7 +206,7 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         text = choice["message"]["content"] if "message" in choice else choice["text"]
         cached = counts.get("prompt_tokens_details", {}).get("cached_tokens", 0)
         content = logprobs = choice["logprobs"]
-        if logprobs is not None:  # a completion's have another shape
+        if logprobs is not None:  # completions have another shape
             listed = map(openai_token, logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()))
             content = logprobs.get("content", list(listed))
         return RemoteGeneration(
@@ -222,12 +222,12 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
 
 
 def _report(request: RemoteRequest, given: Json) -> Report:
-    """The server's report, with how the documents were found here."""
+    """The server's report, completed with how the client located the documents."""
     there = Report(**{each.name: given[each.name] for each in fields(Report) if each.name in given})
     there = replace(there, spans=tuple(map(tuple, there.spans)), order=tuple(there.order))  # type: ignore[arg-type]
     own = request.report
     if there.source != "none" and not request.origin.boundaries.spans:
-        return there  # the server found documents that are unknown here
+        return there  # the server found documents that the client does not know
     known = there.reason in own.reason or there.source == "none"
     reason = own.reason if known else "; ".join(filter(None, (there.reason, own.reason)))
     return replace(there, source=own.source, n_expected=own.n_expected, n_left_plain=own.n_left_plain, reason=reason)

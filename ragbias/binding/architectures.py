@@ -178,7 +178,7 @@ def family_of(config: PreTrainedConfig | None, name: str) -> str:
 
 
 def window_of(config: PreTrainedConfig) -> int:
-    """The longest sequence, prompt and answer together, of any family."""
+    """Maximum tokens of prompt plus answer, for any family."""
     text: Any = config.get_text_config()
     return int(getattr(text, ARCHITECTURES.get(text.model_type, Architecture()).window))
 

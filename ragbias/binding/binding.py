@@ -129,7 +129,7 @@ class Binding(PlainBinding):
         self._now = _Pass()
 
     def resume(self, cache: DynamicCache, layouts: list[SequenceLayout]) -> None:
-        """Continue from a cache, as this method fills it, that holds the beginnings of prompts with all documents."""
+        """Continue from a cache that this method filled with the beginnings of prompts, all documents included."""
         self._sessions[cache] = Session(layouts, int(cache.get_seq_length()), None)
 
     def enter(self, decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
@@ -221,7 +221,7 @@ class Binding(PlainBinding):
 
     @contextmanager
     def projecting(self) -> Iterator[None]:
-        """Inside, projections read their inputs unchanged."""
+        """Context in which projections read their inputs unchanged."""
         self._now.projecting = True
         try:
             yield

@@ -114,7 +114,7 @@ def debias(
 
 
 def _by_sequence(spans: Spans | None) -> list[list[Span]]:
-    """One list of spans for each sequence; a single list holds for all of them."""
+    """One list of spans per sequence; a single list applies to all sequences."""
     if spans is None or len(spans) == 0:
         return []
     first = spans[0]

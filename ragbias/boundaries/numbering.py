@@ -70,23 +70,23 @@ class Candidate(NamedTuple):
 
     @property
     def opens(self) -> bool:
-        """Whether it begins its line."""
+        """Whether the candidate begins its line."""
         return not self.line.rstrip("([{#").strip()
 
     @property
     def is_glued(self) -> bool:
-        """Whether it is part of a word."""
+        """Whether the candidate is part of a word."""
         return self.line[-1:].isalnum() or self.after[:1].isalnum()
 
     @property
     def is_compound(self) -> bool:
-        """Whether it is part of a number such as a date or a decimal."""
+        """Whether the candidate is part of a number such as a date or a decimal."""
         left, right = self.line[-2:], self.after[:2]
         return bool(re.match(r"\d[.,:/-]", left) or re.match(r"[.,:/-]\d", right)) and not TOTAL.match(self.after)
 
     @property
     def is_labelled(self) -> bool:
-        """Whether it is in brackets or a tag, follows a label, or begins a line, as documents' numbers do."""
+        """Whether it is bracketed, in a tag, after a label, or first in its line, as documents' numbers are."""
         if self.is_compound:
             return False
         if TAG.search(self.line) and re.match(r"[\s/>]", self.after):
@@ -99,7 +99,7 @@ class Candidate(NamedTuple):
         return (closed and self.opens) or self.after[:1] in (")", "]")
 
     def keys(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What candidates that count together share: the last word before them, or at least a character."""
+        """Keys that candidates of one series share: by the last word before them, and by the last character."""
         word = LAST_WORD.findall(self.line)[0]  # may be empty
         after = _alike(self.after[:1])
         return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
@@ -284,7 +284,7 @@ class _Regions:
         return from_first and not any(candidate.is_glued or candidate.is_compound for candidate in inner)
 
     def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
-        """All series that count with the position, up or down."""
+        """All series that number the positions, up or down."""
         for exact in (True, False):
             for _, by_region in self.filled(exact, min(len(self.spans), MAX_COMPARED)):
                 yield from _counting(_without(taken, by_region), exact)

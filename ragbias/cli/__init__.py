@@ -125,7 +125,7 @@ def _drop_output() -> None:
 
 
 def reason(error: BaseException, command: str | None = None) -> str | None:
-    """The line about an error that the user can fix; None for a bug. ``command`` is the one that failed."""
+    """One line about an error that the user can fix; None for a bug. ``command`` is the failed command."""
     if isinstance(error, UsageError):
         return _usage(error)
     if isinstance(error, RagBiasError):

@@ -49,7 +49,7 @@ def audit(
         str | None,
         typer.Option(help="Address of an OpenAI-compatible server; --model is the model's name there."),
     ] = None,
-    upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="The key of that server.")] = "",
+    upstream_key: Annotated[str, typer.Option(envvar="RAGBIAS_UPSTREAM_KEY", help="API key of that server.")] = "",
     methods: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +59,7 @@ def audit(
     orders: Annotated[
         int, whole(limits.AUDIT_ORDERS, "Number of document orders: as retrieved, reversed, then shuffles.")
     ] = 4,
-    seed: Annotated[int, whole(limits.SEED, "Draws the shuffles.")] = 0,
+    seed: Annotated[int, whole(limits.SEED, "Seed of the shuffles.")] = 0,
     cache: Annotated[
         bool,
         typer.Option(
@@ -68,7 +68,7 @@ def audit(
         ),
     ] = False,
     json_path: JsonPath = None,
-    html: Annotated[Path | None, typer.Option(help="Write a report of one file.", callback=writable)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report as one HTML file.", callback=writable)] = None,
 ) -> None:
     """Measure whether a pipeline's answers depend on the order of its documents, and what would help. Needs no labels.
 

@@ -37,7 +37,7 @@ def bench(
         int | None, whole(limits.ORDERS, "Orders of the other documents, per position. Default: 1.")
     ] = None,
     limit: Annotated[int | None, whole(limits.QUESTIONS, "Questions of each file. Default: all; of tiny 100.")] = None,
-    seed: Annotated[int | None, whole(limits.SEED, "Draws the cases. Default: 0.")] = None,
+    seed: Annotated[int | None, whole(limits.SEED, "Seed of the cases. Default: 0.")] = None,
     seeds: Annotated[str | None, wholes(limits.SEED, "Several seeds, e.g. 1,2,3.")] = None,
     no_indices: Annotated[bool, typer.Option("--no-indices", help="Do not number the documents.")] = False,
     no_chat: Annotated[

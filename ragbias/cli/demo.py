@@ -29,7 +29,7 @@ def demo(
             limits.DEMO_QUESTIONS, "Questions, each with its answer at every position. Default: 40 for tiny, else 20."
         ),
     ] = None,
-    seed: Annotated[int, whole(limits.SEED, "Draws corpus and questions.")] = 0,
+    seed: Annotated[int, whole(limits.SEED, "Seed of corpus and questions.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for results.json and bias.png.", callback=folder)] = Path(
         "demo-output"
     ),

@@ -96,7 +96,7 @@ def speed(
 
 
 def _tables(result: Mapping[str, Any]) -> list[Table]:
-    """Two tables, as one is too wide for many terminals: up to the first token, and after it."""
+    """Two tables that fit a terminal: costs up to the first token, and after it."""
     from ragbias.evaluation.report.tables import plain_table
 
     lengths = [length for row in result["lengths"] for length in row]

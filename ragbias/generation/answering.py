@@ -1,4 +1,4 @@
-"""From prepared prompts to answers: the method that runs, calls joined across threads, and padded batches."""
+"""Answer prepared prompts: choose the method to run, join calls across threads, and pad batches."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Origin:
     reason: str
 
     def reordered(self, order: Sequence[int]) -> Origin:
-        """The same with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        """This origin with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
         check_each_once("order", order, len(self.tokens.documents), ArgumentError)
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))

@@ -231,7 +231,7 @@ class Method:
         self.layer_indices(n_layers)
 
     def layer_indices(self, n_layers: int) -> Sequence[int]:
-        """The layers it acts in, for a model of ``n_layers``."""
+        """The layers the method acts in, for a model of ``n_layers``."""
         return ()
 
     def candidate_orders(self, documents: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -239,11 +239,11 @@ class Method:
         return []
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int | None:
-        """Multiply-adds it adds to the prefill of a layer it acts in, negative if it saves some; None: unknown."""
+        """Multiply-adds added to the prefill of a layer it acts in; negative: saved; None: unknown."""
         return 0 if self.same_prefill_cost else None
 
     def added_key_reads(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """Numbers it reads from the cache per new token and layer it acts in, beyond the plain model's."""
+        """Additional numbers read from the cache per new token and layer it acts in."""
         return 0
 
 

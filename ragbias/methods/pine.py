@@ -79,7 +79,7 @@ class Pine(SegmentMethod):
         return super().layer_indices(n_layers)
 
     def added_multiply_adds(self, shape: ModelShape, lengths: PromptLengths) -> int:
-        """The mean over the layers it acts in."""
+        """Mean over the layers the method acts in."""
         acting = self.layer_indices(shape.layers)
         together = sum(map(self.together_in, acting)) / len(acting)
         apart = visible_pairs(lengths, sees_others=False)

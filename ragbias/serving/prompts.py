@@ -1,4 +1,4 @@
-"""From a request to its prompt: messages and tools for the chat template, the method, and the documents' spans."""
+"""Build a request's prompt: messages and tools for the chat template, the method, and the documents' spans."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def with_documents(documents: Sequence[Document], content: str) -> tuple[str, li
 
 
 def nowhere_to_put(param: str) -> ApiError:
-    """A 400 for documents that are not in the prompt, the field ``param``, and cannot be inserted."""
+    """A 400 for documents that do not occur in the field ``param`` and cannot be inserted."""
     message = f"{param}: the documents do not occur there verbatim, and there is no user message to insert them into"
     return refused("documents", message, "invalid_documents")
 

@@ -1,4 +1,4 @@
-"""The chat model."""
+"""`ChatRagBias`, the chat model."""
 
 from __future__ import annotations
 
@@ -382,5 +382,5 @@ def _usage(generation: Generation) -> UsageMetadata:
 
 
 def _with_ids(messages: Sequence[T], run_id: UUID | None) -> Iterator[tuple[T, UUID | None]]:
-    """Each conversation and the id of its run; the first has the id given."""
+    """Pair each conversation with a run id; ``run_id`` goes to the first."""
     return zip(messages, [run_id, *[None] * (len(messages) - 1)], strict=True)

@@ -309,7 +309,7 @@ def document_lists(value: object) -> Iterator[list[Document]]:
 
 
 def _document(item: object) -> Document | None:
-    """The document itself, or of a pair with its score."""
+    """The document, taken out of a (document, score) pair if needed."""
     if isinstance(item, tuple) and item and not any(isinstance(each, Document) for each in item[1:SAMPLE]):
         item = item[0]
     return item if isinstance(item, Document) else None
@@ -355,7 +355,7 @@ def install_listener(*, searches: bool = True, process_wide: bool = False) -> No
 
 
 def uninstall_listener() -> None:
-    """Stop listening and forget all documents. Only documents that are given explicitly are then found."""
+    """Stop listening and forget all documents. Afterwards, only explicit documents are found."""
     from langchain_core.tracers import context
 
     listener.installed = False

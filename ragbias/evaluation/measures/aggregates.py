@@ -126,12 +126,12 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
 
 
 def answered(records: Iterable[Record]) -> list[Record]:
-    """Those with an answer that was generated and scored."""
+    """The records with an answer that was generated and scored."""
     return [record for record in records if record.score is not None]
 
 
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
-    """Flips over the orders and under repetition; of a judge the preferred answer counts."""
+    """Flips between orders and between repetitions. For a judge, the preferred answer is compared."""
     says = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
     orders = Counter((each.question, each.seed) for each in records)
     return {

@@ -1,4 +1,4 @@
-"""Confidence intervals of a bench's figures, by bootstrap over questions.
+"""Bootstrap confidence intervals over questions.
 
 Questions are drawn: the answers to one at all positions stay together, and methods are compared on the same drawn
 questions (paired). With fewer than ``FEWEST`` questions there is no interval: its ends are NaN.
@@ -55,7 +55,7 @@ class Scores:
 
     @classmethod
     def of(cls, records: Iterable[Record], name: str = "score") -> Scores:
-        """Of the field of this name; records without it do not count."""
+        """Scores from the record field ``name``; records without a value are skipped."""
         cells: dict[tuple[str, int], list[float]] = defaultdict(list)
         for record in records:
             if (value := getattr(record, name)) is not None:
@@ -68,7 +68,7 @@ class Scores:
         return cls(tuple(questions), tuple(positions), values)
 
     def in_common(self, other: Scores) -> tuple[Scores, Scores]:
-        """Both methods' scores for the questions and positions that both have; NaN where either has none."""
+        """Both methods' scores for the questions and positions that both have; NaN if either score is missing."""
         questions = sorted(set(self.questions) & set(other.questions))
         positions = sorted(set(self.positions) & set(other.positions))
         own, theirs = (
@@ -193,7 +193,7 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
 
 
 def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
-    """By position: own score there minus the reference's mean over positions, paired by question."""
+    """Difference at each position: own score minus the reference's mean over positions, paired by question."""
     first, second = own.in_common(reference)
     counts = draws(len(first.questions))
     found = point(first.values).by_position - point(second.values).mean[:, None]
@@ -204,7 +204,7 @@ def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
 
 
 def point(values: Floats) -> Summaries:
-    """The figures of all questions, each once: one draw."""
+    """Summaries of the draw that contains every question once."""
     return Summaries.of(values, np.ones((1, len(values))))
 
 

@@ -31,12 +31,12 @@ ENDS = ("worst", "best", "gap")  # what there is of several positions only
 
 
 def figures_of(method: Mapping[str, Any], measure: str) -> Mapping[str, Any]:
-    """The part of a method's summary that is of one measure; empty where that was not measured of it."""
+    """One measure's part of a method's summary; empty if the measure is missing."""
     return method if measure == ACCURACY else method[measure] or {}
 
 
 def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[str, Any]:
-    """``by_position``, ``mean``, and of several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``."""
+    """``by_position``, ``mean``, and for several positions ``worst``, ``best``, ``gap`` and ``gap_by_chance``."""
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     found = bootstrap.curve(scores, bounds=bounds)
@@ -51,7 +51,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
 
 
 def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: float = 1) -> dict[str, Estimate] | None:
-    """As ``bootstrap.differences``; ``None`` where the two have nothing in common."""
+    """``bootstrap.differences``, or ``None`` if the two have no question and position in common."""
     if not own.in_common(reference)[0].values.size:
         return None
     found = bootstrap.differences(own, reference, figures, most)
@@ -83,7 +83,7 @@ def estimate(interval: Interval) -> Estimate:
 
 
 def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
-    """By position as JSON has it, without the -1 of questions that have no gold document."""
+    """Figures by position, as JSON, without position -1 (questions without a gold document)."""
     return {str(position): figure for position, figure in by_position.items() if position >= 0}
 
 

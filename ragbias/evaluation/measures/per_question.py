@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, list[Record]]:
-    """Records by their ``key``, in the order in which they come."""
+    """Group records by ``key``, in the given order."""
     found: dict[K, list[Record]] = defaultdict(list)
     for record in records:
         found[key(record)].append(record)
@@ -42,7 +42,7 @@ def answer_of(record: Record) -> str:
 
 
 def verdict(record: Record) -> str:
-    """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` where the score is that of a tie."""
+    """Which answer a judge prefers: ``"chosen"``, ``"rejected"``, or ``"neither"`` for a tie."""
     return "chosen" if record.score == 1 else "rejected" if record.score == 0 else "neither"
 
 

@@ -173,18 +173,18 @@ def _cells(result: Mapping[str, Any], label: str, measure: str, written: Written
 
 
 def estimate(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """``0.71``."""
+    """Format the estimate of a figure, e.g. ``0.71``."""
     return NOTHING if not figure or figure[0] is None else prefix + _number(figure[0], form)
 
 
 def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """``0.71 (0.62 to 0.79)``; the estimate alone where there is no interval."""
+    """Format a figure as ``0.71 (0.62 to 0.79)``, or the estimate alone if there is no interval."""
     written = estimate(figure, form, prefix)
     return written if not figure or None in figure else f"{written} ({_ends(figure, form, prefix)})"
 
 
 def only_with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """As ``with_interval``, but nothing where there is no interval."""
+    """Format a figure like ``with_interval``; ``NOTHING`` if there is no interval."""
     return NOTHING if not figure or None in figure else with_interval(figure, form, prefix)
 
 
@@ -193,18 +193,18 @@ def _ends(figure: Sequence[float | None], form: str, prefix: str = "", between: 
 
 
 def _number(value: float, form: str) -> str:
-    """Without the minus of a number that is rounded to zero."""
+    """Remove the minus sign of a number that is rounded to zero."""
     text = format(value, form)
     return text if text.strip("-0.%") else format(0.0, form)
 
 
 def as_tables(result: Mapping[str, Any]) -> list[Table]:
-    """For a terminal of 80 columns, one for each measure."""
+    """Tables for a terminal of 80 columns, one for each measure."""
     return [as_table(result, measure) for measure in result["measures"]]
 
 
 def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
-    """For a terminal of 80 columns: an interval for one figure only, and no judge's figures."""
+    """Table for a terminal of 80 columns, with one interval and without the figures of judges."""
     measure = measure or result["measures"][0]
     rows = _rows(result, measure, estimate)
     optional = [heading for heading in rows[0] if heading in ("order", *COST_HEADINGS.values())]
@@ -215,7 +215,7 @@ def as_table(result: Mapping[str, Any], measure: str | None = None) -> Table:
 
 
 def _narrow_interval(result: Mapping[str, Any], label: str, measure: str) -> str:
-    """That of the worst position's accuracy, or of the log-probability's difference to the plain mean."""
+    """Interval of the worst position's accuracy, or of the log-probability's difference to the plain mean."""
     method = result["methods"][label]
     if measure == ACCURACY:
         figure = method["worst"]
@@ -245,7 +245,7 @@ def as_tables_against(result: Mapping[str, Any], minus: Mapping[str, Any], label
 
 
 def _chosen(name: str, rows: Iterable[Mapping[str, str]], shown: Sequence[str], wrap: bool = False) -> Table:
-    """A table of the cells with these headings."""
+    """Build a table of the cells with these headings."""
     table = plain_table(name, "method", *shown, wrap=wrap)
     for cells in rows:
         table.add_row(Text(cells["method"]), *(Text(cells[heading]) for heading in shown))
