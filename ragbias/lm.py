@@ -53,7 +53,6 @@ class DebiasedLM:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         method: str | Method = DEFAULT_METHOD,
-        *,
         name: str | None = None,
         strip_numbering: bool = False,
         backend: str = "auto",

@@ -60,7 +60,7 @@ def measure(settings: SpeedSettings, tokens: Sequence[int], prefixes: Sequence[i
     methods, config = prepared(settings)
     for label, method in methods.items():
         if not method.reusable_documents:
-            raise MethodError(f"{label} has no reusable documents; see `ragbias methods` for those that have")
+            raise MethodError(f"{label} has no reusable documents; ape, pcw, structured-prompting and pced have them")
     sizes = list(itertools.product(tokens, prefixes, settings.documents))
     for length, prefix, count in sizes:
         check_length(count, prefix + count * length - PREFIX, settings.steps, config)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def demo(
-    model: Annotated[str, typer.Option(help=f"{MODELS} Default: tiny, the embedded demonstration.")] = "tiny",
+    model: Annotated[str, typer.Option(help=f"{MODELS} The default is the embedded toy.")] = "tiny",
     questions: Annotated[
         int | None,
         whole(

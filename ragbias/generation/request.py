@@ -32,8 +32,8 @@ from ragbias.prompt import Flat, Prompt, Span, TokenisedPrompt, split_text, toke
 
 PARTS_ARE_LEFT = "the documents are numbered, and a prompt that is given in parts is not changed"
 OWN_NUMBERS_ARE_LEFT = (
-    "numbers that follow the order of the documents were kept, because they may belong to the documents; remove them "
-    "from the template"
+    "numbers, letters or words that follow the order of the documents were kept, because they may belong to the "
+    "documents; remove them from the template"
 )
 
 

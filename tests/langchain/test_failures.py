@@ -304,7 +304,7 @@ def test_a_method_may_be_an_instance(lm):
 def test_a_one_shot_iterator_is_refused_however_it_is_bound(chat):
     bound = chat.bind(documents=map(str, DOCUMENTS))
     for ask in (lambda: bound.invoke(TEXT), lambda: bound.batch([TEXT, TEXT])):
-        with pytest.raises(TypeError, match=r"a map, which only one call could read; write list\(documents\)"):
+        with pytest.raises(TypeError, match=r"a map, which only one call can read; write list\(documents\)"):
             ask()
 
 
