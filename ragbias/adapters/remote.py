@@ -14,7 +14,7 @@ from ragbias.adapters.tool_formats import openai_token
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, MethodError, ServerError
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
-from ragbias.generation.request import Origin, Request, in_parts, reason_to_run_plain
+from ragbias.generation.request import Origin, Request, in_parts, planned_report
 from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, written
 from ragbias.prompt import TokenisedPrompt
@@ -269,22 +269,7 @@ def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbe
 
 def of_origin(origin: Origin) -> Request:
     """The request for an origin's method."""
-    wanted, found = origin.wanted, origin.boundaries
-    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
-    plain_because = plain_because if wanted.needs_documents else ""
-    missed = found.reason if wanted.needs_documents or found.n_expected else ""
-    report = Report(
-        method_requested=wanted.name,
-        method_ran="none" if plain_because else wanted.name,
-        source=found.source,
-        spans=(),
-        n_expected=found.n_expected,
-        n_found=found.n_found,
-        reason="; ".join(filter(None, (plain_because, missed))),
-        numbering=found.numbering,
-        n_left_plain=found.n_left_plain,
-    )
-    return Request(origin.tokens, wanted, report, origin)
+    return Request(origin.tokens, origin.wanted, planned_report(origin), origin)
 
 
 def arranged(request: Request) -> Request:

@@ -19,8 +19,8 @@ from ragbias.checks import check_not_cancelled
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
 from ragbias.generation.ranking import model_attention, ranking_of
-from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
-from ragbias.generation.request import Origin, Request, check_length, groups, padded, reason_to_run_plain
+from ragbias.generation.report import Generation, PromptTokensDetails, Usage
+from ragbias.generation.request import Origin, Request, check_length, groups, padded, planned_report
 from ragbias.generation.reuse import prepared_model
 from ragbias.generation.scoring import continuation_logits, logprobs_of
 from ragbias.methods import AttentionMethod, NoMethod, ReorderingMethod
@@ -37,11 +37,9 @@ def resolve(
     cancelled: threading.Event | None = None,
 ) -> Request:
     """Choose the method that runs, put the documents into its order, and fill the report; this may run the model."""
-    wanted, boundaries = origin.wanted, origin.boundaries
-    ran, reason = wanted, boundaries.reason if wanted.needs_documents or boundaries.n_expected else ""
-    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
-    if wanted.needs_documents and plain_because:
-        ran, reason = NoMethod(), "; ".join(filter(None, (plain_because, reason)))
+    report = planned_report(origin)
+    ran = origin.wanted if report.method_ran == origin.wanted.name else NoMethod()
+    reason = report.reason
     plain = origin.whole(tokenizer)
     tokens = origin.tokens if ran.needs_documents else plain
     check_length(Request.longest_prompt(ran, tokens), window_of(model.config))
@@ -63,18 +61,13 @@ def resolve(
         else:
             reason = ""
         tokens = tokens if ran.needs_documents else plain
-    report = Report(
-        method_requested=wanted.name,
+    report = replace(
+        report,
         method_ran=ran.name,
-        source=boundaries.source,
         spans=tuple(tokens.spans),
-        n_expected=boundaries.n_expected,
-        n_found=boundaries.n_found,
         reason=reason,
         backend=backend_of(model, backend) if ran.acts_on == "attention" else "",
         order=order,
-        numbering=boundaries.numbering,
-        n_left_plain=boundaries.n_left_plain,
         segmentation_changed=tokens.ids != plain.ids,
     )
     return Request(tokens, NoMethod() if ran.acts_on == "order" else ran, report, origin)

@@ -163,6 +163,25 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
     return "" if tokens.suffix else "the prompt ends with the documents, so no question follows them"
 
 
+def planned_report(origin: Origin) -> Report:
+    """The report before anything runs: the method that will run, why, and where the documents were found."""
+    wanted, found = origin.wanted, origin.boundaries
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
+    plain_because = plain_because if wanted.needs_documents else ""
+    missed = found.reason if wanted.needs_documents or found.n_expected else ""
+    return Report(
+        method_requested=wanted.name,
+        method_ran=NoMethod.name if plain_because else wanted.name,
+        source=found.source,
+        spans=(),
+        n_expected=found.n_expected,
+        n_found=found.n_found,
+        reason="; ".join(filter(None, (plain_because, missed))),
+        numbering=found.numbering,
+        n_left_plain=found.n_left_plain,
+    )
+
+
 def check_lists(prompts: object, documents: Sequence[object] | None, boundaries: Sequence[object] | None) -> None:
     """Raise ``ArgumentError`` unless a batch has lists of the same length."""
     for given in (prompts, documents or [], boundaries or []):
