@@ -183,7 +183,7 @@ def _apply(
     first = _longest(
         template.header,
         fields[0],
-        lambda part: prefix.endswith(part) and (not part or is_bounded(prefix, len(prefix) - len(part), len(prefix))),
+        lambda part: prefix.endswith(part) and _is_whole(prefix, len(prefix) - len(part), len(prefix)),
     )
     if first is None:
         return None
@@ -197,7 +197,7 @@ def _apply(
     last = _longest(
         template.footer,
         fields[-1],
-        lambda part: suffix.startswith(part) and (not part or is_bounded(suffix, 0, len(part))),
+        lambda part: suffix.startswith(part) and _is_whole(suffix, 0, len(part)),
     )
     if last is None:
         return None
@@ -212,6 +212,11 @@ def _apply(
         (begin - len(header) - len(head), end + len(footer) + len(foot))
         for (begin, end), header, footer in zip(spans, headers, [*footers, last], strict=True)
     ]
+
+
+def _is_whole(text: str, begin: int, end: int) -> bool:
+    """Whether no word or number is cut at either end; a number may touch a word, as in ``<doc1>``."""
+    return begin == end or (is_number if text[begin].isdigit() else is_bounded)(text, begin, end)
 
 
 def _split(gap: str, template: _Template, left: Fields, right: Fields) -> tuple[str, str] | None:
