@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
+from types import NoneType
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -13,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from ragbias import methods
 from ragbias.adapters.remote import RemoteLM
 from ragbias.cache import DocumentCache
-from ragbias.errors import ArgumentError
+from ragbias.display import did_you_mean
+from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
@@ -73,36 +75,45 @@ class ModelFields(Protocol):
         """Names of the fields given."""
 
 
-def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+def renamed(values: Mapping[str, Any], names: Mapping[str, str], known: Collection[str]) -> dict[str, Any]:
     """Constructor arguments under the names of fields; those for loading go to ``model_kwargs``.
 
     Args:
         names: the field for each other name; ``model`` is renamed only where it is a string.
         known: names that are fields or options.
     """
-    found = dict(values)
-    for name, own in names.items():
-        if name not in found or (name == "model" and not isinstance(found[name], str)):
+    fields = dict(values)
+    for name, field in names.items():
+        if name not in fields or (name == "model" and not isinstance(fields[name], str)):
             continue
-        value = found.pop(name)
-        if value is not None and found.setdefault(own, value) != value:
-            raise ArgumentError(f"{name}={value!r} and {own}={found[own]!r} are the same; give one of them")
-    for own in (*names.values(), "lm"):
-        if found.get(own, own) is None:
-            del found[own]  # the default
-    device, device_map = found.get("device"), found.get("device_map")
+        value = fields.pop(name)
+        if value is not None and fields.setdefault(field, value) != value:
+            raise ArgumentError(f"{name}={value!r} and {field}={fields[field]!r} are the same; give one of them")
+    for field in (*names.values(), "lm"):
+        if fields.get(field, field) is None:
+            del fields[field]  # the default
+    device, device_map = fields.get("device"), fields.get("device_map")
     if device is not None and device_map is not None:
         raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
-    given = {name: found.pop(name) for name in FOR_LOADING if name in found and name not in known}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        return found
-    own_kwargs = found.get("model_kwargs") or {}
-    if twice := sorted(given.keys() & own_kwargs.keys()):
+    loading = {name: fields.pop(name) for name in FOR_LOADING if name in fields and name not in known}
+    loading = {name: value for name, value in loading.items() if value is not None}
+    check_names(fields, known, (*known, *names, *FOR_LOADING))
+    if not loading:
+        return fields
+    model_kwargs = fields.get("model_kwargs") or {}
+    if twice := sorted(loading.keys() & model_kwargs.keys()):
         raise ArgumentError(f"{', '.join(twice)} is given twice, as an argument and in model_kwargs; give it once")
-    if loaded := [name for name in ("lm", "model", "pipeline", "llm") if found.get(name) is not None]:
-        raise ArgumentError(f"{', '.join(given)}: for loading a model, but {loaded[0]} is loaded already; leave it out")
-    return {**found, "model_kwargs": {**own_kwargs, **given}}
+    if loaded := [name for name in ("lm", "model", "pipeline", "llm") if fields.get(name) is not None]:
+        remedy = f"but {loaded[0]} is loaded already; leave it out"
+        raise ArgumentError(f"{', '.join(loading)}: for loading a model, {remedy}")
+    return {**fields, "model_kwargs": {**model_kwargs, **loading}}
+
+
+def check_names(given: Iterable[str], known: Container[str], similar: Collection[str]) -> None:
+    """Raise ``ArgumentError`` for an unknown argument, with the most ``similar`` name."""
+    if unknown := sorted(name for name in given if name not in known):
+        hint = did_you_mean(unknown[0], similar) or "leave it out"
+        raise ArgumentError(f"unknown argument {unknown[0]!r}; {hint.strip()}")
 
 
 def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[str, Any]:
@@ -110,6 +121,9 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
     options = values.get("options")
     if isinstance(options, RagBiasOptions):
         options = {name: getattr(options, name) for name in options.model_fields_set}
+    if not isinstance(options, (dict, NoneType)):
+        raise WrongTypeError(f"options={options!r}; expected {kind.__name__}(...) or a dict")
+    check_names(options or (), kind.model_fields, kind.model_fields)
     given = {name: value for name, value in values.items() if name in kind.model_fields}
     rest = {name: value for name, value in values.items() if name not in kind.model_fields}
     return {**rest, "options": {**(options or {}), **given}} if given or options is not None else rest

@@ -158,12 +158,17 @@ class AnswerFormat:
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
     def logprobs(self, lm: DebiasedLM | RemoteLM, generation: Generation) -> dict[str, Any] | None:
-        """Log-probabilities in the shape of OpenAI's chat completions; ``None`` unless requested."""
+        """Log-probabilities as in OpenAI's chat completions, without ``top_logprobs``; ``None`` unless requested."""
         if isinstance(generation, RemoteGeneration):
-            return generation.chat_logprobs
-        if generation.logprobs is None or isinstance(lm, RemoteLM):
+            found = generation.chat_logprobs
+        elif generation.logprobs is None or isinstance(lm, RemoteLM):
             return None
-        return openai_logprobs(generation, lm.tokenizer, self.settings.get("keep_special", ()))
+        else:
+            found = openai_logprobs(generation, lm.tokenizer, self.settings.get("keep_special", ()))
+        tokens = (found or {}).get("content", ())
+        return found and {
+            "content": [{name: token[name] for name in ("token", "logprob", "bytes")} for token in tokens]
+        }
 
 
 class GrowingAnswer:

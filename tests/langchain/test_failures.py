@@ -102,15 +102,16 @@ def test_unknown_methods_are_named_when_the_model_is_made_and_when_it_is_called(
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"document": DOCUMENTS}, TypeError, "unknown argument document"),
+        ({"document": DOCUMENTS}, ArgumentError, "unknown argument 'document'; did you mean 'documents'"),
         ({"documents": "one string"}, TypeError, "list"),
         ({"documents": [3]}, TypeError, "int"),
         ({"documents": 3}, TypeError, "list"),
         ({"documents": dict.fromkeys(DOCUMENTS)}, TypeError, "got dict"),
         ({"documents": iter(DOCUMENTS)}, TypeError, "list_iterator"),
         ({"documents": (each for each in DOCUMENTS)}, TypeError, "generator"),
-        ({"pipeline_kwargs": 3}, ValueError, "pipeline_kwargs=3"),
-        ({"method": 3}, TypeError, "method"),
+        ({"pipeline_kwargs": 3}, ArgumentError, "pipeline_kwargs=3"),
+        ({"method": 3}, UnknownMethodError, "method"),
+        ({"max_tokens": 8, "max_new_tokens": 8}, ArgumentError, "max_tokens and max_new_tokens are the same"),
         ({"max_tokens": "8"}, TypeError, "max_tokens"),
         ({"max_tokens": True}, TypeError, "max_tokens"),
         ({"temperature": "hot"}, TypeError, "temperature"),
@@ -126,13 +127,39 @@ def test_wrong_arguments_of_a_call_are_errors(chat, completion, arguments, error
             list(llm.stream("hello", **arguments))
 
 
-def test_wrong_arguments_of_the_constructor_are_errors(lm):
-    with pytest.raises(ValueError, match="debiass"):
-        ChatRagBias(lm=lm, debiass="pine")
-    with pytest.raises(ValueError, match="on_missing"):
-        ChatRagBias(lm=lm, on_missing="shout")
-    with pytest.raises(ValueError, match="DebiasedLM"):
-        ChatRagBias(lm=lm.model)
+@pytest.mark.parametrize("kind", [ChatRagBias, RagBiasPipeline])
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"metod": "pine"}, "unknown argument 'metod'; did you mean 'method'"),
+        ({"max_token": 5}, "unknown argument 'max_token'; did you mean 'max_tokens'"),
+        ({"xyzzy": 5}, "unknown argument 'xyzzy'; leave it out"),
+        ({"on_missing": "shout"}, "on_missing: .*'shout'"),
+        ({"lm": 5}, "DebiasedLM.*got 5"),
+        ({"temperature": -1}, r"temperature=-1.0; expected a number >= 0 \(0 is greedy\)"),
+        ({"top_p": 5}, "top_p=5.0; expected a number > 0 and <= 1"),
+        ({"top_k": 0}, "top_k=0; expected a whole number >= 1"),
+        ({"max_tokens": 0}, "max_tokens=0; expected a whole number >= 1"),
+        ({"stop": ""}, r"stop=\[''\]; expected a stop string that is not empty"),
+        ({"options": 5}, "options=5; expected RagBiasOptions"),
+        ({"options": {"topp": 5}}, "unknown argument 'topp'; did you mean 'top_p'"),
+        ({"pipeline": 5}, r"pipeline=5; expected a transformers.pipeline\("),
+    ],
+)
+def test_wrong_arguments_of_the_constructor_are_errors(lm, kind, fields, text):
+    with pytest.raises(ArgumentError, match=text):
+        kind(**({} if "pipeline" in fields else {"lm": lm}) | fields)
+
+
+@pytest.mark.parametrize("tools", [5, [5], "search"])
+def test_wrong_tools_are_an_error_that_shows_them(tool_lm, tools):
+    llm = ChatRagBias(lm=tool_lm)
+    for call in (llm.bind_tools, lambda tools: llm.invoke("Hello", tools=tools)):
+        with pytest.raises(ArgumentError, match=f"{tools if tools != [5] else 5}"):
+            call(tools)
+
+
+def test_a_module_that_is_no_pipeline_needs_a_tokenizer(lm):
     with pytest.raises(ArgumentError, match="give tokenizer or tokenizer_name"):
         RagBiasPipeline(model=lm.model)
 
@@ -271,9 +298,9 @@ def test_messages_of_every_role_are_converted():
 
 def test_content_that_is_no_text_is_refused(chat):
     image = {"type": "image_url", "image_url": {"url": "http://localhost/a.png"}}
-    with pytest.raises(ValueError, match="image"):
+    with pytest.raises(ArgumentError, match="image"):
         chat.invoke([HumanMessage([image])])
-    with pytest.raises(ValueError, match="FunctionMessage"):
+    with pytest.raises(ArgumentError, match="FunctionMessage"):
         chat.invoke([FunctionMessage("x", name="f")])
 
 
@@ -320,7 +347,7 @@ def test_odd_metadata_break_nothing(chat, retriever):
 
 
 def test_json_of_no_conversation_is_refused(chat):
-    with pytest.raises(ValueError, match="no message"):
+    with pytest.raises(ArgumentError, match="no message"):
         chat.invoke([], response_format={"type": "json_object"})
 
 

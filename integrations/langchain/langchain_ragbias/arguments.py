@@ -15,13 +15,13 @@ from langchain_core.runnables import RunnableConfig
 from typing_extensions import Unpack
 
 from ragbias import methods
+from ragbias.adapters.options import check_names
 from ragbias.attention import backends
 from ragbias.boundaries.sources import check_lasting, document_texts
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation.arguments import SamplingArguments, check_arguments
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.models.loading import torch_device
 
 SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "repetition_penalty")
 KNOWN = ("documents", "method", "stop", "logprobs", *SAMPLING, "max_new_tokens")
@@ -111,25 +111,23 @@ class Call:
 def merge(fields: Mapping[str, Any], stop: Sequence[str] | str | None, given: Mapping[str, Any], model_id: str) -> Call:
     """Override the model's fields by the arguments of a call, of which ``None`` counts as not given."""
     given = {name: value for name, value in given.items() if value is not None and name != "stream"}
-    documents = given.pop("documents", None)
     if not given.pop("skip_prompt", True):
-        raise TypeError("skip_prompt=False; answers never repeat the prompt here, leave it out")
+        raise ArgumentError("skip_prompt=False; answers never repeat the prompt here, leave it out")
+    check_names(given, {*KNOWN, "pipeline_kwargs"}, KNOWN)
     if "max_new_tokens" in given:
+        if "max_tokens" in given:
+            raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
         given["max_tokens"] = given.pop("max_new_tokens")
     given = {**fields_of_kwargs(given.pop("pipeline_kwargs", None)), **given}
     if stop is not None:
         given["stop"] = stop
-    if unknown := sorted(given.keys() - set(KNOWN)):
-        raise TypeError(f"unknown argument {', '.join(unknown)}; an LLM call takes {', '.join(KNOWN)}")
+    documents = given.pop("documents", None)
     settings = {name: value for name, value in {**fields, **given}.items() if value is not None}
-    method = settings.pop("method")
-    if not isinstance(method, (str, Method)):
-        raise TypeError(f"method must be a method's name or an instance, got {type(method).__name__}")
+    method = methods.get(settings.pop("method"), model_id)
     check_arguments(settings)
     settings["max_new_tokens"] = settings.pop("max_tokens")
     check_lasting(documents)
-    texts = None if documents is None else document_texts(documents)
-    return Call(texts, methods.get(method, model_id), settings)
+    return Call(None if documents is None else document_texts(documents), method, settings)
 
 
 # the arguments of HuggingFacePipeline
@@ -147,10 +145,12 @@ def identity(model: torch.nn.Module) -> str:
 def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any]:
     """Fields from ``pipeline_kwargs``."""
     if pipeline_kwargs is not None and not isinstance(pipeline_kwargs, Mapping):
-        raise ValueError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
+        raise WrongTypeError(f"pipeline_kwargs={pipeline_kwargs!r}; expected a dict, e.g. {{'max_new_tokens': 64}}")
     given = {name: value for name, value in (pipeline_kwargs or {}).items() if value is not None}
     if given.pop("return_full_text", False):
-        raise ValueError("pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out")
+        raise ArgumentError(
+            "pipeline_kwargs: return_full_text=True; answers never repeat the prompt here, leave it out"
+        )
     fields = {name: given.pop(name) for name in SAME if name in given}
     if "max_new_tokens" in given:
         fields["max_tokens"] = given.pop("max_new_tokens")
@@ -164,12 +164,14 @@ def fields_of_kwargs(pipeline_kwargs: Mapping[str, Any] | None) -> dict[str, Any
         fields.setdefault("temperature", 1.0)
     if given:
         known = ", ".join(["max_new_tokens", *SAME, *STOPS, "do_sample", "return_full_text"])
-        raise ValueError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart here; known are {known}")
+        raise ArgumentError(f"pipeline_kwargs: {', '.join(sorted(given))} has no counterpart here; known are {known}")
     return fields
 
 
 def fields_of(pipeline: Any) -> dict[str, Any]:
     """Model, tokenizer and settings of a ``transformers.pipeline``, as fields."""
+    if not hasattr(pipeline, "model"):
+        raise WrongTypeError(f"pipeline={pipeline!r}; expected a transformers.pipeline('text-generation', ...)")
     given: dict[str, Any] = {}
     for attribute in ("_forward_params", "_generate_kwargs"):  # where versions of transformers keep them
         given |= getattr(pipeline, attribute, {})
@@ -182,16 +184,16 @@ def stock_arguments(
 ) -> dict[str, Any]:
     """Fields and options from the arguments of ``HuggingFacePipeline.from_model_id``."""
     if task not in (None, "text-generation"):
-        raise ValueError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
+        raise ArgumentError(f"task={task!r}; only 'text-generation' is supported, with a decoder-only model")
     if backend not in (*STOCK_BACKENDS, *backends.BACKENDS):
         known = ", ".join(map(repr, backends.BACKENDS))
-        raise ValueError(f"backend={backend!r}; the model runs here, expected one of {known}")
+        raise ArgumentError(f"backend={backend!r}; the model runs here, expected one of {known}")
     kwargs = dict(model_kwargs or {})
     if device_map is not None:
         if device is not None:
-            raise ValueError(f"device={device!r} and device_map={device_map!r}; give one of them")
+            raise ArgumentError(f"device={device!r} and device_map={device_map!r}; give one of them")
         if "device_map" in kwargs:
-            raise ValueError("device_map is given twice, as an argument and in model_kwargs; give it once")
+            raise ArgumentError("device_map is given twice, as an argument and in model_kwargs; give it once")
         kwargs["device_map"] = device_map
     given: dict[str, Any] = {"model_kwargs": kwargs, "backend": "auto" if backend in STOCK_BACKENDS else backend}
     if device is not None:
@@ -199,11 +201,3 @@ def stock_arguments(
     if shared := {name: kwargs[name] for name in FOR_TOKENIZERS if name in kwargs}:
         given["tokenizer_kwargs"] = {**shared, **kwargs.pop("tokenizer_kwargs", {})}
     return given
-
-
-def check_device(device: Any) -> None:
-    """Raise ``ValueError`` for an unknown or unavailable device."""
-    try:
-        torch_device(device)
-    except ArgumentError as error:
-        raise ValueError(str(error)) from error

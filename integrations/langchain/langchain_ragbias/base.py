@@ -11,7 +11,17 @@ from uuid import UUID
 
 import torch
 from langchain_core.language_models import LangSmithParams
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    SkipValidation,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import Self
 
 from langchain_ragbias import arguments
@@ -25,13 +35,17 @@ from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Segmenter, current_documents, locate
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
+from ragbias.display import complaints
 from ragbias.errors import ArgumentError
+from ragbias.generation.arguments import check_arguments
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.models.loading import torch_device
 
 OTHER_NAMES = {"model": "model_id", "model_name": "model_id", "max_new_tokens": "max_tokens"}
+STOCK = ("pipeline", "pipeline_kwargs")  # arguments of the constructor that are no fields
 IDENTIFYING_OPTIONS = ("top_p", "top_k", "seed", "repetition_penalty", "strip_numbering", "backend")
 
 
@@ -44,15 +58,15 @@ class RagBiasModel(BaseModel):
     """A hub name, a path, ``"tiny"`` for the embedded model, or the model's name at ``base_url``."""
     method: str | Method = DEFAULT_METHOD
     """The method: a name (see ``ragbias methods``) or an instance, e.g. ``ragbias.methods.Pine()``."""
-    max_tokens: int = Field(default=256, ge=1)
+    max_tokens: int = 256
     """The most tokens of an answer. ``max_new_tokens`` is the same."""
     temperature: float | None = None
     """Sampling temperature; greedy without one."""
     stop: list[str] | None = None
     """Strings that end the answer and are not part of it."""
     logprobs: bool = False
-    """Return each token's log-probability, before temperature, in OpenAI's shape: in ``response_metadata["logprobs"]``
-    of messages and ``generation_info["logprobs"]`` of completions."""
+    """Return each token's log-probability, before temperature, in OpenAI's shape without ``top_logprobs``:
+    in ``response_metadata["logprobs"]`` of messages and ``generation_info["logprobs"]`` of completions."""
     batch_size: int = Field(default=8, ge=1)
     """The most prompts that run as one padded batch."""
     model_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -89,22 +103,32 @@ class RagBiasModel(BaseModel):
         """Take the arguments of ``HuggingFacePipeline``, other names of fields, and the options by their names."""
         if not isinstance(values, dict):
             return values
-        values = renamed(values, OTHER_NAMES, {**cls.model_fields, **RagBiasOptions.model_fields})
+        values = renamed(values, OTHER_NAMES, {*cls.model_fields, *RagBiasOptions.model_fields, *STOCK})
         pipeline = values.pop("pipeline", None)
         if pipeline is not None:
             values = {**arguments.fields_of(pipeline), **values}
         values = {**arguments.fields_of_kwargs(values.pop("pipeline_kwargs", None)), **values}
         return with_options(values, RagBiasOptions)
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise ``ArgumentError`` for all wrong values, those that pydantic finds too."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ArgumentError(complaints(error)) from None
+
     @model_validator(mode="after")
     def _load(self) -> Self:
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
+        check_arguments(self._settings)
         given: DebiasedLM | RemoteLM | None = self.lm
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
         if given is None:
-            arguments.check_device(self.model_kwargs.get("device"))
+            torch_device(self.model_kwargs.get("device"))
         name = self.model_id if "model_id" in self.model_fields_set else ""
         self.lm, self.options = open_model(self, self.options, given, name, self.model_kwargs)
         if given is None and self.options.model is None and isinstance(self.lm, DebiasedLM):
@@ -155,7 +179,7 @@ class RagBiasModel(BaseModel):
             kwargs: any field or option, e.g. ``method="rotor"``.
 
         Raises:
-            ValueError: an argument has no counterpart here.
+            ArgumentError: an argument has no counterpart here.
         """
         given = arguments.stock_arguments(task, backend, device, device_map, model_kwargs)
         return cls(**{"model_id": model_id, "pipeline_kwargs": pipeline_kwargs, **given, **kwargs})
@@ -211,10 +235,13 @@ class RagBiasModel(BaseModel):
 
     # one request
 
+    @property
+    def _settings(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in ("stop", "logprobs", "max_tokens", "temperature")}
+        return {**fields, **{name: getattr(self.options, name) for name in SAMPLING if name not in fields}}
+
     def _call(self, stop: Sequence[str] | str | None, given: Mapping[str, Any]) -> Call:
-        fields = {name: getattr(self, name) for name in ("method", "stop", "logprobs", "max_tokens", "temperature")}
-        options = {name: getattr(self.options, name) for name in SAMPLING if name not in fields}
-        return arguments.merge({**fields, **options}, stop, given, self.model_id)
+        return arguments.merge({"method": self.method, **self._settings}, stop, given, self.model_id)
 
     def _request(
         self,

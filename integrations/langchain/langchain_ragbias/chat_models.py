@@ -18,7 +18,6 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult, LLMResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import get_config_list
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import model_validator
 
 from langchain_ragbias.arguments import TypedCalls
@@ -33,13 +32,14 @@ from langchain_ragbias.messages import (
     parsed,
     response_format,
     template_messages,
+    tool_schemas,
     with_json_request,
 )
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.remote import RemoteLM, RemoteRequest
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import JSON_BEGINNING, AnswerFormat, GrowingAnswer
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
@@ -92,7 +92,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
             return values
         llm, values = values["llm"], {name: value for name, value in values.items() if name != "llm"}
         if not isinstance(llm, RagBiasPipeline):
-            raise ValueError(f"llm must be a RagBiasPipeline, got {type(llm).__name__}; or give model_id")
+            raise WrongTypeError(f"llm={type(llm).__name__}; expected a RagBiasPipeline, or give model_id")
         shared = {name: getattr(llm, name) for name in RagBiasModel.model_fields if name in llm.model_fields_set}
         return {**shared, "model_id": llm.model_id, "lm": llm.lm, **values}
 
@@ -168,8 +168,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         if isinstance(self.lm, RemoteLM):  # the chat template is on the server
             return super().get_num_tokens_from_messages(messages)
         try:
-            schemas = [convert_to_openai_tool(tool) for tool in tools or []]
-            return len(self.get_token_ids(self.lm.chat_text(template_messages(messages), schemas))) if messages else 0
+            text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
+            return len(self.get_token_ids(text))
         except (ArgumentError, TemplateError):
             return super().get_num_tokens_from_messages(messages)
 
@@ -286,9 +286,9 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Raises:
             NotImplementedError: the model's chat template shows no tools, or the choice cannot be forced.
-            ArgumentError: ``tool_choice`` names no tool.
+            ArgumentError: ``tool_choice`` names no tool, or a tool has no schema.
         """
-        schemas = [convert_to_openai_tool(tool) for tool in tools]
+        schemas = tool_schemas(tools)
         answer_format(self.lm, schemas, tool_choice)
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
@@ -308,12 +308,12 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
 
         Raises:
             NotImplementedError: ``function_calling`` with a model whose chat template shows no tools.
-            ValueError: there is no such method.
+            ArgumentError: there is no such method.
         """
         if method == "function_calling":
             return super().with_structured_output(schema, include_raw=include_raw, **kwargs)
         if method not in ("json_schema", "json_mode"):
-            raise ValueError(f"method={method!r}; expected 'function_calling', 'json_schema' or 'json_mode'")
+            raise ArgumentError(f"method={method!r}; expected 'function_calling', 'json_schema' or 'json_mode'")
         llm = self.bind(
             response_format=response_format(schema, method),
             ls_structured_output_format={"kwargs": {"method": method}, "schema": schema},
@@ -334,7 +334,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         call = self._call(stop, {name: value for name, value in given.items() if name not in own})
         form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
         if own.get("response_format") and form.tools:
-            raise ValueError("response_format and tools cannot go together; leave one of them out")
+            raise ArgumentError("response_format and tools cannot go together; leave one of them out")
         if own.get("response_format") and isinstance(self.lm, RemoteLM):
             form = AnswerFormat(request_fields={"response_format": own["response_format"]})
         elif own.get("response_format"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -35,6 +35,7 @@ from ragbias.adapters.tool_use import (
     tool_choice,
     why_not_shown,
 )
+from ragbias.errors import ArgumentError, WrongTypeError
 
 ROLES: dict[type[BaseMessage], str] = {
     SystemMessage: "system",
@@ -67,7 +68,9 @@ def _role(message: BaseMessage) -> str:
     for kind, role in ROLES.items():
         if isinstance(message, kind):
             return role
-    raise ValueError(f"{type(message).__name__} has no role in a chat template; use system, human, ai or tool messages")
+    raise ArgumentError(
+        f"{type(message).__name__} has no role in a chat template; use system, human, ai or tool messages"
+    )
 
 
 def _content(message: BaseMessage) -> str:
@@ -84,15 +87,25 @@ def _block_text(block: str | dict[Any, Any], message: BaseMessage) -> str:
         return ""
     if kind == "text" and isinstance(block.get("text"), str):
         return str(block["text"])
-    raise ValueError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
+    raise ArgumentError(f"a {message.type} message holds a content block of type {kind!r}; this model reads text only")
 
 
 # tool calls
 
 
+def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
+    """The tools in OpenAI's format."""
+    if isinstance(tools, str) or not isinstance(tools, Iterable | None):
+        raise WrongTypeError(f"tools={tools!r}; expected a list of functions, LangChain tools, classes or schemas")
+    try:
+        return [convert_to_openai_tool(tool) for tool in tools or ()]
+    except ValueError as error:
+        raise WrongTypeError(str(error)) from error
+
+
 def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
     """How ``tools`` and ``tool_choice`` shape the answer of a model."""
-    schemas = [convert_to_openai_tool(tool) for tool in tools or []]
+    schemas = tool_schemas(tools)
     check_tools(schemas)
     chosen = tool_choice(choice, schemas)
     if not schemas or not chosen.offered:
@@ -167,7 +180,7 @@ def with_json_request(messages: Sequence[BaseMessage], response_format: Any) -> 
     """The conversation with the request for JSON at its end."""
     request = json_request(response_format)
     if not messages:
-        raise ValueError("response_format needs a conversation, and there is no message")
+        raise ArgumentError("response_format needs a conversation, and there is no message")
     last = messages[-1]
     if isinstance(last, HumanMessage) and isinstance(last.content, str):
         return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{request}"})]
