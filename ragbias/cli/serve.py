@@ -81,7 +81,6 @@ def serve(
     """
     options = {**locals(), "max_body_bytes": max_body_mb * 2**20, "cache": cache and str(cache.resolve())}
     required_all("serve")
-    from ragbias import methods
     from ragbias.serving.app import create_app
     from ragbias.serving.local_engine import LocalEngine
     from ragbias.serving.server import Metrics, log_to_stderr
@@ -93,9 +92,8 @@ def serve(
     name = model or named or ""
     settings = ServerSettings(**_named(options, ServerSettings))
     chosen = ModelSettings(**_named({**options, "model": name, "name": served_name}, ModelSettings))
-    methods.get(method, name)  # refuse a wrong method or cache before loading
-    chosen.document_cache()
     quiet_libraries()
+    chosen.check()
     log_to_stderr()
     if engine == "local":
         metrics = Metrics()
@@ -106,8 +104,8 @@ def serve(
     from ragbias.serving import ray_serve
 
     scale = {"replicas": replicas, "min_replicas": replicas, "max_replicas": max_replicas}
-    own = {**chosen.model_dump(), **scale, "num_cpus": replica_cpus, "num_gpus": replica_gpus}
-    replicated = ray_serve.ReplicatedModel.model_validate(own)
+    fields = {**chosen.model_dump(), **scale, "num_cpus": replica_cpus, "num_gpus": replica_gpus}
+    replicated = ray_serve.ReplicatedModel.model_validate(fields)
     ray_serve.run(ray_serve.Cluster(models=[replicated], settings=settings), host, port)
 
 

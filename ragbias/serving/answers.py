@@ -26,8 +26,8 @@ def report_headers(report: Json) -> dict[str, str]:
     }
 
 
-class _Answer:
-    """One answer; all its chunks share id and time."""
+class _Formatter:
+    """Formats one answer; its chunks share an id and a time."""
 
     def __init__(self, model: str, prefix: str, chunk_kind: str) -> None:
         self._model, self._id, self._created = model, f"{prefix}-{uuid.uuid4().hex}", int(time.time())
@@ -45,8 +45,14 @@ class _Answer:
         return {**head, "choices": [{"index": 0, **choice} for choice in choices]}
 
 
-class ChatAnswer(_Answer):
-    """The answer to a chat request; ``raw`` as the model writes it, and ``parallel`` with several tool calls."""
+class ChatFormatter(_Formatter):
+    """Formats the answer to a chat request.
+
+    Args:
+        form: how to parse the answer.
+        raw: return the model's text without parsing tool calls.
+        parallel: return all tool calls, not only the first.
+    """
 
     def __init__(self, model: str, form: AnswerFormat, raw: bool = False, parallel: bool = True) -> None:
         super().__init__(model, "chatcmpl", "chat.completion.chunk")
@@ -75,17 +81,18 @@ class ChatAnswer(_Answer):
     def last(self, generation: Generation, tokenizer: PreTrainedTokenizerBase) -> list[Json]:
         """The last chunks of a stream, without the usage."""
         content, calls = self._content(generation)
-        chunks = [self._chunk(delta={"content": rest})] if (rest := self._growing.rest(content)) else []
+        chunks = [self._chunk(delta={"content": unsent})] if (unsent := self._growing.rest(content)) else []
         if calls:
-            chunks.append(self._chunk(delta={"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}))
+            indexed = [{"index": index, **call} for index, call in enumerate(calls)]
+            chunks.append(self._chunk(delta={"tool_calls": indexed}))
         end = self._chunk(delta={}, **self._end(generation, calls, tokenizer))
         return [*chunks, {**end, "ragbias": generation.report.as_dict()}]
 
     def _content(self, generation: Generation) -> tuple[str, list[Json]]:
         content, calls = self._read.read(generation.text)
-        broken = [call.raw for call in calls if call.error]
-        good = [_call(call) for call in calls if not call.error]
-        return "\n".join(filter(None, (content, *broken))), good if self._parallel else good[:1]
+        invalid = [call.raw for call in calls if call.error]
+        valid = [_call(call) for call in calls if not call.error]
+        return "\n".join(filter(None, (content, *invalid))), valid if self._parallel else valid[:1]
 
     def _end(self, generation: Generation, calls: list[Json], tokenizer: PreTrainedTokenizerBase) -> Json:
         logprobs = None
@@ -94,8 +101,8 @@ class ChatAnswer(_Answer):
         return {"logprobs": logprobs, "finish_reason": "tool_calls" if calls else generation.finish_reason}
 
 
-class CompletionAnswer(_Answer):
-    """The answer to a completion request."""
+class CompletionFormatter(_Formatter):
+    """Formats the answer to a completion request."""
 
     def __init__(self, model: str) -> None:
         super().__init__(model, "cmpl", "text_completion")
@@ -119,7 +126,7 @@ class CompletionAnswer(_Answer):
         return [{**end, "ragbias": generation.report.as_dict()}]
 
 
-Answer = ChatAnswer | CompletionAnswer
+Formatter = ChatFormatter | CompletionFormatter
 
 
 def _call(call: ToolCall) -> Json:
@@ -131,11 +138,11 @@ def _logprobs(generation: Generation, tokenizer: PreTrainedTokenizerBase) -> Jso
     """Log-probabilities in the format of completions, with offsets in the answer's text."""
     if generation.logprobs is None:
         return None
-    content = openai_logprobs(generation, tokenizer)["content"]
-    offsets = accumulate((len(each["token"]) for each in content), initial=0)
+    tokens = openai_logprobs(generation, tokenizer)["content"]
+    offsets = accumulate((len(token["token"]) for token in tokens), initial=0)
     return {
-        "tokens": [each["token"] for each in content],
-        "token_logprobs": [each["logprob"] for each in content],
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
         "top_logprobs": None,
         "text_offset": list(offsets)[:-1],
     }

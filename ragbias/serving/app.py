@@ -8,8 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
-from fastapi import FastAPI, Response
-from fastapi import Request as HttpRequest
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
@@ -17,13 +16,13 @@ from pydantic import BaseModel
 
 from ragbias.serving.answers import report_headers
 from ragbias.serving.errors import ApiError, internal, unknown_model
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import EventStream, Metrics, base_app, log, unless_gone
 from ragbias.serving.settings import ServerSettings
 
 
 class Engine(Protocol):
-    """Answers requests. Every method raises ``ApiError`` for a refused or failed request."""
+    """Answers requests. Its methods raise ``ApiError`` for a refused or failed request."""
 
     @property
     def is_ready(self) -> bool:
@@ -32,10 +31,10 @@ class Engine(Protocol):
     async def models(self) -> list[Json]:
         """The models, in the format of ``/v1/models``."""
 
-    async def answer(self, body: Request) -> Json:
+    async def answer(self, body: RequestBody) -> Json:
         """The body of the response. Cancelling stops the computation at the next token."""
 
-    def stream(self, body: Request) -> AsyncGenerator[Json, None]:
+    def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
         """The report, then the chunks. Closing the generator stops the computation at the next token."""
 
     async def tokens(self, body: TokenizeRequest) -> Json:
@@ -64,12 +63,12 @@ def create_app(engine: Engine, settings: ServerSettings, metrics: Metrics) -> Fa
         return cards[name]
 
     @app.post("/v1/chat/completions", responses=_responses(ChatCompletion), response_model=None)
-    async def chat(body: ChatRequest, request: HttpRequest) -> Response:
+    async def chat(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation."""
         return await _respond(engine, body, request, metrics)
 
     @app.post("/v1/completions", responses=_responses(Completion), response_model=None)
-    async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
+    async def completions(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
         return await _respond(engine, body, request, metrics)
 
@@ -86,7 +85,7 @@ def _responses(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": model, "content": {"text/event-stream": {}}}}
 
 
-async def _respond(engine: Engine, body: Request, request: HttpRequest, metrics: Metrics) -> Response:
+async def _respond(engine: Engine, body: RequestBody, request: Request, metrics: Metrics) -> Response:
     begin = time.perf_counter()
     fields: dict[str, Any] = request.state.log_fields
     fields |= {"model": body.model, "stream": bool(body.stream)}
@@ -98,9 +97,9 @@ async def _respond(engine: Engine, body: Request, request: HttpRequest, metrics:
         headers = {**report_headers(report), "cache-control": "no-cache", "x-accel-buffering": "no"}
         first_token = metrics.first.labels(body.model)
         return EventStream(_events(chunks, fields, first_token.observe, begin), chunks.aclose, headers)
-    whole = await unless_gone(request, engine.answer(body))
-    _log_end(fields, whole)
-    return JSONResponse(whole, headers=report_headers(whole["ragbias"]))
+    answer = await unless_gone(request, engine.answer(body))
+    _log_end(fields, answer)
+    return JSONResponse(answer, headers=report_headers(answer["ragbias"]))
 
 
 def _log_report(fields: dict[str, Any], report: Json) -> None:
@@ -109,7 +108,7 @@ def _log_report(fields: dict[str, Any], report: Json) -> None:
 
 
 def _log_end(fields: dict[str, Any], body: Json) -> None:
-    """Log the report and usage of a whole answer, or of the chunks that have them."""
+    """Log the report and usage of an answer, or of the chunks that have them."""
     if "ragbias" in body:
         _log_report(fields, body["ragbias"])
         fields["finish_reason"] = body["choices"][0]["finish_reason"]

@@ -18,7 +18,7 @@ METHOD = "ragbias.method"
 GONE = 499  # the client disconnected, as in nginx
 OF_METHOD = errors.UnknownMethodError, errors.MethodError, errors.UnsupportedModelError, errors.BackendError
 OF_DOCUMENTS = (errors.DocumentNotFoundError, errors.EmptyDocumentError, errors.NoDocumentsError, errors.SpanError)
-_NAMED = re.compile(r"(\w+)=")  # how an ArgumentError begins
+_ARGUMENT = re.compile(r"(\w+)=")  # how an ArgumentError begins
 _OTHER_NAMES = {"max_new_tokens": "max_tokens", "stop_token_ids": "stop"}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error", 404: "not_found_error"}
 
@@ -100,16 +100,16 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
     if isinstance(error, OF_DOCUMENTS):
         return refused("documents", text, "invalid_documents")
     if isinstance(error, ArgumentError):
-        named = _NAMED.match(text)
-        return refused(_OTHER_NAMES.get(named[1], named[1]) if named else None, text)
+        argument = _ARGUMENT.match(text)
+        return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
     return ApiError(500, text, None, type(error).__name__)
 
 
-def from_validation(found: Sequence[Any]) -> ApiError:
+def from_validation(failures: Sequence[Any]) -> ApiError:
     """The first of pydantic's errors, without the wrong value."""
-    first = found[0]
+    first = failures[0]
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"] if part != "body")
     param, message, code = path.removeprefix("."), first["msg"].removeprefix("Value error, "), None
     if first["type"] == "extra_forbidden":

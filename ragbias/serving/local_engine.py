@@ -1,4 +1,4 @@
-"""An engine with models in this process: padded batches of many clients' requests, and streams beside them."""
+"""An engine with models in this process: padded batches of requests of several clients, and streams beside them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_use import AnswerFormat, knows_tools
 from ragbias.boundaries import Boundaries, locate
 from ragbias.generation.report import Generation
-from ragbias.generation.request import Request as Prepared
+from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
 from ragbias.serving import prompts
-from ragbias.serving.answers import Answer, ChatAnswer, CompletionAnswer
+from ragbias.serving.answers import ChatFormatter, CompletionFormatter, Formatter
 from ragbias.serving.errors import ApiError, refused, translated, unknown_model
-from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, Request, TokenizeRequest
+from ragbias.serving.schemas import ChatRequest, CompletionRequest, Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics
 from ragbias.serving.settings import ServerSettings
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Job:
-    request: Prepared
+    request: Request
     arguments: dict[str, Any]
     future: asyncio.Future[Generation]
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -44,8 +44,8 @@ class _Job:
 class Scheduler:
     """Answer prepared requests with one model.
 
-    One padded batch runs at a time: the oldest request, and waiting requests with the same method and arguments, within
-    the token budget. Up to ``max_streams`` streams run beside it, each alone. Use all methods from one event loop.
+    One padded batch runs at a time: the oldest request and waiting ones with the same method and arguments, within the
+    token budget. Up to ``max_streams`` streams run beside it, each alone. Call the methods from one event loop.
     """
 
     def __init__(self, lm: DebiasedLM, name: str, settings: ServerSettings, metrics: Metrics) -> None:
@@ -82,8 +82,8 @@ class Scheduler:
 
         return await bridge.run(limited)
 
-    async def answer(self, request: Prepared, arguments: dict[str, Any]) -> Generation:
-        """The whole answer. Cancelling stops the computation at the next token."""
+    async def answer(self, request: Request, arguments: dict[str, Any]) -> Generation:
+        """The complete answer. Cancelling stops the computation at the next token."""
         job = _Job(request, arguments, asyncio.get_running_loop().create_future())
         self._jobs.append(job)
         if self._worker is None or self._worker.done():
@@ -95,8 +95,8 @@ class Scheduler:
             if job in self._jobs:
                 self._jobs.remove(job)
 
-    async def pieces(self, request: Prepared, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
-        """The pieces of an answer, then the whole. Closing the generator stops the computation."""
+    async def pieces(self, request: Request, arguments: dict[str, Any]) -> AsyncGenerator[str | Generation, None]:
+        """The pieces of an answer, then the complete answer. Closing the generator stops the computation."""
         async with self._streams:
             self._count(running=1)
             try:
@@ -125,8 +125,8 @@ class Scheduler:
         """Take the oldest job, and those that can share its batch, from the queue."""
         batch = self._jobs[:1]
         for job in self._jobs[1:]:
-            most = max(each.tokens for each in (*batch, job)) * (len(batch) + 1)
-            fits = len(batch) < self._settings.batch_size and most <= self._settings.max_batch_tokens
+            n_tokens = max(member.tokens for member in (*batch, job)) * (len(batch) + 1)
+            fits = len(batch) < self._settings.batch_size and n_tokens <= self._settings.max_batch_tokens
             if fits and job.arguments == batch[0].arguments and job.request.method == batch[0].request.method:
                 batch.append(job)
         self._jobs = [job for job in self._jobs if job not in batch]
@@ -158,7 +158,7 @@ class Scheduler:
 
 
 class ServedModel(Scheduler):
-    """From bodies of requests to answers."""
+    """A model under the name that clients use: prepares the bodies of requests and counts answers."""
 
     def card(self) -> Json:
         """The model in the format of ``/v1/models``, with vLLM's field for its window."""
@@ -173,27 +173,27 @@ class ServedModel(Scheduler):
         }
 
     @asynccontextmanager
-    async def begun(self, body: Request) -> AsyncIterator[tuple[Prepared, Answer, dict[str, Any]]]:
+    async def begun(self, body: RequestBody) -> AsyncIterator[tuple[Request, Formatter, dict[str, Any]]]:
         """An admitted and prepared request, the format of its answer, and the arguments of ``DebiasedLM.batch``."""
         async with self.admitted():
             with translated("messages" if isinstance(body, ChatRequest) else "prompt"):
                 yield await self.prepared(lambda cancelled: self._prepare(body, cancelled))
 
-    def _prepare(self, body: Request, cancelled: threading.Event) -> tuple[Prepared, Answer, dict[str, Any]]:
+    def _prepare(self, body: RequestBody, cancelled: threading.Event) -> tuple[Request, Formatter, dict[str, Any]]:
         method = prompts.client_method(body.options.method, self.lm.method, self.lm.name)
         arguments = self._arguments(body)
-        answer: Answer
+        formatter: Formatter
         if isinstance(body, ChatRequest):
             form = prompts.answer_format(self.lm, body)
             arguments |= form.settings
-            answer = ChatAnswer(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
-            text, found = self._chat_prompt(body, form)
+            formatter = ChatFormatter(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
+            text, boundaries = self._chat_prompt(body, form)
         else:
-            answer = CompletionAnswer(self.name)
-            text, found = self._completion_prompt(body)
-        request = self.lm.prepare(text, None, found, method, cancelled)
+            formatter = CompletionFormatter(self.name)
+            text, boundaries = self._completion_prompt(body)
+        request = self.lm.prepare(text, None, boundaries, method, cancelled)
         prompts.check_found(request, body.options.on_missing or self._settings.on_missing)
-        return request, answer, arguments
+        return request, formatter, arguments
 
     def counted(self, generation: Generation) -> Generation:
         """Count an answer in the metrics and return it."""
@@ -208,37 +208,37 @@ class ServedModel(Scheduler):
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
         messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
-        documents = prompts.given_documents(body, self._settings.max_documents)
+        documents = prompts.documents_of(body, self._settings.max_documents)
         if documents:
             return prompts.prompt_with(documents, messages, render)
         text = render(messages, {})
         return text, self._located(text, documents)
 
     def _completion_prompt(self, body: CompletionRequest) -> tuple[str, Boundaries]:
-        documents = prompts.given_documents(body, self._settings.max_documents)
-        found = prompts.in_prompt(body.prompt, documents) if documents else self._located(body.prompt, documents)
-        if found is None:
+        documents = prompts.documents_of(body, self._settings.max_documents)
+        boundaries = prompts.in_prompt(body.prompt, documents) if documents else self._located(body.prompt, documents)
+        if boundaries is None:
             raise prompts.nowhere_to_put("prompt")
-        return body.prompt, found
+        return body.prompt, boundaries
 
     def _located(self, text: str, none_or_empty: list[Any] | None) -> Boundaries:
         return locate(text, documents=none_or_empty, segmenter=self._settings.separator or None)
 
-    def _arguments(self, body: Request) -> dict[str, Any]:
-        name, most = "max_tokens", body.max_tokens
+    def _arguments(self, body: RequestBody) -> dict[str, Any]:
+        name, max_tokens = "max_tokens", body.max_tokens
         if isinstance(body, ChatRequest) and body.max_completion_tokens is not None:
-            name, most = "max_completion_tokens", body.max_completion_tokens
+            name, max_tokens = "max_completion_tokens", body.max_completion_tokens
         limit = self._settings.max_new_tokens
-        if most is not None and limit is not None and most > limit:
-            raise refused(name, f"{name}={most}; expected at most {limit}, the limit of this server")
-        found = {each: getattr(body, each) for each in PASSED_ON} | {"max_new_tokens": most}
-        if body.logprobs is not None and body.logprobs is not False:  # in completions, 0 means its own tokens
-            found["logprobs"] = True
-        return {key: value for key, value in found.items() if value is not None}
+        if max_tokens is not None and limit is not None and max_tokens > limit:
+            raise refused(name, f"{name}={max_tokens}; expected at most {limit}, the limit of this server")
+        arguments = {name: getattr(body, name) for name in PASSED_ON} | {"max_new_tokens": max_tokens}
+        if body.logprobs is not None and body.logprobs is not False:  # 0 in completions: those of the chosen tokens
+            arguments["logprobs"] = True
+        return {name: value for name, value in arguments.items() if value is not None}
 
 
 class LocalEngine:
-    """An engine with the models that ``load`` gives by name."""
+    """An engine with the models that ``load`` returns by name."""
 
     def __init__(
         self, load: Callable[[], Mapping[str, DebiasedLM]], settings: ServerSettings, metrics: Metrics
@@ -255,28 +255,28 @@ class LocalEngine:
         return bool(self._served)
 
     async def models(self) -> list[Json]:
-        return [each.card() for each in self._served.values()]
+        return [served.card() for served in self._served.values()]
 
-    async def answer(self, body: Request) -> Json:
+    async def answer(self, body: RequestBody) -> Json:
         served = self._model(body.model)
-        async with served.begun(body) as (request, answer, arguments):
+        async with served.begun(body) as (request, formatter, arguments):
             generation = await served.answer(request, arguments)
-            return answer.whole(served.counted(generation), served.lm.tokenizer)
+            return formatter.whole(served.counted(generation), served.lm.tokenizer)
 
-    async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
+    async def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
         served = self._model(body.model)
-        async with served.begun(body) as (request, answer, arguments):
+        async with served.begun(body) as (request, formatter, arguments):
             yield request.report.as_dict()
-            if (first := answer.first()) is not None:
+            if (first := formatter.first()) is not None:
                 yield first
             async with aclosing(served.pieces(request, arguments)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Generation):
-                        for chunk in answer.last(served.counted(piece), served.lm.tokenizer):
+                        for chunk in formatter.last(served.counted(piece), served.lm.tokenizer):
                             yield chunk
                         if body.stream_options and body.stream_options.include_usage:
-                            yield answer.usage_chunk(piece.usage)
-                    elif (chunk_of_piece := answer.piece(piece)) is not None:
+                            yield formatter.usage_chunk(piece.usage)
+                    elif (chunk_of_piece := formatter.piece(piece)) is not None:
                         yield chunk_of_piece
 
     async def tokens(self, body: TokenizeRequest) -> Json:

@@ -9,18 +9,17 @@ from collections.abc import Callable, Sequence
 from ragbias import methods
 from ragbias.adapters import tool_use
 from ragbias.adapters.tool_use import AnswerFormat
-from ragbias.boundaries import KnownText
-from ragbias.boundaries.locate import Boundaries, locate
+from ragbias.boundaries import Boundaries, KnownText, locate
 from ragbias.errors import ArgumentError
 from ragbias.generation.request import Request, reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.serving.errors import METHOD, ApiError, refused, refusing
-from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, Json, Message, ToolCall
+from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
 """Follows each document that the server inserts before the user's last message."""
-# in a method: the parameter that is a file, and what only paths hold
+# in a method: the parameter that is a file, and characters that only paths contain
 _NAMES_A_FILE = re.compile(r"\bprofile\s*=|[/\\~]|(?<!\d)\.(?!\d)")
 # variables of a template that clients must not set
 RESERVED = (
@@ -29,26 +28,26 @@ RESERVED = (
 )  # fmt: skip
 
 
-def client_method(typed: str | None, default: Method, model_name: str | None = None) -> Method:
+def client_method(requested: str | None, default: Method, model_name: str | None = None) -> Method:
     """The method that a request names, which must not name a file of the server."""
-    if typed is None:
+    if requested is None:
         return default
-    if _NAMES_A_FILE.search(typed):
+    if _NAMES_A_FILE.search(requested):
         raise refused(METHOD, f"{METHOD}: a request cannot name a file; start the server with this method")
-    return methods.get(typed, model_name)
+    return methods.get(requested, model_name)
 
 
-def given_documents(body: ArrangedFields, most: int) -> list[Document] | None:
-    """The documents of a body, at most ``most``; None if it names none."""
-    found, template = body.documents, getattr(body, "chat_template_kwargs", None)
+def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
+    """The documents of a body, at most ``limit``; None if it has no such field."""
+    documents, template = body.documents, getattr(body, "chat_template_kwargs", None)
     if template is not None and template.documents is not None:
-        if found is not None:
+        if documents is not None:
             raise refused("documents", "documents are given twice, here and in chat_template_kwargs; give them once")
-        found = template.documents
-    if found is not None and len(found) > most:
-        message = f"documents: {len(found)} documents; expected at most {most}, the limit of this server"
+        documents = template.documents
+    if documents is not None and len(documents) > limit:
+        message = f"documents: {len(documents)} documents; expected at most {limit}, the limit of this server"
         raise refused("documents", message, "too_many_documents")
-    return found
+    return documents
 
 
 def check_found(request: Request, on_missing: str) -> None:
@@ -65,12 +64,13 @@ def known_text(document: Document) -> KnownText:
     """A document's text with the printed forms of its title and metadata."""
     fields = {**({"title": document.title} if document.title else {}), **document.metadata}
     known = KnownText.of(document.text, fields, document.id)
-    return KnownText(document.text, [*((str(at), each) for at, each in enumerate(document.printed)), *known.fields])
+    printed = ((str(index), value) for index, value in enumerate(document.printed))
+    return KnownText(document.text, [*printed, *known.fields])
 
 
 def in_prompt(text: str, documents: Sequence[Document]) -> Boundaries | None:
     """The spans of the documents in a prompt; None unless all occur verbatim."""
-    found = locate(text, documents=[known_text(each) for each in documents])
+    found = locate(text, documents=[known_text(document) for document in documents])
     return found if found.source == "documents" and found.n_found == len(documents) else None
 
 
@@ -79,17 +79,17 @@ def prompt_with(
 ) -> tuple[str, Boundaries]:
     """The prompt with its documents, and their spans.
 
-    The documents are left where the messages hold them, if all occur there. Else the chat template renders them, if it
-    knows documents. Else they are inserted before the user's last message, with a blank line after each.
+    Documents that all occur in the messages stay there. Otherwise the chat template renders them, if it supports
+    documents. Otherwise they are inserted before the user's last message, with a blank line after each.
 
     Args:
-        render: gives the flat prompt of messages, with more variables for the template.
+        render: renders messages as a flat prompt, with further variables for the template.
     """
     text = render(messages, {})
     if (found := in_prompt(text, documents)) is not None:
         return text, found
     for_template = [
-        {"title": each.title or "", "text": each.text, "content": each.text, **each.metadata} for each in documents
+        {"title": doc.title or "", "text": doc.text, "content": doc.text, **doc.metadata} for doc in documents
     ]
     rendered = render(messages, {"documents": for_template})
     if rendered != text and (found := in_prompt(rendered, documents)) is not None:
@@ -108,7 +108,7 @@ def prompt_with(
 
 def with_documents(documents: Sequence[Document], content: str) -> tuple[str, list[str]]:
     """A message with documents before its content, and their texts as inserted, each after its title."""
-    texts = [f"{each.title}\n{each.text}" if each.title else each.text for each in documents]
+    texts = [f"{doc.title}\n{doc.text}" if doc.title else doc.text for doc in documents]
     return "".join(text + SEPARATOR for text in texts) + content, texts
 
 
@@ -119,7 +119,7 @@ def nowhere_to_put(param: str) -> ApiError:
 
 
 def in_block(text: str, texts: Sequence[str]) -> Boundaries:
-    """The spans of inserted documents; the block is searched for whole, since documents may contain each other."""
+    """The spans of inserted documents; found as one block, because documents may contain each other."""
     block = SEPARATOR.join(texts)
     if text.count(block) != 1:
         return locate(text, documents=texts)
@@ -147,28 +147,29 @@ def _wants_json(body: ChatRequest) -> bool:
 
 
 def _template_message(message: Message, param: str) -> Json:
-    found: Json = {"role": "system" if message.role == "developer" else message.role, "content": message.content or ""}
+    role = "system" if message.role == "developer" else message.role
+    turn: Json = {"role": role, "content": message.content or ""}
     if message.tool_calls:
-        found["tool_calls"] = [
+        turn["tool_calls"] = [
             tool_use.template_call(call.function.name, _arguments(call, f"{param}.tool_calls[{index}]"), call.id)
             for index, call in enumerate(message.tool_calls)
         ]
     if message.role == "tool":
-        found["tool_call_id"] = message.tool_call_id or ""
+        turn["tool_call_id"] = message.tool_call_id or ""
         if message.name:
-            found["name"] = message.name
-    return found
+            turn["name"] = message.name
+    return turn
 
 
-def _arguments(call: ToolCall, param: str) -> Json:
+def _arguments(call: EarlierToolCall, param: str) -> Json:
     try:
-        found = json.loads(call.function.arguments or "{}")
+        arguments = json.loads(call.function.arguments or "{}")
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        arguments = None
+    if not isinstance(arguments, dict):
         param = f"{param}.function.arguments"
         raise refused(param, f"{param}: expected a JSON object, as text")
-    return found
+    return arguments
 
 
 def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
@@ -196,14 +197,14 @@ def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
 
 def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:
     """A function of messages and further template variables that renders the flat prompt."""
-    given = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
-    if reserved := sorted(given.keys() & set(RESERVED)):
+    variables = dict(body.chat_template_kwargs.__pydantic_extra__ or {}) if body.chat_template_kwargs else {}
+    if reserved := sorted(variables.keys() & set(RESERVED)):
         param = f"chat_template_kwargs.{reserved[0]}"
         raise refused(param, f"{param} is set by the server; leave it out", "unsupported_parameter")
 
     def render(messages: list[Json], more: Json) -> str:
         try:
-            return lm.chat_text(messages, form.tools, **{**given, **more}) + form.beginning
+            return lm.chat_text(messages, form.tools, **{**variables, **more}) + form.beginning
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # a template is a program and may fail in any way

@@ -34,14 +34,14 @@ POST_ROUTES = ("embeddings", "moderations", "rerank", "score", "responses", "aud
 MAX_ANSWER_BYTES = 256 * 2**20  # of an unpacked answer that is not streamed
 
 END = "<|im_end|>"  # marks the end of a message, which no document crosses
-ROLES = ("system", "developer", "user", "tool")  # whose messages may hold documents
+ROLES = ("system", "developer", "user", "tool")  # whose messages may contain documents
 
 
-class Text(NamedTuple):
-    """A text that may hold documents, ``holder[key]`` in the body; in a message it ends with ``END``."""
+class PromptText(NamedTuple):
+    """A text that may contain documents, ``container[key]`` in the body; in a message it ends with ``END``."""
 
     text: str
-    holder: Any
+    container: Any
     key: str | int
     message: Json | None = None
 
@@ -50,7 +50,7 @@ class Upstream:
     """The server behind the proxy.
 
     Args:
-        key: replaces the client's key, which is else passed on only if ``keep_clients_key``.
+        key: replaces the client's key, which otherwise is passed on only if ``keep_clients_key``.
         timeout: seconds without a byte.
     """
 
@@ -141,11 +141,11 @@ def create_proxy(upstream: Upstream, method: str | Method, settings: ServerSetti
 def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -> tuple[Json, Json]:
     """The body with its documents in the order of the method, without the fields of ragbias; and the report.
 
-    Documents are arranged in the last text that holds them. Documents that no text holds are inserted before the user's
-    last message.
+    Documents are arranged in the last text that contains them. Without one, they are inserted before the user's last
+    message.
 
     Args:
-        prompt: field that holds the prompt: ``messages`` or ``prompt``.
+        prompt: field with the prompt: ``messages`` or ``prompt``.
     """
     if not isinstance(body, dict):
         raise refused(None, "the body is not a JSON object")
@@ -153,62 +153,61 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
         fields = ArrangedFields.model_validate({name: body.pop(name, None) for name in ("documents", "ragbias")})
         method = prompts.client_method(fields.options.method, default)
         check_arranges_text(method)
-        documents, texts = prompts.given_documents(fields, settings.max_documents), list(_texts(body, prompt))
-        place, found = _holder(texts, documents, settings)
-        if documents and place is None:
+        documents, texts = prompts.documents_of(fields, settings.max_documents), list(_texts(body, prompt))
+        holder, boundaries = _holder(texts, documents, settings)
+        if documents and holder is None:
             messages = body[prompt] if prompt == "messages" else []
             last = next((message for message in reversed(messages) if message.get("role") == "user"), body)
-            place = next((each for each in texts if each.message is last), None)
-            if place is None:
+            holder = next((each for each in texts if each.message is last), None)
+            if holder is None:
                 raise prompts.nowhere_to_put(prompt)
-            text, inserted = prompts.with_documents(documents, place.text)
-            place, found = place._replace(text=text), prompts.in_block(text, inserted)
-        text = place.text if place else ""
-        request = arranged(untokenised(text, found, method, settings.strip_numbering))
+            text, inserted = prompts.with_documents(documents, holder.text)
+            holder, boundaries = holder._replace(text=text), prompts.in_block(text, inserted)
+        text = holder.text if holder else ""
+        request = arranged(untokenised(text, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)
-    if place:
-        place.holder[place.key] = request.origin.flat.text.removesuffix(END if place.message else "")
+    if holder:
+        holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")
     return body, request.report.as_dict()
 
 
-def _texts(body: Json, prompt: str) -> Iterator[Text]:
-    """The texts that may hold documents, parts of messages included."""
-    found = body.get(prompt)
+def _texts(body: Json, prompt: str) -> Iterator[PromptText]:
+    """The texts that may contain documents, parts of messages included."""
+    value = body.get(prompt)
     if prompt == "prompt":
-        if not isinstance(found, str):
+        if not isinstance(value, str):
             raise refused(prompt, "prompt: expected a string")
-        yield Text(found, body, prompt)
+        yield PromptText(value, body, prompt)
         return
-    if not isinstance(found, list) or not found or not all(isinstance(message, dict) for message in found):
+    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
         raise refused(prompt, "messages: expected a list of messages")
-    for message in found:
+    for message in value:
         content = message.get("content")
         if message.get("role") not in ROLES:
             continue
         if isinstance(content, str):
-            yield Text(content + END, message, "content", message)
+            yield PromptText(content + END, message, "content", message)
         for part in content if isinstance(content, list) else ():
             if isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield Text(part["text"] + END, part, "text", message)
+                yield PromptText(part["text"] + END, part, "text", message)
 
 
 def _holder(
-    texts: Sequence[Text], documents: Sequence[Document] | None, settings: ServerSettings
-) -> tuple[Text | None, Boundaries]:
-    """The last text that holds the documents, and their spans."""
+    texts: Sequence[PromptText], documents: Sequence[Document] | None, settings: ServerSettings
+) -> tuple[PromptText | None, Boundaries]:
+    """The last text that contains the documents, and their spans."""
     if documents == []:
         return None, locate("", documents=[])
-    nothing = locate("")
-    for each in reversed(texts):
+    boundaries = locate("")
+    for text in reversed(texts):
         if documents:
-            if (known := prompts.in_prompt(each.text, documents)) is not None:
-                return each, known
+            if (verbatim := prompts.in_prompt(text.text, documents)) is not None:
+                return text, verbatim
             continue
-        found = locate(each.text, segmenter=settings.separator or None)
-        if found.n_found > 1:
-            return each, found
-        nothing = found
-    return None, nothing
+        boundaries = locate(text.text, segmenter=settings.separator or None)
+        if boundaries.n_found > 1:
+            return text, boundaries
+    return None, boundaries
 
 
 async def _passed_on(request: Request, upstream: Upstream, body: bytes, report: Json | None) -> Response:

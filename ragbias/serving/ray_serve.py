@@ -26,8 +26,8 @@ from ray.serve.handle import DeploymentHandle
 from ragbias.serving.app import create_app
 from ragbias.serving.errors import ApiError, unknown_model
 from ragbias.serving.local_engine import LocalEngine
-from ragbias.serving.prompts import given_documents
-from ragbias.serving.schemas import Json, Request, TokenizeRequest
+from ragbias.serving.prompts import documents_of
+from ragbias.serving.schemas import Json, RequestBody, TokenizeRequest
 from ragbias.serving.server import Metrics, log, log_to_stderr
 from ragbias.serving.settings import ModelSettings, ServerSettings
 
@@ -91,12 +91,12 @@ class ClusterEngine:
         answers = await asyncio.gather(*(_begun(handle.models.remote) for handle in self._handles.values()))
         return [card for _, cards in answers for card in cards]
 
-    async def answer(self, body: Request) -> Json:
+    async def answer(self, body: RequestBody) -> Json:
         handle = self._handle(body)
         _, answer = await _begun(lambda: handle.answer.remote(body))
         return dict(answer)
 
-    async def stream(self, body: Request) -> AsyncGenerator[Json, None]:
+    async def stream(self, body: RequestBody) -> AsyncGenerator[Json, None]:
         handle = self._handle(body).options(stream=True)
         response, report = await _begun(lambda: handle.stream.remote(body), streamed=True)
         try:
@@ -122,18 +122,18 @@ class ClusterEngine:
             raise unknown_model(name, self._handles)
         return self._handles[name]
 
-    def _handle(self, body: Request) -> DeploymentHandle[Any]:
+    def _handle(self, body: RequestBody) -> DeploymentHandle[Any]:
         handle = self._named(body.model)
         key = affinity(body) if self._affine[body.model] else ""
         return handle.options(session_id=key) if key else handle
 
 
-def affinity(body: Request) -> str:
+def affinity(body: RequestBody) -> str:
     """A routing key that is equal for requests with the same documents in any order; empty without documents."""
-    documents = given_documents(body, sys.maxsize)  # the replica checks their number
+    documents = documents_of(body, sys.maxsize)  # the replica checks their number
     if not documents:
         return ""
-    hashes = sorted(hashlib.sha256(each.text.encode()).hexdigest() for each in documents)
+    hashes = sorted(hashlib.sha256(document.text.encode()).hexdigest() for document in documents)
     return hashlib.sha256("\n".join([body.model, *hashes]).encode()).hexdigest()
 
 
@@ -181,25 +181,25 @@ class Gateway:
 def build(args: Cluster) -> serve.Application:
     """The application of a cluster; Ray passes the arguments of its configuration."""
     settings = args.server_settings()
-    affine = {each.served_name: each.affinity for each in args.models}
+    affine = {model.served_name: model.affinity for model in args.models}
     bound = []
-    for index, each in enumerate(args.models):
+    for index, model in enumerate(args.models):
         options: dict[str, Any] = {
             "name": f"model-{index}",
             "max_ongoing_requests": settings.max_waiting + settings.max_batch,
-            "ray_actor_options": {"num_cpus": each.num_cpus, "num_gpus": each.num_gpus},
+            "ray_actor_options": {"num_cpus": model.num_cpus, "num_gpus": model.num_gpus},
         }
-        if each.affinity:
+        if model.affinity:
             options["request_router_config"] = RequestRouterConfig(request_router_class=ROUTER)  # type: ignore[arg-type]
-        if each.max_replicas is None:
-            options["num_replicas"] = each.replicas
+        if model.max_replicas is None:
+            options["num_replicas"] = model.replicas
         else:
             options["autoscaling_config"] = AutoscalingConfig(
-                min_replicas=each.min_replicas,
-                max_replicas=each.max_replicas,
-                target_ongoing_requests=each.target_requests,
+                min_replicas=model.min_replicas,
+                max_replicas=model.max_replicas,
+                target_ongoing_requests=model.target_requests,
             )
-        bound.append(Replica.options(**options).bind(each, settings))  # type: ignore[attr-defined]
+        bound.append(Replica.options(**options).bind(model, settings))  # type: ignore[attr-defined]
     gateway = Gateway.options(  # type: ignore[attr-defined]
         num_replicas=args.gateways, max_ongoing_requests=10_000, ray_actor_options={"num_cpus": 0}
     )
@@ -212,8 +212,8 @@ def run(cluster: Cluster, host: str, port: int) -> None:
     ended = threading.Event()
     start(cluster, host, port)
     serve.run(build(cluster), name="ragbias", route_prefix="/")
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: ended.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
     log("ready", host=host, port=port)
     ended.wait()
     serve.shutdown()  # type: ignore[no-untyped-call]
@@ -226,6 +226,6 @@ def start(cluster: Cluster, host: str, port: int) -> None:
     if address := os.environ.get("RAY_ADDRESS"):
         ray.init(address=address, **quiet)
     else:
-        needed = sum((each.max_replicas or each.replicas) * each.num_cpus for each in cluster.models)
+        needed = sum((model.max_replicas or model.replicas) * model.num_cpus for model in cluster.models)
         ray.init(num_cpus=max(os.cpu_count() or 1, int(needed) + 1), include_dashboard=False, **quiet)
     serve.start(http_options={"host": host, "port": port})

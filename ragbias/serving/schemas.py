@@ -20,7 +20,7 @@ from ragbias.adapters.missing_documents import OnMissing
 from ragbias.display import shown
 
 Json = dict[str, Any]
-TEXT_KEYS = ("text", "content", "snippet")  # of a document's data; the first one present counts
+TEXT_KEYS = ("text", "content", "snippet")  # of a document's data; the first of them is its text
 
 
 def only(*neutral: Any) -> AfterValidator:
@@ -50,21 +50,21 @@ class Document(_Fields):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_any_form(cls, given: Any) -> Any:
-        if isinstance(given, str):
-            return {"text": given}
-        if not isinstance(given, dict):
+    def _from_any_form(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"text": value}
+        if not isinstance(value, dict):
             raise ValueError('expected a string, {"title", "text"} or {"id", "data": {...}}')
-        if "data" not in given:
-            return given
-        data = given["data"]
+        if "data" not in value:
+            return value
+        data = value["data"]
         if isinstance(data, str):
-            return {"id": given.get("id"), "text": data}
+            return {"id": value.get("id"), "text": data}
         key = next((key for key in TEXT_KEYS if isinstance(data, dict) and isinstance(data.get(key), str)), None)
         if key is None:
             raise ValueError(f"data has no text; expected one of {', '.join(TEXT_KEYS)}")
-        rest = {name: value for name, value in data.items() if name not in (key, "title")}
-        return {"id": given.get("id"), "text": data[key], "title": data.get("title"), "metadata": rest}
+        metadata = {name: field for name, field in data.items() if name not in (key, "title")}
+        return {"id": value.get("id"), "text": data[key], "title": data.get("title"), "metadata": metadata}
 
     @field_validator("text")
     @classmethod
@@ -120,7 +120,7 @@ class ArrangedFields(_Fields):
         return self.ragbias or RagBiasOptions()
 
 
-class _Request(ArrangedFields):
+class _GenerationFields(ArrangedFields):
     """The fields that chat and completion share."""
 
     model: str
@@ -145,7 +145,7 @@ class _Request(ArrangedFields):
     @classmethod
     def _stop_strings(cls, stop: Any) -> Any:
         words = [stop] if isinstance(stop, str) else stop
-        valid = isinstance(words, list) and all(isinstance(each, str) and each for each in words)
+        valid = isinstance(words, list) and all(isinstance(word, str) and word for word in words)
         if not (words is None or valid):
             raise ValueError("expected a non-empty string or a list of them")
         return words
@@ -161,7 +161,7 @@ class FunctionCall(_Fields):
     arguments: str  # JSON
 
 
-class ToolCall(_Fields):
+class EarlierToolCall(_Fields):
     """A tool call of an earlier answer."""
 
     id: str
@@ -176,7 +176,7 @@ class Message(_Fields):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[EarlierToolCall] | None = None
     tool_call_id: str | None = None
     refusal: JsonValue = None
     annotations: JsonValue = None
@@ -198,7 +198,7 @@ class Message(_Fields):
         return "".join(part["text"] for part in content)
 
 
-class ChatRequest(_Request):
+class ChatRequest(_GenerationFields):
     """The body of ``POST /v1/chat/completions``."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -217,7 +217,7 @@ class ChatRequest(_Request):
     modalities: Annotated[list[str] | None, only(["text"])] = None
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(_GenerationFields):
     """The body of ``POST /v1/completions``."""
 
     prompt: str
@@ -227,7 +227,7 @@ class CompletionRequest(_Request):
     suffix: Annotated[str | None, only("")] = None
 
 
-Request = ChatRequest | CompletionRequest
+RequestBody = ChatRequest | CompletionRequest
 
 
 class TokenizeRequest(_Fields):

@@ -1,6 +1,6 @@
 """What the server and the proxy share: routes for operators, limits, API key, errors, logs, metrics, and uvicorn.
 
-Neither logs nor metrics hold text of a prompt or an answer.
+Neither logs nor metrics contain text of a prompt or an answer.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:
             line["error"] = record.exc_info[0].__name__
             frames = traceback.extract_tb(record.exc_info[2])
-            line["raised_at"] = [f"{Path(each.filename).name}:{each.lineno}" for each in frames[-5:]]
+            line["raised_at"] = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames[-5:]]
         return json.dumps(line, ensure_ascii=False)
 
 
@@ -81,9 +81,9 @@ def log_to_stderr() -> None:
     handler.setFormatter(JsonLines())
     levels = {"ragbias.serving": logging.INFO, "uvicorn.error": logging.WARNING, "py.warnings": logging.WARNING}
     for name, level in levels.items():
-        found = logging.getLogger(name)
-        found.handlers, found.propagate = [handler], False
-        found.setLevel(level)
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = [handler], False
+        library.setLevel(level)
 
 
 class Metrics:
@@ -159,11 +159,12 @@ async def _on_error(request: Request, error: Exception) -> Response:
         error = from_validation(error.errors())
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    found = error if isinstance(error, ApiError) else ApiError(error.status_code, error.detail, None, code)
-    # the client may have made up the name of an unknown field
-    field = found.param and found.code != "unknown_parameter" and re.split(r"[.\[]", found.param)[0]
-    request.state.log_fields |= {"code": found.code, "param": field or None}
-    response = found.response()
+    api_error = error if isinstance(error, ApiError) else ApiError(error.status_code, error.detail, None, code)
+    field = None
+    if api_error.param and api_error.code != "unknown_parameter":  # whose name the client may have made up
+        field = re.split(r"[.\[]", api_error.param)[0]
+    request.state.log_fields |= {"code": api_error.code, "param": field}
+    response = api_error.response()
     response.headers.update(error.headers or {})
     return response
 
@@ -188,12 +189,12 @@ class BoundedRequest(Request):
             raise refused(None, f"the body is not valid JSON: {error}") from error
 
     async def _read(self) -> bytes:
-        most = self.app.state.max_body_bytes
+        limit = self.app.state.max_body_bytes
         body = bytearray()
         async for part in self.stream():
             body += part
-            if len(body) > most:
-                raise ApiError(413, f"the body is larger than {most:,} bytes", None, "body_too_large")
+            if len(body) > limit:
+                raise ApiError(413, f"the body is larger than {limit:,} bytes", None, "body_too_large")
         return bytes(body)
 
 
@@ -223,8 +224,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        given = headers.get("x-request-id", "")
-        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        client_id = headers.get("x-request-id", "")
+        request_id = client_id if _ID.fullmatch(client_id) else uuid.uuid4().hex
         fields: dict[str, Any] = {"request_id": request_id}
         scope.setdefault("state", {})["log_fields"] = fields
         begin, status, ended = time.perf_counter(), 0, False
@@ -287,7 +288,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events; ``close`` is called at their end, also if the client leaves."""
+    """Server-sent events; ``close`` is called after the last one, and if the client leaves."""
 
     def __init__(
         self,
@@ -350,9 +351,9 @@ def serve(app: FastAPI, settings: ServerSettings, host: str, port: int, load: Ca
     log("listening", host=host, port=listener.getsockname()[1])
     if load is not None:
         threading.Thread(target=load_models, args=(load,), daemon=True, name="ragbias-load").start()
-    for each in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has ended
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises the signal again after it has ended
         with suppress(ValueError):  # not in the main thread
-            signal.signal(each, lambda *_: None)
+            signal.signal(number, lambda *_: None)
     server.run([listener])
     if failures:
         raise failures[0]

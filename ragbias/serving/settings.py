@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ragbias import methods
 from ragbias.adapters.missing_documents import OnMissing
 from ragbias.cache import DocumentCache
 from ragbias.cache.document_cache import MEMORY
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD
+from ragbias.models.gguf import find_gguf_file, is_gguf
+from ragbias.models.loading import load_tokenizer, refuse_irregular
+from ragbias.models.named import installed
 
 
 class ServerSettings(BaseModel):
@@ -61,6 +65,16 @@ class ModelSettings(BaseModel):
         if self.cache is None and self.cache_memory is None:
             return None
         return DocumentCache(memory=self.cache_memory or MEMORY, folder=self.cache)
+
+    def check(self) -> None:
+        """Raise an error for a model, method or cache that cannot be loaded, before the weights are read."""
+        methods.get(self.method, self.model)
+        self.document_cache()
+        refuse_irregular(self.model)
+        if is_gguf(self.model):
+            find_gguf_file(self.model)
+        elif not installed(self.model):
+            load_tokenizer(self.model, {})
 
     def load(self) -> dict[str, DebiasedLM]:
         """The loaded model by its name."""

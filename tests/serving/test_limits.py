@@ -168,12 +168,15 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
     assert [json.loads(line)["event"] for line in errors.splitlines()][-1] == "ended"
 
 
-def test_the_command_refuses_in_one_line(cli):
+def test_the_command_refuses_in_one_line(cli, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for arguments, words in (
         ([], "name one model"),
         (["tiny", "--model", "tiny"], "name one model"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
+        (["nope/none"], "model 'nope/none' cannot be loaded"),
+        (["none.gguf"], "model 'none.gguf': no such file"),
         (
             ["tiny", "--on-missing", "shout"],
             "'shout' is not one of 'warn', 'raise', 'ignore'",
@@ -182,7 +185,7 @@ def test_the_command_refuses_in_one_line(cli):
     ):
         with logs_restored():
             code, _, errors = cli("serve", *arguments)
-        assert code == 2 and words in " ".join(errors.split())
+        assert code == 2 and words in " ".join(errors.split()) and "listening" not in errors
 
 
 def test_a_model_that_cannot_be_loaded_is_named(tmp_path):
