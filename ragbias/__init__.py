@@ -10,17 +10,34 @@ if TYPE_CHECKING:
     from ragbias.binding import debias
     from ragbias.boundaries import documents
     from ragbias.cache import DocumentCache
+    from ragbias.errors import RagBiasError
     from ragbias.generation.ranking import rank
+    from ragbias.generation.report import Generation, Report, Score
     from ragbias.lm import DebiasedLM
     from ragbias.prompt import Prompt
 
-__all__ = ["DebiasedLM", "DocumentCache", "Prompt", "debias", "documents", "rank"]
+__all__ = [
+    "DebiasedLM",
+    "DocumentCache",
+    "Generation",
+    "Prompt",
+    "RagBiasError",
+    "Report",
+    "Score",
+    "debias",
+    "documents",
+    "rank",
+]
 __version__ = "0.1.0"
 
 _MODULES = {
     "DebiasedLM": "ragbias.lm",
     "DocumentCache": "ragbias.cache",
+    "Generation": "ragbias.generation.report",
     "Prompt": "ragbias.prompt",
+    "RagBiasError": "ragbias.errors",
+    "Report": "ragbias.generation.report",
+    "Score": "ragbias.generation.report",
     "debias": "ragbias.binding",
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",

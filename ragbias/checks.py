@@ -48,23 +48,25 @@ def check_whole(name: str, value: int, least: int, error: type[RagBiasError] = M
         raise error(f"{name}={shown(value)}; expected a whole number >= {least}")
 
 
-def check_choice(name: str, value: str, choices: Sequence[str], meaning: str = "") -> None:
-    """Raise ``MethodError`` unless ``value`` is one of ``choices``; ``meaning`` explains their names."""
+def check_choice(
+    name: str, value: str, choices: Sequence[str], meaning: str = "", error: type[RagBiasError] = MethodError
+) -> None:
+    """Raise ``error`` unless ``value`` is one of ``choices``; ``meaning`` explains their names."""
     if value not in choices:
         expected = ", ".join(map(repr, choices)) + (f" ({meaning})" if meaning else "")
-        raise MethodError(f"{name}={shown(value)}; expected one of {expected}")
+        raise error(f"{name}={shown(value)}; expected one of {expected}")
 
 
-def check_parameters(name: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
+def check_parameters(method: str, of: Callable[..., object], given: Collection[str], or_else: str = "") -> None:
     """Raise ``MethodError`` for parameters that the class ``of`` does not have, or that lack a value.
 
     ``or_else`` is another remedy for missing ones.
     """
     known = inspect.signature(of).parameters
-    if unknown := [each for each in given if each not in known]:
-        raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {name!r}: {', '.join(known) or 'none'}")
-    required = [each.name for each in known.values() if each.default is each.empty]
-    if missing := [each for each in required if each not in given]:
+    if unknown := [name for name in given if name not in known]:
+        raise MethodError(f"unknown parameter {unknown[0]!r}; parameters of {method!r}: {', '.join(known) or 'none'}")
+    required = [parameter.name for parameter in known.values() if parameter.default is parameter.empty]
+    if missing := [name for name in required if name not in given]:
         raise MethodError(f"{', '.join(missing)} missing; give all of {', '.join(required)}{or_else}")
 
 

@@ -118,17 +118,17 @@ def first_line(error: BaseException) -> str:
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """An error and its causes, the last one first."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or found.__context__
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
     """The error in a chain that reports that memory ran out, or None."""
-    for each in chain(error):
-        if isinstance(each, MemoryError) or getattr(each, "errno", None) == errno.ENOMEM:
-            return each
-        if isinstance(each, (RuntimeError, ImportError, OSError, ValueError)) and _NO_MEMORY.search(str(each)):
-            return each
+    for cause in chain(error):
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
+            return cause
+        if isinstance(cause, (RuntimeError, ImportError, OSError, ValueError)) and _NO_MEMORY.search(str(cause)):
+            return cause
     return None

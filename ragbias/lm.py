@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from ragbias.boundaries import Boundaries, NumberedHeadersWarning
 from ragbias.cache import DocumentCache
 from ragbias.call_site import WarnedLines
 from ragbias.checks import check_event, check_not_cancelled
+from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, WrongTypeError
 from ragbias.generation.answering import Answering, JoinedCalls, resolve
 from ragbias.generation.arguments import GenerationArguments, GenerationSettings
@@ -61,6 +63,13 @@ class DebiasedLM:
     ) -> None:
         if isinstance(model, str):
             raise WrongTypeError(f"model={model!r} is a name; load it with DebiasedLM.from_pretrained({model!r})")
+        if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+            raise WrongTypeError(f"model={shown(model)}; expected a transformers model, or DebiasedLM.from_pretrained")
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise WrongTypeError(f"tokenizer={shown(tokenizer)}; expected the model's transformers tokenizer")
+        for option, value in (("strip_numbering", strip_numbering), ("strict", strict)):
+            if not isinstance(value, bool):
+                raise WrongTypeError(f"{option}={shown(value)}; expected True or False")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -106,12 +115,16 @@ class DebiasedLM:
                 ``use_safetensors=False``.
 
         Raises:
-            ArgumentError: no model is named, it needs one of these two arguments, or the device is unknown or given
-                twice.
+            ArgumentError: no model is named, it needs one of these two arguments, an argument is unknown, or the
+                device is unknown or given twice.
             UnknownMethodError, MethodError: see ``methods.get``; raised before the weights are read.
             ModelFileError: the model does not exist, or a file is damaged.
             MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
         """
+        if isinstance(name, os.PathLike):
+            name = os.fspath(name)
+        if not isinstance(name, str):
+            raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
             raise ArgumentError(f"no model given; name one, e.g. DebiasedLM.from_pretrained('smollm2'): {EXPECTED}")
         check_backend(backend)
@@ -264,8 +277,8 @@ class DebiasedLM:
         """
         check_event(cancelled)
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
-        wanted = self._method(method)
-        if isinstance(prompt, str) and wanted.needs_documents and boundaries.numbering == "kept":
+        requested = self._method(method)
+        if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
             remedy = "take the numbers out of the template"
             if not self.strip_numbering:  # which left them, as the reason says
                 remedy = (
@@ -275,9 +288,9 @@ class DebiasedLM:
             message = f"the documents are numbered, which tells the model their order; {remedy}"
             self._numbering_lines.warn(message, NumberedHeadersWarning)
         tokens = tokenise(parts, self.tokenizer)
-        return self._resolved(Origin(parts, tokens, flat, wanted, boundaries, reason), cancelled)
+        return self._resolved(Origin(parts, tokens, flat, requested, boundaries, reason), cancelled)
 
-    def again(
+    def variant(
         self, request: Request, order: Sequence[int] | None = None, method: str | Method | None = None
     ) -> Request:
         """The same request with its documents in another order, or for another method.

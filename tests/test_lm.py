@@ -80,18 +80,18 @@ def test_the_plain_prompt_in_another_order_is_that_text_in_one_piece():
         return "Context: {} {} {}\nWhich?".format(*(texts[index] for index in order))
 
     came = lm.prepare(prompt([0, 1, 2]), documents=texts, method="none")
-    moved = lm.again(came, [2, 0, 1])
+    moved = lm.variant(came, [2, 0, 1])
     assert moved.tokens.ids == lm.tokenizer(prompt([2, 0, 1]))["input_ids"]
     assert moved.tokens.ids == lm.prepare(prompt([2, 0, 1]), documents=texts, method="none").tokens.ids
-    segmented = lm.again(came, method="segmented")
+    segmented = lm.variant(came, method="segmented")
     assert segmented.report.segmentation_changed and not came.report.segmentation_changed
-    assert segmented.tokens == lm.again(came, method="pine").tokens == came.origin.tokens
+    assert segmented.tokens == lm.variant(came, method="pine").tokens == came.origin.tokens
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [1], [0, 1, 2, 4], "0123"])
 def test_an_order_that_is_none_is_refused(lm, order):
     with pytest.raises(ArgumentError, match="each index below 4 once"):
-        lm.again(lm.prepare(PROMPT), order)
+        lm.variant(lm.prepare(PROMPT), order)
 
 
 def test_numbered_headers_are_found_and_their_numbers_can_be_stripped(lm):
@@ -262,3 +262,9 @@ def test_the_representation_names_model_and_method(lm):
 def test_errors_are_public_and_checks_are_not():
     assert ragbias.errors.ArgumentError is ArgumentError
     assert "errors" in dir(ragbias) and "checks" not in dir(ragbias)
+
+
+def test_results_and_their_base_error_are_public(lm):
+    generation, score = lm.generate(PROMPT, max_new_tokens=1), lm.score(PROMPT, " a")
+    assert isinstance(generation, ragbias.Generation) and isinstance(score, ragbias.Score)
+    assert isinstance(score.report, ragbias.Report) and issubclass(ArgumentError, ragbias.RagBiasError)

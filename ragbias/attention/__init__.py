@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ragbias.attention.keys import (
         Alibi,
-        Bounds,
         EncodedKeys,
         Encoding,
         Group,
+        KeyRanges,
         Rotary,
         Scoring,
         Segments,
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Alibi",
-    "Bounds",
     "EncodedKeys",
     "Encoding",
     "Group",
+    "KeyRanges",
     "Rotary",
     "Scoring",
     "Segments",

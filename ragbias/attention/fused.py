@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ragbias.attention.keys import (
-    Bounds,
     Group,
+    KeyRanges,
     Scoring,
     Scratch,
     Segments,
@@ -191,14 +191,14 @@ def _attend_moved(
     return concatenated(parts)
 
 
-def _keys_seen(bounds: Bounds, keys: int) -> tuple[slice, Tensor]:
+def _keys_seen(bounds: KeyRanges, keys: int) -> tuple[slice, Tensor]:
     """The keys of a single segment that a block of queries needs; and bool ``[Q]``: queries without keys."""
     lower, upper = bounds[0].clamp(0, keys), bounds[1].clamp(0, keys)
     begin = min(int(lower.min()), keys - 1)
     return slice(begin, max(int(upper.max()), begin + 1)), lower >= upper
 
 
-def _mask(query: Tensor, spans: Segments, last: int, seen: Bounds | None, bias: Sequence[float] | None) -> Tensor:
+def _mask(query: Tensor, spans: Segments, last: int, seen: KeyRanges | None, bias: Sequence[float] | None) -> Tensor:
     """Mask ``[Q, K]`` for the scores: each segment's bias, and ``-inf`` for hidden keys of segment ``last``."""
     edges = [0, *accumulate(end - begin for begin, end in spans)]
     mask = query.new_zeros(query.shape[1], edges[-1])

@@ -18,7 +18,7 @@ from torch import Tensor
 from ragbias.errors import BackendError
 
 Segments = Sequence[tuple[int, int]]
-Bounds = tuple[Tensor, Tensor]
+KeyRanges = tuple[Tensor, Tensor]
 
 
 class Scratch:
@@ -257,14 +257,14 @@ def joined(segments: Segments) -> list[tuple[int, int]]:
     return spans
 
 
-def causal_bounds(segments: Segments, queries: int, device: torch.device) -> Bounds:
+def causal_bounds(segments: Segments, queries: int, device: torch.device) -> KeyRanges:
     """The ``bounds`` of ``attend`` that equal ``causal``."""
     begin, end = segments[-1]
     first_not_seen = torch.arange(end - begin - queries + 1, end - begin + 1, device=device)
     return torch.zeros_like(first_not_seen), first_not_seen
 
 
-def within(bounds: Bounds, keys: int) -> Tensor:
+def within(bounds: KeyRanges, keys: int) -> Tensor:
     """bool ``[Q, K]``, true where a query may see a key."""
     offsets = torch.arange(keys, device=bounds[0].device)
     return (offsets >= bounds[0][:, None]) & (offsets < bounds[1][:, None])
@@ -295,7 +295,7 @@ class Visible:
     starts: Tensor | None = None
     bias: Sequence[float] | None = None
     causal: bool = False
-    bounds: Bounds | None = None
+    bounds: KeyRanges | None = None
 
 
 class EncodedKeys:

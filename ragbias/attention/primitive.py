@@ -19,8 +19,8 @@ from torch import Tensor
 from ragbias.attention import fused
 from ragbias.attention.backends import chosen
 from ragbias.attention.keys import (
-    Bounds,
     Group,
+    KeyRanges,
     Scoring,
     Segments,
     Visible,
@@ -46,7 +46,7 @@ def attend(
     starts: Tensor | None = None,
     bias: Sequence[float] | None = None,
     causal: bool = False,
-    bounds: Bounds | None = None,
+    bounds: KeyRanges | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention where segment ``j`` starts at position ``starts[..., j]``, which may differ by query and head.
 
@@ -145,7 +145,7 @@ def segment_scores(
     segments: Segments | None = None,
     starts: Tensor | None = None,
     bias: Sequence[float] | None = None,
-    bounds: Bounds | None = None,
+    bounds: KeyRanges | None = None,
 ) -> Tensor:
     """Scores where segment ``j`` starts at position ``starts[..., j]``; arguments as for ``attend``.
 

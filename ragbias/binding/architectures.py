@@ -158,8 +158,8 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
     family = family_of(config, type(model).__name__)
     known = STATIC_ROPE + LENGTH_DEPENDENT_ROPE
     parameters = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    by_layer = [each for each in parameters.values() if isinstance(each, dict) and "rope_type" in each]
-    for rope in (each.get("rope_type", "default") for each in by_layer or [parameters]):
+    by_layer = [rope for rope in parameters.values() if isinstance(rope, dict) and "rope_type" in rope]
+    for rope in (rope.get("rope_type", "default") for rope in by_layer or [parameters]):
         if rope not in known:
             raise UnsupportedModelError(
                 f"rope type {rope!r} of {type(model).__name__} is not supported; supported: {', '.join(known)}"

@@ -62,7 +62,7 @@ def opening(binding: PlainBinding) -> Iterator[None]:
             binding.is_open = False
     finally:
         binding.is_open = False  # again, because an interrupt may come before the line above
-        opened.set(tuple(each for each in opened.get() if each.is_open))
+        opened.set(tuple(other for other in opened.get() if other.is_open))
 
 
 @dataclass

@@ -74,7 +74,7 @@ def attach(
         )
     if method.needs_documents and not spans:
         raise missing_documents(method.name)
-    return attached(Binding(model, method, spans, private, backend))
+    return hooked(Binding(model, method, spans, private, backend))
 
 
 @contextmanager
@@ -135,17 +135,17 @@ class Hook:
 
 
 @contextmanager
-def attached(binding: Binding) -> Iterator[None]:
+def hooked(binding: Binding) -> Iterator[None]:
     """Hook the decoder and each layer of the method until the context ends, however it ends."""
     try:
         with opening(binding):
-            _attach(binding)
+            _add_hooks(binding)
             yield
     finally:
         sweep(binding.decoder)
 
 
-def _attach(binding: Binding) -> None:
+def _add_hooks(binding: Binding) -> None:
     """Hook the decoder and the attention modules of an open binding; bindings share the hooks of a module."""
 
     def enter(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
@@ -184,8 +184,8 @@ def _needed(decoder: nn.Module) -> set[object]:
     """The open bindings on a decoder, and their modules."""
     hooks = decoder._forward_pre_hooks.values()
     bindings: list[Any] = [hook.owner for hook in hooks if isinstance(hook, Hook)]
-    attached = [binding for binding in bindings if binding.is_open]
-    return {*attached, *(module for binding in attached for module in binding.layers)}
+    still_open = [binding for binding in bindings if binding.is_open]
+    return {*still_open, *(module for binding in still_open for module in binding.layers)}
 
 
 def _hook(module: nn.Module, architecture: Architecture) -> None:

@@ -18,7 +18,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ragbias.calibration.channel_search import NoPositionalChannelError, Ranking, layer_outputs, search
+from ragbias.calibration.channel_search import ChannelRanking, NoPositionalChannelError, layer_outputs, search
 from ragbias.calibration.measurements import gold_attention, layer_ranges, losses, mean_states, papers_layers
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationPlan, CalibrationSet, CalibrationSettings, calibration_set
@@ -196,7 +196,7 @@ def _means(keys: Sequence[int], values: Sequence[float]) -> dict[int, float]:
     return {key: mean(group) for key, group in groups.items()}
 
 
-def search_record(ranking: Ranking, states: NDArray[np.float64]) -> dict[str, Any]:
+def search_record(ranking: ChannelRanking, states: NDArray[np.float64]) -> dict[str, Any]:
     """The channels that passed, those that were tried, and every channel that is monotone somewhere.
 
     ``position_correlation`` is Pearson's correlation of a tried channel's mean with the position, by layer, over the

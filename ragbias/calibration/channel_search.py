@@ -52,7 +52,7 @@ class SearchRange:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class ChannelRanking:
     """Result of the search. If no channel passed, ``ranked`` goes by the number of monotone layers."""
 
     monotone: dict[int, list[int]]  # by channel, the layers with a monotone cubic fit, all in one direction
@@ -73,7 +73,7 @@ def search(
     searched: SearchRange | None = None,
     variant: str = "released",
     without: Collection[str] = (),
-) -> Ranking:
+) -> ChannelRanking:
     """Rank channels by how well their mean follows the position.
 
     Args:
@@ -108,7 +108,9 @@ def search(
         return count, float(rough) if smoothness else 0.0, channel
 
     ranked = sorted(tried, key=key)[:top]
-    return Ranking(monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, searched)
+    return ChannelRanking(
+        monotone, {channel: roughness[channel] for channel in passed or ranked}, ranked, passed, searched
+    )
 
 
 def _directions(curves: Array) -> NDArray[np.int64]:

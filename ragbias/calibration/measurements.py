@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 import ragbias
 from ragbias.binding import attach
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attached
+from ragbias.binding.hooks import hooked
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationPlan
 from ragbias.evaluation.prompts import Sample, random_strings
@@ -166,7 +166,7 @@ def _continued(
     else:
         binding = Binding(model, method, [], private=True)
         binding.resume(cache, [SequenceLayout(0, int(cache.get_seq_length()), (), ())])
-        context = attached(binding)
+        context = hooked(binding)
     with context:
         logits: Tensor = model(ids, past_key_values=cache, use_cache=True).logits[0]
     return logits.float()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ragbias.checks import check_choice
-from ragbias.errors import MethodError
+from ragbias.errors import ArgumentError, DataError
 from ragbias.evaluation.data.questions import Question, read_questions
 from ragbias.evaluation.prompts import Sample, data_text, kv_question, kv_text, samples_of, tiny_question, tiny_text
 from ragbias.lm import DebiasedLM
@@ -43,25 +43,27 @@ class CalibrationSettings:
 
     def __post_init__(self) -> None:
         for criterion in self.without:
-            check_choice("calibrate: without", criterion, CRITERIA)
+            check_choice("calibrate: without", criterion, CRITERIA, error=ArgumentError)
         if self.method != "channel-scaling" and (self.variant, self.without, self.pair) != ("released", (), False):
-            raise MethodError(
+            raise ArgumentError(
                 f"calibrate: variant={self.variant!r}, without={self.without!r} and pair={self.pair!r} apply to "
                 f"method='channel-scaling' only; leave them out for method={self.method!r}"
             )
         if self.task == "data" and self.data is None:
-            raise MethodError("calibrate: task='data' needs a file; pass its path as data (--data FILE)")
+            raise ArgumentError("calibrate: task='data' needs a file; pass its path as data (--data FILE)")
         if self.data is not None and self.task not in (None, "data"):
-            raise MethodError(
+            raise ArgumentError(
                 f"calibrate: task={self.task!r} draws its own questions; leave out data={str(self.data)!r}"
             )
         if self.data is not None and not self.data.is_file():
-            raise MethodError(f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each")
+            raise ArgumentError(
+                f"calibrate: data={str(self.data)!r} is no file; expected JSON lines, one question each"
+            )
 
     def plan(self, window: int) -> CalibrationPlan:
         """The settings with their defaults for a model's window."""
         if self.length is not None and self.length > window:
-            raise MethodError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
+            raise ArgumentError(f"calibrate: length={self.length}, but the model's window is {window} tokens")
         task = self.task or ("data" if self.data else "tiny" if self.model == "tiny" else "kv")
         length, questions = self.length or min(1000, window), self.questions or QUESTIONS[task]
         return CalibrationPlan(**{**vars(self), "task": task, "length": length, "questions": questions})
@@ -105,7 +107,7 @@ def _read(plan: CalibrationPlan) -> tuple[list[Question], list[Question]]:
     assert plan.data is not None
     questions = read_questions(plan.data, labelled=True)
     if len(questions) < 3:
-        raise MethodError(f"{plan.data} holds {len(questions)} questions; a calibration set needs 3, better 100")
+        raise DataError(f"{plan.data} holds {len(questions)} questions; a calibration set needs 3, better 100")
     return [question for index, question in enumerate(questions) if index % 3 != 2], questions[2::3]
 
 

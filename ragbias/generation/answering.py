@@ -56,7 +56,7 @@ def resolve(
             first = continuation_logits(model, prompt, method, [0], backend)
             confidence.append(first.softmax(-1).amax().item())
         if confidence[0] >= confidence[1]:
-            values = ", ".join(f"{each:.3f}" for each in confidence)
+            values = ", ".join(f"{value:.3f}" for value in confidence)
             ran, reason = NoMethod(), f"selective: the plain model is as confident of its first token ({values})"
         else:
             reason = ""
@@ -88,15 +88,15 @@ class Answering:
     def answers(self, requests: Sequence[Request]) -> list[Generation]:
         """One answer per request; a vote gives the elected one."""
         candidates = [[] if request.method.acts_on == "tokens" else request.candidates() for request in requests]
-        flat = [candidate for each in candidates for candidate in each]
+        flat = [candidate for of_request in candidates for candidate in of_request]
         generated: dict[int, Generation] = {}
         window = window_of(self.model.config)
         for together in groups(flat, self.settings.batch_size, window, self.settings.max_new_tokens):
             generated.update(zip(together, self._padded([flat[index] for index in together]), strict=True))
         in_order = (generated[index] for index in range(len(flat)))
         return [
-            self._elected(own, [next(in_order) for _ in own]) if own else self._joint(request)
-            for request, own in zip(requests, candidates, strict=True)
+            self._elected(of_request, [next(in_order) for _ in of_request]) if of_request else self._joint(request)
+            for request, of_request in zip(requests, candidates, strict=True)
         ]
 
     def _padded(self, requests: Sequence[Request]) -> list[Generation]:
@@ -108,7 +108,7 @@ class Answering:
         new_tokens = min(settings.max_new_tokens, window_of(self.model.config) - width)
         config, eos, functions = generation_config(self.model, self.tokenizer, settings, new_tokens)
         decode = partial(decoded, self.tokenizer, keep_special=settings.keep_special)
-        events = [[event for event in (self.cancelled, each.cancelled) if event is not None] for each in requests]
+        events = [[event for event in (self.cancelled, request.cancelled) if event] for request in requests]
         watch = StoppingWatch(width, decode, settings.stop, eos, events, self.on_text)
         recorder = TokenLogprobs() if settings.logprobs else None
         chain = processors(settings, method, recorder, len(prompts), ids.device)
@@ -144,7 +144,7 @@ class Answering:
     def _joint(self, request: Request) -> Generation:
         """The answer of prompts that are decoded together; its usage counts every prompt."""
         first, *others = self._padded(request.candidates())
-        usage = sum((replace(each.usage, completion_tokens=0) for each in others), first.usage)
+        usage = sum((replace(other.usage, completion_tokens=0) for other in others), first.usage)
         report = replace(first.report, cached_tokens=usage.prompt_tokens_details.cached_tokens)
         return replace(first, usage=usage, report=report)
 
@@ -189,9 +189,13 @@ class _Call:
 
 
 class JoinedCalls:
-    """Runs one call at a time, in its caller's thread; calls that wait with equal settings run together.
+    """The batching of ``DebiasedLM(strict=False)``: calls of several threads share padded batches.
 
-    After an error in joined calls, each runs alone and gets its own error.
+    One batch runs at a time, in the thread of its first call. Calls that wait meanwhile with equal settings form the
+    next batch. After an error, each call of a batch runs alone and gets its own error.
+
+    LangChain's ``PaddedBatch`` knows the number of its runs, and the server's ``Scheduler`` needs an event loop, so
+    neither can batch the calls of threads that start at any time.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -217,26 +221,26 @@ class JoinedCalls:
             return call.answers
         finally:
             with self._changed:
-                self._waiting = [each for each in self._waiting if each is not call]
+                self._waiting = [waiting for waiting in self._waiting if waiting is not call]
                 if self._running is call:
                     self._running = None
                     self._changed.notify_all()
 
-    def _run(self, own: _Call) -> None:
-        together, count = [own], len(own.requests)
+    def _run(self, first: _Call) -> None:
+        batch, count = [first], len(first.requests)
         for other in list(self._waiting):
-            if other is not own and count + len(other.requests) <= MAX_JOINED_REQUESTS and own.joins(other):
-                together.append(other)
+            if other is not first and count + len(other.requests) <= MAX_JOINED_REQUESTS and first.joins(other):
+                batch.append(other)
                 count += len(other.requests)
-        if len(together) > 1:
+        if len(batch) > 1:
             # each request ends with its own call, whatever runs beside it
-            requests = [replace(r, cancelled=call.cancelled or r.cancelled) for call in together for r in call.requests]
+            requests = [replace(r, cancelled=call.cancelled or r.cancelled) for call in batch for r in call.requests]
             try:
-                answers = iter(self._answer(requests, own.settings, None))
-                for call in together:
+                answers = iter(self._answer(requests, first.settings, None))
+                for call in batch:
                     call.answers = [next(answers) for _ in call.requests]
             except Exception:
-                for call in together:
+                for call in batch:
                     call.alone = True
-        if own.answers is None:
-            own.answers = self._answer(own.requests, own.settings, own.cancelled)
+        if first.answers is None:
+            first.answers = self._answer(first.requests, first.settings, first.cancelled)

@@ -106,17 +106,24 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+
+
 def _are_ids(value: Any) -> bool:
-    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping)) and all(map(_is_whole, value))
+    return _is_list(value) and all(_is_whole(token) and token >= 0 for token in value)
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+    return _is_list(value) and all(isinstance(text, str) for text in value)
 
 
 def _are_biases(value: Any) -> bool:
-    pairs = isinstance(value, (Mapping, list, tuple)) and len(value) > 0
-    return pairs and all(isinstance(each, (list, tuple)) for each in value)
+    pairs = value.items() if isinstance(value, Mapping) else value if _is_list(value) else ()
+    return len(pairs) > 0 and all(
+        isinstance(pair, (list, tuple)) and len(pair) == 2 and _are_ids(pair[0]) and _is_number(pair[1])
+        for pair in pairs
+    )
 
 
 def _is_decay(value: Any) -> bool:
@@ -125,7 +132,7 @@ def _is_decay(value: Any) -> bool:
 
 _AT_LEAST_ONE = Check("a whole number >= 1", _is_whole, lambda value: value >= 1)
 _AT_LEAST_ZERO = Check("a whole number >= 0", _is_whole, lambda value: value >= 0)
-_IDS = Check("a list of token ids", _are_ids)
+_IDS = Check("a list of token ids >= 0", _are_ids)
 _SWITCH = Check("True or False", lambda value: isinstance(value, bool))
 CHECKS = {
     "max_new_tokens": _AT_LEAST_ONE,
@@ -142,7 +149,7 @@ CHECKS = {
     "logprobs": _SWITCH,
     "stop": Check(
         "a stop string that is not empty, or a list of them",
-        lambda value: isinstance(value, Sequence) and _are_texts(value),
+        lambda value: isinstance(value, str) or _are_texts(value),
         lambda value: "" not in ([value] if isinstance(value, str) else value),
     ),
     "stop_token_ids": _IDS,
@@ -203,28 +210,30 @@ class GenerationSettings:
         """Validate ``GenerationArguments``, or raise ``ArgumentError``; ``max_tokens`` means ``max_new_tokens``."""
         check_arguments(arguments)
         check_whole("batch_size", batch_size, 1, ArgumentError)
-        given = {name: value for name, value in arguments.items() if value is not None}
-        if "max_tokens" in given:
-            if "max_new_tokens" in given:
+        values = {name: value for name, value in arguments.items() if value is not None}
+        if "max_tokens" in values:
+            if "max_new_tokens" in values:
                 raise ArgumentError("max_tokens and max_new_tokens are the same; give one of them")
-            given["max_new_tokens"] = given.pop("max_tokens")
-        if unknown := given.keys() - KNOWN - _OF_TRANSFORMERS:
+            values["max_new_tokens"] = values.pop("max_tokens")
+        if unknown := values.keys() - KNOWN - _OF_TRANSFORMERS:
             name = min(unknown)
             hint = did_you_mean(name, KNOWN)
             raise ArgumentError(f"unknown argument {name!r}; {hint}arguments: {', '.join(sorted(KNOWN))}")
-        if (do_sample := given.pop("do_sample", None)) is not None:
-            given["temperature"] = given.get("temperature", 1.0) if do_sample else None
-        if isinstance(stop := given.get("stop", ()), str):
+        if (do_sample := values.pop("do_sample", None)) is not None:
+            values["temperature"] = values.get("temperature", 1.0) if do_sample else None
+        if isinstance(stop := values.get("stop", ()), str):
             stop = (stop,)
-        given |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, given.get("stop_token_ids", ())))}
-        given["keep_special"] = tuple(given.get("keep_special", ()))
-        own = {each.name for each in fields(cls)} & given.keys()
-        return cls(**{name: given.pop(name) for name in own}, extra=given, batch_size=batch_size)
+        values |= {"stop": tuple(stop), "stop_token_ids": tuple(map(int, values.get("stop_token_ids", ())))}
+        values["keep_special"] = tuple(values.get("keep_special", ()))
+        known = {setting.name for setting in fields(cls)} & values.keys()
+        return cls(**{name: values.pop(name) for name in known}, extra=values, batch_size=batch_size)
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments for the same settings: ``max_new_tokens``, and all that differ from the default."""
-        own = [each for each in fields(self) if each.name not in ("max_new_tokens", "extra", "batch_size")]
-        changed = {each.name: getattr(self, each.name) for each in own if getattr(self, each.name) != each.default}
+        defaults = {setting.name: setting.default for setting in fields(self)}
+        for name in ("max_new_tokens", "extra", "batch_size"):
+            del defaults[name]
+        changed = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
         return {"max_new_tokens": self.max_new_tokens, **changed, **self.extra}
 
     def check_order_free(self, method: Method, suffix: int) -> None:
@@ -242,11 +251,12 @@ class GenerationSettings:
                     "which reads single tokens"
                 )
         for name in ("bad_words_ids", "sequence_bias"):
-            given = self.extra.get(name, ())
-            ids = [each[0] if name == "sequence_bias" and not isinstance(given, Mapping) else each for each in given]
-            if any(len(each) - 1 > suffix for each in ids):
+            sequences = self.extra.get(name, ())
+            if name == "sequence_bias" and not isinstance(sequences, Mapping):
+                sequences = [ids for ids, _ in sequences]
+            if any(len(ids) - 1 > suffix for ids in sequences):
                 raise ArgumentError(
-                    f"{name} with {method.name}: a sequence of {max(map(len, ids))} token ids is longer than the "
+                    f"{name} with {method.name}: a sequence of {max(map(len, sequences))} token ids is longer than the "
                     f"{suffix} tokens after the documents, so the answer would depend on the order of the documents; "
                     "give shorter sequences"
                 )
@@ -266,5 +276,5 @@ def generation_config(
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
     """The id to pad with; padding is masked, so any id will do where the tokenizer has none."""
-    given = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
-    return int(next(given, 0))
+    ids = (token for token in (tokenizer.pad_token_id, tokenizer.eos_token_id) if token is not None)
+    return int(next(ids, 0))

@@ -75,7 +75,7 @@ class GumbelNoise(LogitsProcessor):
                 generator.manual_seed(seed)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        noise = [torch.empty_like(scores[0]).exponential_(generator=own) for own in self._generators]
+        noise = [torch.empty_like(scores[0]).exponential_(generator=generator) for generator in self._generators]
         return scores - torch.stack(noise).log()
 
 
@@ -126,8 +126,8 @@ def decoded(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], keep_special
 
 def trimmed(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop string, and whether there was one."""
-    found = [index for index in (text.find(word) for word in stop) if index >= 0]
-    return (text[: min(found)], True) if found else (text, False)
+    ends = [index for index in (text.find(word) for word in stop) if index >= 0]
+    return (text[: min(ends)], True) if ends else (text, False)
 
 
 def safe_length(text: str, stop: Sequence[str]) -> int:
@@ -164,5 +164,6 @@ class StoppingWatch(StoppingCriteria):
                     on_text(text[: safe_length(text, self.stop)])
             if stopped or ids[-1] in self.eos:
                 self.lengths[index] = len(ids)
-        left = [any(event.is_set() for event in own) for own in self.cancelled]
-        return torch.tensor([index in self.lengths or each for index, each in enumerate(left)], device=input_ids.device)
+        cancelled = [any(event.is_set() for event in events) for events in self.cancelled]
+        ended = [index in self.lengths or is_cancelled for index, is_cancelled in enumerate(cancelled)]
+        return torch.tensor(ended, device=input_ids.device)

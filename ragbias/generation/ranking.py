@@ -54,8 +54,8 @@ class ModelAttention:
         ids += self.ids[self.spans[-1][1] :]
         observer = DocumentAttention(self.cancelled)
         self._run(observer, ids, [piece for piece in pieces if piece[0] < piece[1]])
-        found = iter(observer.found[0].mean(0).tolist())
-        mass = [next(found) if begin < end else 0.0 for begin, end in pieces]
+        masses = iter(observer.found[0].mean(0).tolist())
+        mass = [next(masses) if begin < end else 0.0 for begin, end in pieces]
         scores = dict(zip(order, mass[::2], strict=True))
         return [scores[index] for index in range(len(order))]
 
@@ -99,7 +99,7 @@ def model_attention(
     tokens = origin.tokens
 
     def ids_without_query() -> list[int] | None:
-        special = [each.content for each in tokenizer.added_tokens_decoder.values() if each.special]
+        special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
         text = without_query(origin.parts.suffix, special)
         if text is None:
             return None
@@ -140,28 +140,28 @@ def rank(
         raise WrongTypeError(f"model={shown(model)}; expected a transformers model, such as DebiasedLM.model")
     resolved = methods.get(method, model.config._name_or_path)
     if not isinstance(resolved, ReorderingMethod):
-        names = ", ".join(name for name, each in methods.METHODS.items() if issubclass(each, ReorderingMethod))
+        names = ", ".join(name for name, cls in methods.METHODS.items() if issubclass(cls, ReorderingMethod))
         raise MethodError(f"{resolved.name} does not reorder documents; rank takes {names}")
     prompt = _listed("ids", ids, model)
-    given = check_spans(spans, len(prompt))
-    if given != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
+    checked = check_spans(spans, len(prompt))
+    if checked != [(operator.index(begin), operator.index(end)) for begin, end in spans]:
         raise SpanError(f"spans={spans!r} are not ascending; order and scores count the documents as in the prompt")
-    if not given or given[-1][1] == len(prompt):
+    if not checked or checked[-1][1] == len(prompt):
         raise SpanError(
             f"spans={spans!r} of {len(prompt)} tokens; rank needs a document, and a token after the last one"
         )
     without = None if calibration_ids is None else _listed("calibration_ids", calibration_ids, model)
-    scorer = ModelAttention(model, prompt, given, lambda: without)
-    return ranking_of(resolved, [prompt[begin:end] for begin, end in given], scorer)
+    scorer = ModelAttention(model, prompt, checked, lambda: without)
+    return ranking_of(resolved, [prompt[begin:end] for begin, end in checked], scorer)
 
 
 def ranking_of(method: ReorderingMethod, documents: Sequence[Sequence[int]], scorer: DocumentScorer) -> Ranking:
     """A method's ranking; a ``MethodError`` unless it ranks each document once."""
-    found = method.rank(documents, scorer)
-    if not isinstance(found, Ranking):
-        raise MethodError(f"{method.name}: rank gave {shown(found)}; expected a ragbias.methods.base.Ranking")
-    check_each_once(f"{method.name}: order", found.order, len(documents))
-    return found
+    ranking = method.rank(documents, scorer)
+    if not isinstance(ranking, Ranking):
+        raise MethodError(f"{method.name}: rank gave {shown(ranking)}; expected a ragbias.methods.base.Ranking")
+    check_each_once(f"{method.name}: order", ranking.order, len(documents))
+    return ranking
 
 
 def without_query(suffix: str, special_tokens: Collection[str]) -> str | None:
@@ -189,8 +189,8 @@ def _listed(name: str, ids: Sequence[int] | Tensor, model: PreTrainedModel) -> l
         raise ArgumentError(f"{name}={shown(ids)}; expected token ids, [T] or [1, T]") from error
     if tensor.dim() == 2 and len(tensor) == 1:
         tensor = tensor[0]
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    if tensor.dim() != 1 or not whole or not len(tensor):
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
+    if tensor.dim() != 1 or not is_whole or not len(tensor):
         raise ArgumentError(
             f"{name} of shape {list(tensor.shape)}, {tensor.dtype}; expected whole numbers [T] or [1, T]"
         )

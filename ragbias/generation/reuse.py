@@ -22,7 +22,7 @@ from ragbias import attention
 from ragbias.binding import attach, backend_of
 from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
 from ragbias.binding.binding import Binding
-from ragbias.binding.hooks import attached
+from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
 from ragbias.cache.identity import identity_of, key_of
 from ragbias.cache.stores import States
@@ -36,7 +36,7 @@ from ragbias.prompt import Span, TokenisedPrompt
 def warn_if_unused(cache: DocumentCache, method: Method) -> None:
     """Warn, once per method without reusable documents, that requests run without the cache."""
     if not method.reusable_documents:
-        reusable = ", ".join(sorted(name for name, each in METHODS.items() if each.reusable_documents))
+        reusable = ", ".join(sorted(name for name, cls in METHODS.items() if cls.reusable_documents))
         reason = f"the states of a document depend on the others or on its position; take one of {reusable}"
         cache.warn_unused(method.name, reason)
 
@@ -159,13 +159,13 @@ def prepared_model(
             return
         states = DocumentStates(model, backend, cache, cancelled)
         binding, filled, reused = start_from_states(model, method, prompts, states, backend)
-        with attached(binding):
+        with hooked(binding):
             yield PreparedCache(filled, reused)
 
 
 def computes_documents_separately(model: PreTrainedModel, method: Method, prompts: Sequence[TokenisedPrompt]) -> bool:
     """Whether each document is computed in a separate pass. False if frequencies depend on the prompt's length."""
-    if not method.reusable_documents or any(not (each.suffix and (each.prefix or each.documents)) for each in prompts):
+    if not method.reusable_documents or not all(p.suffix and (p.prefix or p.documents) for p in prompts):
         return False
     longest = max(len(prompt.ids) for prompt in prompts)
     architecture = architecture_of(model)
@@ -210,7 +210,7 @@ def run(binding: Binding, cache: DynamicCache, layout: SequenceLayout, tokens: S
     """Run tokens after those in the cache."""
     if cache.get_seq_length():
         binding.resume(cache, [layout])
-    with attached(binding):
+    with hooked(binding):
         ids = torch.tensor([tokens], device=binding.model.device)
         binding.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
@@ -233,8 +233,8 @@ def cache_of(model: PreTrainedModel, parts: Sequence[States]) -> DynamicCache:
 
 def _device_of(module: Module) -> torch.device:
     """Where a module computes; accelerate may move its weights there only for the call."""
-    for each in module.modules():
-        if (device := getattr(getattr(each, "_hf_hook", None), "execution_device", None)) is not None:
+    for part in module.modules():
+        if (device := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
             return torch.device(device)
     return next(module.parameters()).device
 

@@ -70,11 +70,11 @@ def teacher_forced(
     answers.
     """
     acting = NoMethod() if request.method.acts_on == "answers" else request.method
-    own = [_logits(model, acting, each.tokens, targets, backend, cache) for each in request.candidates()]
-    first = torch.stack([after_prompt for after_prompt, _ in own])
+    logits = [_logits(model, acting, part.tokens, targets, backend, cache) for part in request.candidates()]
+    first = torch.stack([after_prompt for after_prompt, _ in logits])
     logprobs = []
     for index, target in enumerate(targets):
-        scores = _fused(request.method, torch.stack([of_targets[index] for _, of_targets in own])).log_softmax(-1)
+        scores = _fused(request.method, torch.stack([of_targets[index] for _, of_targets in logits])).log_softmax(-1)
         chosen = scores[:, torch.arange(len(target)), torch.tensor(list(target), device=scores.device)]
         logprobs.append(float(_mixture(chosen.double().sum(1))))
     return ContinuationScores(_mixture(_fused(request.method, first[:, None]).log_softmax(-1))[0], logprobs)
@@ -93,7 +93,7 @@ def _logits(
         first, filled = prefilled(model, tokens.ids, start.cache)
         last = len(targets) - 1
         copies = (filled if index == last else copied_cache(model, filled) for index in range(len(targets)))
-        return first, [continued(model, first, own, target) for own, target in zip(copies, targets, strict=True)]
+        return first, [continued(model, first, copy, target) for copy, target in zip(copies, targets, strict=True)]
 
 
 def prefilled(
@@ -113,9 +113,9 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
     if len(target) == 1:
         return first[None]
     ids = torch.tensor([list(target[:-1])], device=model.device)
-    rest = model(ids, past_key_values=cache, use_cache=True).logits[0].float()
-    RequireFinite()(ids, rest)
-    return torch.cat([first[None], rest])
+    later = model(ids, past_key_values=cache, use_cache=True).logits[0].float()
+    RequireFinite()(ids, later)
+    return torch.cat([first[None], later])
 
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
@@ -131,12 +131,12 @@ def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuati
     return ids
 
 
-def kl(plain: Tensor, own: Tensor) -> float:
-    """KL(plain || own) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
+def kl(plain: Tensor, debiased: Tensor) -> float:
+    """KL(plain || debiased) in nats, of two distributions over the next token, given as log-probabilities ``[V]``.
 
     Tokens with probability zero in ``plain`` add nothing; negative rounding errors become zero.
     """
-    terms = plain.exp() * (plain - own)
+    terms = plain.exp() * (plain - debiased)
     return max(0.0, float(terms.where(plain.isfinite(), 0).double().sum()))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 from ragbias.generation.report import Generation
 
 Job = Callable[[Callable[[str], None], threading.Event], Generation]
 Events = queue.SimpleQueue[str | BaseException | Generation]
+_events_of: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()  # that cancel the threads
 
 
 class Stream(Iterator[str]):
@@ -30,6 +33,7 @@ class Stream(Iterator[str]):
         arguments = (_work, job, self._events, self._cancelled)
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=arguments, daemon=True, name="ragbias-stream")
+        _events_of[self._thread] = self._cancelled
         self._thread.start()
 
     @property
@@ -82,3 +86,14 @@ def _work(job: Job, events: Events, cancelled: threading.Event) -> None:
         events.put(job(events.put, cancelled))
     except BaseException as error:
         events.put(error)
+
+
+@atexit.register
+def _cancel_all() -> None:
+    """Stop all threads at exit: a thread that is inside torch when the interpreter ends aborts the process."""
+    threads = dict(_events_of)
+    for cancelled in threads.values():
+        cancelled.set()
+    for thread in threads:
+        if thread.is_alive():  # not where an interrupt came before its start
+            thread.join()

@@ -132,24 +132,24 @@ def method_class(name: str) -> type[Method]:
 @cache
 def _installed() -> dict[str, EntryPoint]:
     """Entry points of other distributions by name, without names of this package."""
-    return {each.name: each for each in entry_points(group="ragbias.methods") if each.name not in METHODS}
+    return {entry.name: entry for entry in entry_points(group="ragbias.methods") if entry.name not in METHODS}
 
 
 @cache
 def _loaded(name: str) -> type[Method]:
     entry = _installed()[name]
-    of = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
+    described = f"method {name!r} of {entry.dist.name if entry.dist else 'another distribution'} ({entry.value})"
     try:
-        found = entry.load()
+        cls = entry.load()
     except (Exception, SystemExit) as error:  # a module may raise anything on import
-        raise MethodError(f"{of} cannot be imported: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise MethodError(f"{of} is {found!r}; expected a class derived from ragbias.methods.Method")
-    if getattr(found, "name", None) != name:
-        raise MethodError(f"{of} has the name {getattr(found, 'name', None)!r}; expected the entry point's name")
-    if undeclared := [each for each in DECLARED if not isinstance(getattr(found, each, None), str)]:
-        raise MethodError(f"{of} declares no {', '.join(undeclared)}; see ragbias.methods.Method")
-    return found
+        raise MethodError(f"{described} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise MethodError(f"{described} is {cls!r}; expected a class derived from ragbias.methods.Method")
+    if getattr(cls, "name", None) != name:
+        raise MethodError(f"{described} has the name {getattr(cls, 'name', None)!r}; expected the entry point's name")
+    if undeclared := [name for name in DECLARED if not isinstance(getattr(cls, name, None), str)]:
+        raise MethodError(f"{described} declares no {', '.join(undeclared)}; see ragbias.methods.Method")
+    return cls
 
 
 def get(method: str | Method, model_name: str | None = None) -> Method:
@@ -218,11 +218,11 @@ def _parsed(label: str, model_name: str | None, by_name: ByName | None = None) -
 
 
 def _single(label: str, model_name: str | None, by_name: ByName | None) -> Method:
-    found, values = class_and_values(label, "method", method_class)
+    cls, values = class_and_values(label, "method", method_class)
     if not values:
-        return by_name(found.name, model_name) if by_name else found.from_parameters({}, model_name)
+        return by_name(cls.name, model_name) if by_name else cls.from_parameters({}, model_name)
     try:
-        return found.from_parameters(values, model_name)
+        return cls.from_parameters(values, model_name)
     except MethodError as error:
         raise MethodError(f"method {label!r}: {error}") from error
 
@@ -254,7 +254,7 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
 def written(method: Method) -> str:
     """The text from which ``get`` makes this method; ``MethodError`` for a parameter without literal (a function)."""
     if isinstance(method, Compose):
-        return "+".join(written(getattr(method, each.name)) for each in fields(method))
+        return "+".join(written(getattr(method, part.name)) for part in fields(method))
     given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
     text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
     try:

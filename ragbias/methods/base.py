@@ -19,7 +19,7 @@ else:  # declarations of methods import no torch
     Tensor = Any
 
 LayerRange = tuple[int, int | None]
-LAYERS = Bounds(0, 9_999)  # of any model
+LAYER_INDEX = Bounds(0, 9_999)  # of any model
 QUERIES_AT_ONCE = 64  # queries whose scores with all keys are in memory at one time
 Self = TypeVar("Self", bound="Method")
 
@@ -294,10 +294,10 @@ def layers_of(name: str, layers: LayerRange | None, n_layers: int) -> range:
     if not isinstance(layers, tuple) or len(layers) != 2:
         raise MethodError(f"{name}: layers={shown(layers)}; expected a tuple (first, last)")
     first, last = layers
-    check_whole_between(f"{name}: first of layers={shown(layers)}:", first, LAYERS)
+    check_whole_between(f"{name}: first of layers={shown(layers)}:", first, LAYER_INDEX)
     if last is None:
         last = n_layers - 1
-    check_whole_between(f"{name}: last of layers={shown(layers)}:", last, LAYERS)
+    check_whole_between(f"{name}: last of layers={shown(layers)}:", last, LAYER_INDEX)
     if not first <= last < n_layers:
         raise MethodError(
             f"{name}: layers={layers} do not fit a model of {n_layers} layers; "

@@ -11,7 +11,7 @@ from ragbias import attention
 from ragbias.checks import check_choice, check_whole_between
 from ragbias.errors import MethodError
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs, visible_pairs
-from ragbias.methods.base import LAYERS, LayerRange, SequenceCall, Tensor, in_layers
+from ragbias.methods.base import LAYER_INDEX, LayerRange, SequenceCall, Tensor, in_layers
 from ragbias.methods.segments import SegmentMethod, after_prefix, as_given, ending_at
 
 Order: TypeAlias = Literal["importance", "reverse", "canonical", "input"]
@@ -60,9 +60,9 @@ class Pine(SegmentMethod):
     def __post_init__(self) -> None:
         fixed = "'canonical': a fixed order by token ids; 'input': no re-assignment, which is not invariant"
         check_choice("pine: order", self.order, get_args(Order), fixed)
-        check_whole_between("pine: from_layer", self.from_layer, LAYERS)
+        check_whole_between("pine: from_layer", self.from_layer, LAYER_INDEX)
         if self.to_layer is not None:
-            check_whole_between("pine: to_layer", self.to_layer, LAYERS)
+            check_whole_between("pine: to_layer", self.to_layer, LAYER_INDEX)
         if self.order == "input":
             object.__setattr__(self, "invariant", False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from json import JSONDecodeError
@@ -20,6 +21,7 @@ from ragbias.models.named import EXPECTED, NAMES, PACKAGED, installed, local_pat
 
 GGUF = "gguf_file"
 HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
+_UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter, which names its model
 
 
@@ -46,10 +48,10 @@ def load(
 
 def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """Load a tokenizer; ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file."""
-    path, given = _resolved(name, kwargs)
+    path, arguments = _resolved(name, kwargs)
     with _load_errors(name, path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            path, **{"trust_remote_code": trust_remote_code, **given}
+            path, **{"trust_remote_code": trust_remote_code, **arguments}
         )
     return tokenizer
 
@@ -59,12 +61,12 @@ def load_model(name: str, kwargs: Mapping[str, Any]) -> PreTrainedModel:
 
     The models of ``ragbias.models.named`` load in float32 unless ``dtype`` is given.
     """
-    path, given = _resolved(name, kwargs)
-    if name in PACKAGED and given.get("dtype") in (None, "auto") and "torch_dtype" not in given:
-        given["dtype"] = torch.float32
+    path, arguments = _resolved(name, kwargs)
+    if name in PACKAGED and arguments.get("dtype") in (None, "auto") and "torch_dtype" not in arguments:
+        arguments["dtype"] = torch.float32
     with _load_errors(name, path):
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, **{"trust_remote_code": False, "use_safetensors": True, **given}
+            path, **{"trust_remote_code": False, "use_safetensors": True, **arguments}
         )
     return model
 
@@ -87,11 +89,11 @@ def torch_device(device: int | str | torch.device | None) -> torch.device | None
 
 def _resolved(name: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The path or hub name, and the arguments for transformers without those that located a GGUF file."""
-    given = dict(kwargs)
-    gguf_file = given.pop(GGUF, None)
+    arguments = dict(kwargs)
+    gguf_file = arguments.pop(GGUF, None)
     if gguf_file is None and not is_gguf(name):
-        return local_path(name), given
-    return local_path(name, gguf_file, **{key: given.pop(key) for key in HUB if key in given}), given
+        return local_path(name), arguments
+    return local_path(name, gguf_file, **{key: arguments.pop(key) for key in HUB if key in arguments}), arguments
 
 
 def refuse_irregular(name: str) -> None:
@@ -103,9 +105,9 @@ def refuse_irregular(name: str) -> None:
     if path.exists() and not path.is_dir() and (kind or not is_gguf(name)):
         raise ModelFileError(f"model {name!r} is {kind or 'a file'}; expected {EXPECTED}")
     if path.is_dir():
-        for each in sorted(path.iterdir()):
-            if not each.is_dir() and (kind := irregular(each)):
-                raise ModelFileError(f"model {name!r}: {each} is {kind}; expected a folder of regular files")
+        for file in sorted(path.iterdir()):
+            if not file.is_dir() and (kind := irregular(file)):
+                raise ModelFileError(f"model {name!r}: {file} is {kind}; expected a folder of regular files")
         if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
             reason = f"the folder holds no {CONFIGS[0]}"
             raise ModelFileError(f"model {name!r} cannot be loaded: {reason}; expected {EXPECTED}")
@@ -134,6 +136,11 @@ def _refusal(name: str, path: Path, error: Exception) -> RagBiasError:
         return ArgumentError(
             f"model {name!r} has custom code that would run here; if you trust it, load the model in Python "
             "with trust_remote_code=True"
+        )
+    if isinstance(error, TypeError) and (unknown := _UNKNOWN.search(reason)):
+        return ArgumentError(
+            f"model {name!r} takes no argument {unknown[1]!r}; expected one of DebiasedLM.from_pretrained, or of "
+            "transformers' AutoModelForCausalLM.from_pretrained"
         )
     if isinstance(error, OSError) and name in PACKAGED and not installed(name):
         return ModelFileError(

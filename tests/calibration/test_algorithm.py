@@ -10,7 +10,7 @@ from ragbias.calibration.algorithm import is_clear_gain, rounded
 from ragbias.calibration.channel_search import NoPositionalChannelError
 from ragbias.calibration.partial_results import PartialResults
 from ragbias.calibration.settings import CalibrationSettings
-from ragbias.errors import MethodError
+from ragbias.errors import ArgumentError, MethodError
 from ragbias.methods import ChannelScaling
 
 SMALL = dict(strings=12, length=64, questions=2, documents=4, depths=2, batch_size=4)
@@ -150,7 +150,7 @@ def test_a_task_and_a_file_must_go_together(tmp_path):
     assert CalibrationSettings("other/model").plan(100).task == "kv"
     assert CalibrationSettings("tiny", data=file).plan(100).task == "data"
     assert (CalibrationSettings("m").plan(512).length, CalibrationSettings("m").plan(4096).length) == (512, 1000)
-    with pytest.raises(MethodError, match="length=600, but the model's window is 512"):
+    with pytest.raises(ArgumentError, match="length=600, but the model's window is 512"):
         CalibrationSettings("m", length=600).plan(512)
 
 

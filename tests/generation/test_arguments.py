@@ -62,6 +62,10 @@ generate("x", prefix_allowed_tokens_fn=lambda index, ids: [1], watermarking_conf
         {"sequence_bias": {"x": 1.0}},
         {"stop_token_ids": "x"},
         {"keep_special": 5},
+        {"keep_special": "a"},
+        {"sequence_bias": [[1, 2, 3]]},
+        {"sequence_bias": {(1,): "x"}},
+        {"stop_token_ids": [-1]},
     ],
     ids=str,
 )

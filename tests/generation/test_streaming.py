@@ -1,11 +1,29 @@
-"""A stream that was never made is dropped in silence."""
+"""Streams end with the interpreter, and one that was never made is dropped in silence."""
 
 import signal
+import subprocess
 import sys
 
 import pytest
 
 from ragbias.generation.streaming import Stream
+
+LEFT_OPEN = """
+from ragbias.generation.streaming import Stream
+
+def job(emit, cancelled):
+    emit("a piece")
+    cancelled.wait(60)
+    print("ended")
+
+stream = Stream(job)
+print(next(stream))
+"""
+
+
+def test_a_stream_left_open_is_cancelled_and_joined_at_exit():
+    ended = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "a piece\nended\n", "")
 
 
 def test_an_interrupted_stream_prints_nothing_as_it_is_dropped(monkeypatch):

@@ -57,6 +57,19 @@ def test_device_and_dtype_are_understood_and_a_name_is_no_model():
         DebiasedLM("tiny", None)
 
 
+def test_wrong_arguments_of_a_model_are_named(lm):
+    with pytest.raises(WrongTypeError, match="model=None; expected a transformers model"):
+        DebiasedLM(None, None)
+    with pytest.raises(WrongTypeError, match="tokenizer=None; expected the model's transformers tokenizer"):
+        DebiasedLM(lm.model, None)
+    with pytest.raises(WrongTypeError, match="strict='x'; expected True or False"):
+        DebiasedLM(lm.model, lm.tokenizer, strict="x")
+    with pytest.raises(WrongTypeError, match="name=5; expected 'tiny', "):
+        DebiasedLM.from_pretrained(5)
+    with pytest.raises(ArgumentError, match="model 'tiny' takes no argument 'foo'"):
+        DebiasedLM.from_pretrained("tiny", foo=1)
+
+
 def test_no_model_shows_how_to_name_one():
     with pytest.raises(ArgumentError, match=r"no model given; name one, e.g. DebiasedLM.from_pretrained\('smollm2'\)"):
         DebiasedLM.from_pretrained()

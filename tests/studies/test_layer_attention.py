@@ -56,14 +56,14 @@ def test_plain_attention_is_that_of_the_eager_model(family, byte_tokenizer):
 @pytest.mark.parametrize("method", [Pine(), Pine(layers=(1, 2)), RoToR(), ParallelContextWindows()], ids=str)
 def test_permuting_the_documents_permutes_the_attention_of_invariant_methods(lm, method):
     request = lm.prepare(PROMPT, method=method)
-    as_came, moved = (attention_by_layer(lm, each) for each in (request, lm.again(request, ORDER)))
-    assert not torch.equal(as_came, attention_by_layer(lm, lm.again(request, method="none")))
+    as_came, moved = (attention_by_layer(lm, each) for each in (request, lm.variant(request, ORDER)))
+    assert not torch.equal(as_came, attention_by_layer(lm, lm.variant(request, method="none")))
     torch.testing.assert_close(as_came[:, ORDER], moved, atol=0, rtol=0)
 
 
 def test_plain_attention_does_not_merely_permute(lm):
     request = lm.prepare(PROMPT, method="none")
-    as_came, moved = (attention_by_layer(lm, each) for each in (request, lm.again(request, ORDER)))
+    as_came, moved = (attention_by_layer(lm, each) for each in (request, lm.variant(request, ORDER)))
     assert (as_came[:, ORDER] - moved).abs().max() > 1e-3
 
 

@@ -56,7 +56,7 @@ class AuditCase:
 
     def request(self, order: Sequence[int] | None = None, method: Method | None = None) -> Request:
         lm: DebiasedLM = self.recorded.lm
-        return lm.again(self.recorded.request, order, method)
+        return lm.variant(self.recorded.request, order, method)
 
 
 def from_questions(lm: DebiasedLM, questions: Sequence[Question]) -> list[AuditCase]:

@@ -49,8 +49,8 @@ def test_reordering_methods_start_from_the_retrieved_order_again(tiny):
     texts = TEXTS[QUESTIONS[0].question]
     request = tiny.prepare("\n\n".join(texts) + "\n\nWhy?", documents=texts, method="long-context-reorder")
     assert request.tokens.documents != request.origin.tokens.documents
-    assert tiny.again(request).tokens == request.tokens
-    assert tiny.again(request, method="none").tokens == request.origin.tokens
+    assert tiny.variant(request).tokens == request.tokens
+    assert tiny.variant(request, method="none").tokens == request.origin.tokens
 
 
 @pytest.mark.parametrize("build", [chain, lambda llm: chain(llm).with_config(tags=["x"])])

@@ -71,4 +71,4 @@ def test_a_server_that_is_not_there_or_has_no_such_model_is_told(address, questi
     with pytest.raises(ServerError, match="there is no model 'other'"):
         lm.batch([lm.request(questions[0])], 8, 4)
     with pytest.raises(MethodError):
-        lm.again(lm.request(questions[0]), None, AttentionSorting())
+        lm.variant(lm.request(questions[0]), None, AttentionSorting())
