@@ -88,7 +88,7 @@ class _Search:
         measured = self._losses("channels", choose, [NoMethod(), *removed])
         best = sorted(removed, key=lambda method: mean(measured[method]))[:BEST]
         scaled = [replace(method, factor=factor) for method in best for factor in FACTORS]
-        measured |= self._losses("factors", choose, [each for each in scaled if each not in measured])
+        measured |= self._losses("factors", choose, [method for method in scaled if method not in measured])
         together: Measured = {}
         if plan.pair and len(best) > 1:
             pair = replace(best[0], channel=tuple(method.channels[0] for method in best[:2]))
@@ -100,7 +100,7 @@ class _Search:
         )
         ranges = layer_ranges(attention)
         moved = [replace(_lowest(measured), layers=layers) for layers in dict.fromkeys(ranges.values())]
-        measured |= self._losses("layers", choose, [each for each in moved if each not in measured])
+        measured |= self._losses("layers", choose, [method for method in moved if method not in measured])
         chosen = _lowest(measured)
 
         check, plain = self._losses("check", self._data.check, [NoMethod(), chosen]), measured[NoMethod()]

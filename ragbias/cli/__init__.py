@@ -143,7 +143,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
 
 
 def _usage(error: BaseException) -> str:
-    message = _shortened(error.format_message())  # type: ignore[attr-defined]
+    message = _shortened(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
     if message == "Missing option '--model'.":
         message = f"no --model is named, e.g. --model smollm2; expected {EXPECTED}"
     context = getattr(error, "ctx", None)

@@ -103,9 +103,8 @@ def bench(
         shorten=shorten,
     )
     settings = _settings(files or [], task or [], task_options, changes)
+    console.print(f"Model: {', '.join(settings.models)}")
     try:
-        if not console.is_terminal:  # which draws a bar
-            console.print("Reading the data, loading the model ...")
         with naming(settings.out), progress() as bar:
             summary = run(settings, bar)
     except KeyboardInterrupt:
@@ -134,7 +133,7 @@ def _settings(
         return read_settings(files[0], changes)
     if files:
         task_options = {**task_options, "data": [*task_options.get("data", []), *files]}
-    tasks = [{"name": name.strip(), **task_options} for each in task for name in each.split(",")]
+    tasks = [{"name": name.strip(), **task_options} for names in task for name in names.split(",")]
     return checked({**changes, "tasks": tasks}, "the command line")
 
 

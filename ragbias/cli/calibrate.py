@@ -68,7 +68,8 @@ def calibrate(
     from ragbias.calibration.settings import CalibrationSettings
 
     quiet_libraries()
-    settings = CalibrationSettings(**{each.name: options[each.name] for each in fields(CalibrationSettings)})
+    settings = CalibrationSettings(**{field.name: options[field.name] for field in fields(CalibrationSettings)})
+    console.print(f"Model: {model}")
     try:
         with naming(out), progress() as bar:
             record = report.run(settings, out, restart, bar)

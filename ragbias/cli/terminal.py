@@ -12,7 +12,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console, ConsoleOptions
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
 
 from ragbias.display import printable
@@ -22,6 +30,7 @@ from ragbias.models.named import EXPECTED
 MODELS = f"{EXPECTED}."
 PICTURES = (".png", ".svg", ".pdf")
 SILENCE = 30.0  # seconds without a line, at most, while work goes on
+LONG = 3600.0  # seconds of steps that the remaining time is estimated from
 
 
 class _PlainConsole(Console):
@@ -83,7 +92,8 @@ class _Lines(Progress):
         if task.description != before:
             self._print_line(f"{task.description} ...")
         elif self._printed and time.monotonic() - self._printed > SILENCE and task.total:
-            self._print_line(f"{task.description}: {task.completed:g} of {task.total:g}")
+            left = f", about {task.time_remaining:.0f} s left" if (task.time_remaining or 0) > 1 else ""
+            self._print_line(f"{task.description}: {task.completed:g} of {task.total:g}{left}")
 
     def _print_line(self, line: str) -> None:
         self._printed = time.monotonic()
@@ -97,7 +107,9 @@ def progress() -> Progress:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TimeRemainingColumn(),
         console=console,
+        speed_estimate_period=LONG,
     )
 
 

@@ -20,6 +20,10 @@ from support.gguf_files import write_gguf
         (["speed", "--methods", "pin"], "unknown method 'pin'"),
         (["demo", "--questions", "1"], "Invalid value for '--questions'"),
         (["methods", "--json", "/nonexistent/x.json"], "/nonexistent is not a folder"),
+        (
+            ["calibrate", "--model", "tiny", "--out", "p.json", "--method", "pine"],
+            "Invalid value for '--method': 'pine' is not one of 'channel-scaling', 'ape'",
+        ),
         (["demo", "--model", "/nonexistent/model"], "/nonexistent/model"),
     ],
 )
@@ -73,7 +77,7 @@ def test_ctrl_c_ends_the_command_in_one_line(tmp_path):
     process = subprocess.Popen(
         [*command, f"--out={tmp_path / 'run'}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stdout.readline() == "Reading the data, loading the model ...\n"
+    assert process.stdout.readline() == "Model: tiny\n"
     assert process.stdout.readline() == "tiny tiny ...\n"  # it has answered the first questions
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)

@@ -1,6 +1,8 @@
 """What the commands print: names, paths and answers as they are, whatever brackets they hold."""
 
 import io
+import itertools
+import re
 import warnings
 
 import pytest
@@ -47,6 +49,17 @@ def test_without_a_terminal_long_work_says_how_far_it_is(shown, monkeypatch):
         for _ in range(3):
             bar.update(task, advance=1, description="pine")
     assert shown().splitlines()[:3] == ["pine ...", "pine: 2 of 3", "pine: 3 of 3"]
+
+
+def test_without_a_terminal_long_work_says_how_long_it_takes(shown, monkeypatch):
+    monkeypatch.setattr(terminal, "SILENCE", 0.0)
+    with terminal.progress() as bar:
+        clock = itertools.count(step=10)
+        monkeypatch.setattr(bar, "get_time", lambda: float(next(clock)))
+        task = bar.add_task("pine", total=9)
+        for _ in range(4):
+            bar.update(task, advance=1, description="pine ")
+    assert re.search(r"pine : 4 of 9, about [1-9][0-9]* s left", shown())
 
 
 def test_a_warning_of_ragbias_is_a_line_and_those_of_others_name_their_place(cli, monkeypatch):

@@ -41,8 +41,16 @@ def _split(value: Any) -> Any:
 
 def _joined(value: Any) -> Any:
     """A list of strings as one string with commas."""
-    return ",".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else value
+    return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
+
+# the settings without a default: how to give them on the command line or in a YAML file
+NEEDED = {
+    "models": f"--model (models:), {EXPECTED}",
+    "methods": "--methods (methods:), e.g. none,pine",
+    "tasks": "--task (tasks:), e.g. mdqa",
+    "out": "--out (out:), a folder for the results",
+}
 
 Names = Annotated[tuple[StrictStr, ...], BeforeValidator(_split), Field(min_length=1)]
 
@@ -107,7 +115,7 @@ class TaskSettings(BaseModel):
 
 
 def _has(task: str, option: str) -> bool:
-    return option in (each.name for each in fields(TASKS[task]))
+    return option in (field.name for field in fields(TASKS[task]))
 
 
 class BenchConfiguration(BaseModel):
@@ -157,7 +165,7 @@ class BenchConfiguration(BaseModel):
         for name in ("models", "measure", "seeds"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise ValueError(f"{name} {list(getattr(self, name))}: one of them is given twice")
-        if LOGPROB in self.measure and any(each.name == HARNESS_TASK for each in self.tasks):
+        if LOGPROB in self.measure and any(task.name == HARNESS_TASK for task in self.tasks):
             raise ValueError(f"measure {LOGPROB!r} and task {HARNESS_TASK!r}: lm-eval has its own measures; drop one")
         return self
 
@@ -167,7 +175,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         nodes = [key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        keys = [self.construct_object(each, deep=True) for each in nodes]
+        keys = [self.construct_object(node, deep=True) for node in nodes]
         for index, (key, written) in enumerate(zip(keys, nodes, strict=True)):
             if key in keys[:index]:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", written.start_mark)
@@ -194,8 +202,9 @@ def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     known = tuple(BenchConfiguration.model_fields)
     if wrong := [key for key in content if not isinstance(key, str)]:
         raise RunError(f"{source}: key {wrong[0]!r} is not a word; known: {', '.join(known)}")
-    if "models" not in content:
-        raise RunError(f"{source}: no model; name one as models: or --model, {EXPECTED}")
+    if missing := [name for name in NEEDED if not content.get(name)]:
+        needed = "; ".join(f"no {name}: give {NEEDED[name]}" for name in missing)
+        raise RunError(f"{source}: {needed}")
     try:
         return BenchConfiguration.model_validate(content)
     except ValidationError as error:

@@ -84,7 +84,7 @@ class Plan:
                     f"task {task.name!r} lets the model explain itself before its answer, so the answer has no "
                     f"log-probability after the prompt; set explain: false in a YAML file, or measure {ACCURACY!r}"
                 )
-        if any(each.name == HARNESS_TASK for each in settings.tasks):
+        if any(task.name == HARNESS_TASK for task in settings.tasks):
             for label, method in next(iter(methods.values())).items():
                 if method.needs_documents:
                     raise RunError(

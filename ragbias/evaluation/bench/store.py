@@ -32,7 +32,7 @@ def described(settings: BenchConfiguration) -> dict[str, Any]:
         "decides": {
             "models": settings.models,
             "methods": "".join(settings.methods.split()),
-            "tasks": [_task(each) for each in settings.tasks],
+            "tasks": [_task(task) for task in settings.tasks],
             "seeds": settings.seeds,
             "limit": settings.limit,
             "measure": settings.measure,
@@ -100,7 +100,7 @@ class Store:
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
         refuse_other_contents(folder)
-        self._made = [each for each in (folder, *folder.parents) if not each.exists()]
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = (folder / LOCK).open("w")
         try:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
@@ -19,7 +18,7 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.request import padded
 from ragbias.methods import SIW, ChannelScaling, Method, MsPoE, get
 from ragbias.models import local_path
-from ragbias.models.loading import refuse_irregular
+from ragbias.models.loading import load_model, refuse_irregular
 from ragbias.prompt import Span, TokenisedPrompt
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -65,16 +64,12 @@ def config_of(name: str) -> PreTrainedConfig:
 
 def built(config: PreTrainedConfig, name: str | None, dtype: str | None, device: torch.device) -> PreTrainedModel:
     """The named model with its stored type by default; without a name, random weights in float32 by default."""
-    model: PreTrainedModel
     if name is None or is_config(name):
         torch.manual_seed(0)
         with device:
-            model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype or "float32"])
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype or "float32"])
     else:
-        try:
-            model = AutoModelForCausalLM.from_pretrained(local_path(name), dtype=DTYPES[dtype] if dtype else "auto")
-        except (OSError, ValueError, SafetensorError) as error:
-            raise ArgumentError(f"model {name!r}: its weights cannot be read: {error}") from error
+        model = load_model(name, {"dtype": DTYPES[dtype] if dtype else "auto"})
         torch.nn.Module.to(model, device)
     model.eval()
     return model

@@ -76,7 +76,7 @@ def read_lines(path: Path, row: type[R]) -> Iterator[Line[R]]:
                     continue
                 if not found and raw.lstrip().startswith(b"[") and path.name.removesuffix(".gz").endswith(".json"):
                     entries = parsed(raw + file.read(), str(path), TypeAdapter(list[row]))  # type: ignore[valid-type]
-                    yield from (Line(index, f"{path}, entry {index}", each) for index, each in enumerate(entries, 1))
+                    yield from (Line(index, f"{path}, entry {index}", entry) for index, entry in enumerate(entries, 1))
                     found = bool(entries)
                     break
                 found = True

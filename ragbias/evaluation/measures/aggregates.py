@@ -15,12 +15,10 @@ from typing import Any, TypeAlias
 from ragbias.evaluation.data.records import Record
 from ragbias.evaluation.data.run_folder import cost_key
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import FEWEST, Scores
+from ragbias.evaluation.measures.bootstrap import FEWEST, Estimate, Scores
 from ragbias.evaluation.measures.estimates import (
-    Estimate,
     curve_figures,
     differences,
-    estimate,
     gold_figures,
     minus_plain,
     share,
@@ -98,7 +96,7 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
     for label, own in parts.items():
         accuracy, plain = curve_figures(scores[label]), scores.get(REFERENCE)
         methods[label] = {
-            "questions": len({each.question for each in own}),
+            "questions": len({record.question for record in own}),
             "rows": len(own),
             "accuracy_by_position": accuracy.pop("by_position"),
             **accuracy,
@@ -107,19 +105,19 @@ def _methods(records: Sequence[Record], noise: Sequence[Record], costs: Mapping[
             **_consistency(own, again.get(label, [])),
             "logprob": gold_figures(own, golds[label], golds.get(REFERENCE)) if golds[label].questions else None,
             "kendall_tau": share(per_question.order_agreement(own)),
-            "prompt_tokens": fmean(each.prompt_tokens for each in own),
-            "completion_tokens": fmean(each.completion_tokens for each in own),
-            "seconds": median(each.seconds for each in own),
+            "prompt_tokens": fmean(record.prompt_tokens for record in own),
+            "completion_tokens": fmean(record.completion_tokens for record in own),
+            "seconds": median(record.seconds for record in own),
             "ran_plain": _ran_plain(label, own),
-            "cut": dict(Counter(each.cut for each in own if each.cut)),
+            "cut": dict(Counter(record.cut for record in own if record.cut)),
             "groups": _groups(answered(own)),
             **({"judge": _judge(answered(own))} if own[0].task in JUDGES and scores[label].questions else {}),
             **({"cost": dict(costs[label])} if label in costs else {}),
         }
-    asked = [each for by_label in measured.values() for each in by_label.values() if each.questions]
+    asked = [curve for by_label in measured.values() for curve in by_label.values() if curve.questions]
     return {
         "measures": list(measured),
-        "positions": sorted({position for each in asked for position in each.positions if position >= 0}),
+        "positions": sorted({position for curve in asked for position in curve.positions if position >= 0}),
         "methods": methods,
         "notes": _notes(methods, asked, records),
     }
@@ -133,7 +131,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
 def _consistency(records: Sequence[Record], noise: Sequence[Record]) -> dict[str, Any]:
     """Flips between orders and between repetitions. For a judge, the preferred answer is compared."""
     says = per_question.verdict if records[0].task in JUDGES else per_question.answer_of
-    orders = Counter((each.question, each.seed) for each in records)
+    orders = Counter((record.question, record.seed) for record in records)
     return {
         "orders": max(orders.values()),
         "flip_rate": share(per_question.flips(answered(records), says)),
@@ -148,10 +146,10 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
     """
     consistent = {question: 1 - value for question, value in per_question.flips(records, per_question.verdict).items()}
     by_position = {
-        name: share(means((each for each in records if each.gold_position == position), SCORE))
+        name: share(means((record for record in records if record.gold_position == position), SCORE))
         for position, name in enumerate(("accuracy_preferred_first", "accuracy_preferred_second"))
     }
-    undecided = sum(per_question.verdict(each) == "neither" for each in records)
+    undecided = sum(per_question.verdict(record) == "neither" for record in records)
     return {
         "swap_consistency": share(consistent),
         "prefers_first": share(per_question.prefers_first(records)),
@@ -161,11 +159,11 @@ def _judge(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _sections(records: Sequence[Record]) -> dict[str, Estimate]:
+def _sections(records: Sequence[Record]) -> dict[str, Estimate | None]:
     values = means(records, SCORE)
-    sections = question_weights({each.question: each.group for each in records})
+    sections = question_weights({record.question: record.group for record in records})
     return {
-        section: estimate(bootstrap.weighted_share({question: values[question] for question in weights}, weights))
+        section: share({question: values[question] for question in weights}, weights)
         for section, weights in sections.items()
     }
 
@@ -175,13 +173,13 @@ def _groups(records: Sequence[Record]) -> dict[str, Any]:
     if set(groups) <= {""}:
         return {}
     scores = {group: means(own, SCORE) for group, own in sorted(groups.items())}
-    return {group: {"questions": len(each), "mean": share(each)} for group, each in scores.items()}
+    return {group: {"questions": len(by_question), "mean": share(by_question)} for group, by_question in scores.items()}
 
 
 def _line(records: Sequence[Record], name: str) -> Estimate | None:
     """Estimate the record field ``name`` for the plain model, or the first method if the plain model did not run."""
     value = attrgetter(name)
-    parts = grouped((each for each in records if value(each) is not None), attrgetter("method"))
+    parts = grouped((record for record in records if value(record) is not None), attrgetter("method"))
     if not parts:
         return None
     return share(means(parts.get(REFERENCE) or next(iter(parts.values())), value))
@@ -191,17 +189,17 @@ def _ran_plain(label: str, records: Sequence[Record]) -> dict[str, int]:
     """Numbers of answers by the plain model instead of the method, by reason."""
     if label.partition("(")[0] == REFERENCE:
         return {}
-    return dict(Counter(each.reason or "no reason given" for each in records if each.method_ran == REFERENCE))
+    return dict(Counter(record.reason or "no reason given" for record in records if record.method_ran == REFERENCE))
 
 
 def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], records: Sequence[Record]) -> list[str]:
     notes = []
-    few = min(len(each.questions) for each in scores)
+    few = min(len(curve.questions) for curve in scores)
     if few < FEWEST:
         notes.append(f"{few} questions are too few for intervals; at least {FEWEST} are needed.")
-    if len({each.questions for each in scores}) > 1:
+    if len({curve.questions for curve in scores}) > 1:
         notes.append("The methods answered different questions; differences are over those in common.")
-    if len({each.positions for each in scores}) > 1:
+    if len({curve.positions for curve in scores}) > 1:
         notes.append("The methods ran at different positions; differences are over those in common.")
     if REFERENCE not in methods:
         notes.append(f"{REFERENCE!r} did not run, so there are no differences to it.")
@@ -219,9 +217,9 @@ def _notes(methods: Mapping[str, Mapping[str, Any]], scores: Sequence[Scores], r
             notes.append(f"{label}: {count} of {method['rows']} answers came from the plain model: {reason}")
     notes += [
         f"Passages were cut to {words} words around the gold answer, or their first {words} (shorten={words})."
-        for words in sorted({each.shorten for each in records if each.shorten is not None})
+        for words in sorted({record.shorten for record in records if record.shorten is not None})
     ]
-    if copied := sorted({each.method for each in records if each.copied}):
+    if copied := sorted({record.method for record in records if record.copied}):
         notes.append(
             f"Measured in one order of the same documents, and copied to the others: {', '.join(copied)}. "
             "The invariance of these methods is assumed here, not measured."

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ FEWEST = 5  # questions for an interval
 LEVEL = 95  # per cent
 SHARE = (0.0, 1.0)  # bounds of an accuracy
 
+Estimate: TypeAlias = list[float | None]
 Floats: TypeAlias = NDArray[np.float64]
 Figures: TypeAlias = Mapping[str, tuple[str, str]]  # names of differences: which figure of one, minus which of another
 LIKE: Figures = {name: (name, name) for name in ("mean", "worst", "gap")}
@@ -32,14 +33,15 @@ LIKE: Figures = {name: (name, name) for name in ("mean", "worst", "gap")}
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its 95% bootstrap interval."""
+    """An estimate and its 95% bootstrap interval, whose ends are NaN with too few questions."""
 
     estimate: float
     low: float
     high: float
 
-    def as_list(self) -> list[float]:
-        return [self.estimate, self.low, self.high]
+    def as_list(self) -> Estimate:
+        """``[estimate, low, high]`` for JSON, with None for NaN."""
+        return [value if math.isfinite(value) else None for value in (self.estimate, self.low, self.high)]
 
 
 @dataclass(frozen=True)
@@ -82,40 +84,23 @@ class Scores:
         return Scores(tuple(questions), compared, first), Scores(tuple(questions), compared, second)
 
 
-@dataclass(frozen=True)
-class Summaries:
-    """Mean, worst, best and gap over positions, for each bootstrap draw of the questions.
-
-    ``by_position`` is ``[draws, positions]``.
-    """
+class Summaries(NamedTuple):
+    """Figures of each bootstrap draw: ``by_position`` ``[draws, positions]``, and ``[draws]`` over the positions."""
 
     by_position: Floats
+    mean: Floats
+    worst: Floats
+    best: Floats
+    gap: Floats
 
-    @classmethod
-    def of(cls, values: Floats, counts: Floats) -> Summaries:
-        """Summarise bootstrap draws.
 
-        ``values`` is ``[questions, positions]``, NaN if missing; ``counts`` is ``[draws, questions]``.
-        """
-        asked = counts @ (~np.isnan(values)).astype(float)
-        with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
-            return cls(counts @ np.nan_to_num(values) / asked)
-
-    @property
-    def mean(self) -> Floats:
-        return np.asarray(self.by_position.mean(axis=1))
-
-    @property
-    def worst(self) -> Floats:
-        return np.asarray(self.by_position.min(axis=1))
-
-    @property
-    def best(self) -> Floats:
-        return np.asarray(self.by_position.max(axis=1))
-
-    @property
-    def gap(self) -> Floats:
-        return self.best - self.worst
+def summaries(values: Floats, counts: Floats) -> Summaries:
+    """``values`` is ``[questions, positions]``, NaN if missing; ``counts`` is ``[draws, questions]``."""
+    asked = counts @ (~np.isnan(values)).astype(float)
+    with np.errstate(invalid="ignore"):  # a draw may hold no question that was asked at some position
+        by_position = counts @ np.nan_to_num(values) / asked
+    worst, best = by_position.min(axis=1), by_position.max(axis=1)
+    return Summaries(by_position, by_position.mean(axis=1), worst, best, best - worst)
 
 
 @lru_cache(maxsize=2)
@@ -134,8 +119,7 @@ def percentile(estimate: float, resampled: Floats) -> Interval:
     """The percentile interval, for means."""
     if not len(resampled):
         return Interval(estimate, math.nan, math.nan)
-    low, high = _ends(resampled)
-    return _around(estimate, low, high)
+    return _around(estimate, *_ends(resampled))
 
 
 def cautious(estimate: float, resampled: Floats, least: float, most: float) -> Interval:
@@ -160,7 +144,7 @@ def cautious(estimate: float, resampled: Floats, least: float, most: float) -> I
 def curve(scores: Scores, resamples: int = RESAMPLES, bounds: tuple[float, float] = SHARE) -> dict[str, list[Interval]]:
     """Intervals of ``by_position`` (one for each), and of ``mean``, ``worst``, ``best`` and ``gap`` (one each)."""
     found = point(scores.values)
-    many = Summaries.of(scores.values, draws(len(scores.questions), resamples))
+    many = summaries(scores.values, draws(len(scores.questions), resamples))
     return {
         "by_position": [
             percentile(float(found.by_position[0, index]), many.by_position[:, index])
@@ -182,7 +166,7 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
     pair = own.in_common(reference)
     counts = draws(len(pair[0].questions))
     first, second = (point(scores.values) for scores in pair)
-    many_first, many_second = (Summaries.of(scores.values, counts) for scores in pair)
+    many_first, many_second = (summaries(scores.values, counts) for scores in pair)
     found = {}
     for name, (of, minus) in figures.items():
         estimate = float((getattr(first, of) - getattr(second, minus))[0])
@@ -197,7 +181,7 @@ def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
     first, second = own.in_common(reference)
     counts = draws(len(first.questions))
     found = point(first.values).by_position - point(second.values).mean[:, None]
-    many = Summaries.of(first.values, counts).by_position - Summaries.of(second.values, counts).mean[:, None]
+    many = summaries(first.values, counts).by_position - summaries(second.values, counts).mean[:, None]
     return {
         position: percentile(float(found[0, index]), many[:, index]) for index, position in enumerate(first.positions)
     }
@@ -205,7 +189,7 @@ def relative(own: Scores, reference: Scores) -> dict[int, Interval]:
 
 def point(values: Floats) -> Summaries:
     """Summaries of the draw that contains every question once."""
-    return Summaries.of(values, np.ones((1, len(values))))
+    return summaries(values, np.ones((1, len(values))))
 
 
 def gap_by_chance(scores: Scores) -> float:
@@ -215,17 +199,11 @@ def gap_by_chance(scores: Scores) -> float:
     return float(np.nanpercentile(gaps, LEVEL))
 
 
-def share(values: Mapping[str, float]) -> Interval:
-    """Mean of one value per question, with its interval."""
-    column = np.array([values[question] for question in sorted(values)], dtype=float)
-    return percentile(float(column.mean()), draws(len(column)) @ column / len(column))
-
-
-def weighted_share(values: Mapping[str, float], weights: Mapping[str, float]) -> Interval:
-    """Mean of one value per question, weighted by positive weights, with its interval."""
+def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Interval:
+    """Mean of one value per question, weighted by positive ``weights`` if given, with its interval."""
     questions = sorted(values)
-    weight = np.array([weights[question] for question in questions])
-    weighted = weight * np.array([values[question] for question in questions])
+    weight = np.array([1.0 if weights is None else weights[question] for question in questions])
+    weighted = weight * np.array([values[question] for question in questions], dtype=float)
     counts = draws(len(questions))
     return percentile(float(weighted.sum() / weight.sum()), counts @ weighted / (counts @ weight))
 

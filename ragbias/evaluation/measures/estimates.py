@@ -8,17 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ragbias.evaluation.measures import bootstrap, per_question
-from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Figures, Interval, Scores
+from ragbias.evaluation.measures.bootstrap import LIKE, SHARE, Estimate, Figures, Scores
 from ragbias.evaluation.measures.per_question import means
 from ragbias.evaluation.names import ACCURACY
 
 if TYPE_CHECKING:
     from ragbias.evaluation.data.records import Record  # takes pydantic, which the demo does without
 
-Estimate: TypeAlias = list[float | None]
 MINUS_PLAIN: Figures = {
     "mean": ("mean", "mean"),
     "worst": ("mean", "worst"),
@@ -40,7 +39,7 @@ def curve_figures(scores: Scores, bounds: tuple[float, float] = SHARE) -> dict[s
     if not scores.questions:
         return {"by_position": {}, "mean": [None] * 3, **dict.fromkeys((*ENDS, "gap_by_chance"))}
     found = bootstrap.curve(scores, bounds=bounds)
-    figures = {name: [estimate(each) for each in intervals] for name, intervals in found.items()}
+    figures = {name: [interval.as_list() for interval in intervals] for name, intervals in found.items()}
     several = len(scores.positions) > 1
     return {
         "by_position": _shown(dict(zip(scores.positions, figures["by_position"], strict=True))),
@@ -55,7 +54,7 @@ def differences(own: Scores, reference: Scores, figures: Figures = LIKE, most: f
     if not own.in_common(reference)[0].values.size:
         return None
     found = bootstrap.differences(own, reference, figures, most)
-    return {name: estimate(interval) for name, interval in found.items()}
+    return {name: interval.as_list() for name, interval in found.items()}
 
 
 def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str, Any] | None:
@@ -70,16 +69,12 @@ def minus_plain(own: Scores, plain: Scores, most: float = math.inf) -> dict[str,
         return None
     several = len(own.in_common(plain)[0].positions) > 1
     like = {name: figure if several or name == "mean" else None for name, figure in found.items()}
-    return {**like, "by_position": _shown({at: estimate(each) for at, each in bootstrap.relative(own, plain).items()})}
+    return {**like, "by_position": _shown({at: each.as_list() for at, each in bootstrap.relative(own, plain).items()})}
 
 
-def share(values: Mapping[str, float]) -> Estimate | None:
-    """A mean over questions with its interval; ``None`` without values."""
-    return estimate(bootstrap.share(values)) if values else None
-
-
-def estimate(interval: Interval) -> Estimate:
-    return [value if math.isfinite(value) else None for value in interval.as_list()]
+def share(values: Mapping[str, float], weights: Mapping[str, float] | None = None) -> Estimate | None:
+    """See ``bootstrap.share``; ``None`` without values."""
+    return bootstrap.share(values, weights).as_list() if values else None
 
 
 def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
@@ -90,11 +85,11 @@ def _shown(by_position: Mapping[int, Estimate]) -> dict[str, Estimate]:
 def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -> dict[str, Any]:
     """The gold answers' log-probabilities under a method, paired by question; ``plain``: those of ``none``, if it ran.
 
-    As of accuracy, and ``spread``, the mean over questions of the highest minus the lowest over all orders of the same
-    documents; ``kl`` and ``agreement`` compare the token after the prompt with the plain model's: KL(plain || method),
-    and how often both find the same token the most probable.
+    The figures of accuracy, and ``spread``, the mean over questions of the highest minus the lowest over all orders of
+    the same documents. ``kl`` and ``agreement`` compare the token after the prompt with the plain model's:
+    KL(plain || method), and how often both find the same token the most probable.
     """
-    measured = [each for each in records if each.logprob is not None]
+    measured = [record for record in records if record.logprob is not None]
     return {
         "questions": len(own.questions),
         **curve_figures(own, NATS),
@@ -102,5 +97,5 @@ def gold_figures(records: Sequence[Record], own: Scores, plain: Scores | None) -
         "spread": share(per_question.spreads(measured)),
         "kl": share(means(measured, attrgetter("kl"))),
         "agreement": share(means(measured, attrgetter("agrees"))),
-        "answer_tokens": sum(each.answer_tokens or 0 for each in measured) / len(measured),
+        "answer_tokens": sum(record.answer_tokens or 0 for record in measured) / len(measured),
     }

@@ -31,7 +31,7 @@ def grouped(records: Iterable[Record], key: Callable[[Record], K]) -> dict[K, li
 def means(records: Iterable[Record], value: Callable[[Record], float]) -> dict[str, float]:
     """For each question: the mean of ``value`` over its records."""
     return {
-        question: fmean(value(each) for each in own)
+        question: fmean(value(record) for record in own)
         for question, own in grouped(records, attrgetter("question")).items()
     }
 
@@ -56,7 +56,9 @@ def repeats(
 ) -> dict[str, float]:
     """For each question repeated in the same order: the share of second answers (``noise``) unlike the first."""
     first = {record.key: answer(record) for record in records}
-    return means((each for each in noise if each.key in first), lambda record: answer(record) != first[record.key])
+    return means(
+        (record for record in noise if record.key in first), lambda record: answer(record) != first[record.key]
+    )
 
 
 def prefers_first(records: Iterable[Record]) -> dict[str, float]:
@@ -65,7 +67,7 @@ def prefers_first(records: Iterable[Record]) -> dict[str, float]:
     The better answer is the gold document, so a verdict is for the first one if it is right and that one is shown
     first, or wrong and it is shown second.
     """
-    decided = (each for each in records if verdict(each) != "neither" and each.gold_position is not None)
+    decided = (record for record in records if verdict(record) != "neither" and record.gold_position is not None)
     return means(decided, lambda record: (verdict(record) == "chosen") == (record.gold_position == 0))
 
 
@@ -76,7 +78,7 @@ def spreads(records: Iterable[Record]) -> dict[str, float]:
 
 def order_agreement(records: Iterable[Record]) -> dict[str, float]:
     """For each question in several orders: the mean pairwise Kendall's tau of the orders that the model saw."""
-    return _by_question((each for each in records if len(each.shown) > 1), attrgetter("shown"), mean_kendall_tau)
+    return _by_question((record for record in records if len(record.shown) > 1), attrgetter("shown"), mean_kendall_tau)
 
 
 def mean_kendall_tau(orders: Sequence[Sequence[int]]) -> float:
@@ -105,5 +107,5 @@ def _by_question(
     measured: dict[str, list[float]] = defaultdict(list)
     for (question, _, _), own in grouped(records, attrgetter("question", "documents", "seed")).items():
         if len(own) > 1:
-            measured[question].append(measure([value(each) for each in own]))
-    return {question: float(np.mean(each)) for question, each in measured.items()}
+            measured[question].append(measure([value(record) for record in own]))
+    return {question: float(np.mean(values)) for question, values in measured.items()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from ragbias.evaluation.measures.bootstrap import FEWEST, Scores, Summaries, curve, point
+from ragbias.evaluation.measures.bootstrap import FEWEST, Scores, curve, point
 from ragbias.evaluation.measures.metrics import normalised
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.lm import DebiasedLM
@@ -28,38 +29,31 @@ class Curve:
     @property
     def accuracy_by_position(self) -> dict[int, float]:
         """Share of right answers for the gold document at each position, counted from 1."""
-        return dict(zip((at + 1 for at in self.scores.positions), self._point.by_position[0].tolist(), strict=True))
+        by_position = point(self.scores.values).by_position[0].tolist()
+        return dict(zip((position + 1 for position in self.scores.positions), by_position, strict=True))
 
     @property
     def mean(self) -> float:
-        return float(self._point.mean[0])
+        return fmean(self.accuracy_by_position.values())
 
     @property
     def worst(self) -> float:
-        return float(self._point.worst[0])
+        return min(self.accuracy_by_position.values())
 
     @property
     def gap(self) -> float:
-        return float(self._point.gap[0])
+        return max(self.accuracy_by_position.values()) - self.worst
 
     @property
     def flip_rate(self) -> float:
         """Share of questions whose answer differs among positions of the gold document, i.e. among orders."""
         return sum(len(set(given)) > 1 for given in self.answers) / len(self.answers)
 
-    @property
-    def _point(self) -> Summaries:
-        return point(self.scores.values)
-
     def as_dict(self) -> dict[str, Any]:
         """The figures, without the answers."""
-        return {
-            "accuracy_by_position": {str(position): value for position, value in self.accuracy_by_position.items()},
-            "mean": self.mean,
-            "worst": self.worst,
-            "gap": self.gap,
-            "flip_rate": self.flip_rate,
-        }
+        figures = {name: getattr(self, name) for name in ("mean", "worst", "gap", "flip_rate")}
+        by_position = {str(position): value for position, value in self.accuracy_by_position.items()}
+        return {"accuracy_by_position": by_position, **figures}
 
 
 def measure(
@@ -93,8 +87,8 @@ def measure(
 
 def widest_margin(curves: Iterable[Curve]) -> float | None:
     """The widest margin of error of an accuracy at a position, by 95% intervals; None: too few questions for them."""
-    scores = [each.scores for each in curves]
+    scores = [one.scores for one in curves]
     if min(len(each.questions) for each in scores) < FEWEST:
         return None
     intervals = [interval for each in scores for interval in curve(each)["by_position"]]
-    return max(max(each.estimate - each.low, each.high - each.estimate) for each in intervals)
+    return max(max(interval.estimate - interval.low, interval.high - interval.estimate) for interval in intervals)

@@ -155,7 +155,7 @@ class Judge(Task):
         requests = [lm.prepare(self.prompt(lm, case), case.documents, method=method) for case in cases]
         groups = [request.candidates() if request.method.acts_on == "answers" else [request] for request in requests]
         decoding = {"max_new_tokens": self.max_new_tokens} if self.explain else _only_verdicts(lm)
-        outputs = iter(lm.batch([each for group in groups for each in group], batch_size=batch_size, **decoding))
+        outputs = iter(lm.batch([request for group in groups for request in group], batch_size=batch_size, **decoding))
         return [
             _answer(case, request, [next(outputs) for _ in group])
             for case, request, group in zip(cases, requests, groups, strict=True)
@@ -222,7 +222,7 @@ def _only_verdicts(lm: DebiasedLM) -> dict[str, Any]:
     Verdicts are tokenised as at the beginning of a chat's turn, or after the colon of a flat prompt.
     """
     before = Judge.before_answer if lm.tokenizer.chat_template is None else ""
-    verdicts = [lm.tokenizer(f"{before}[[{each}]]", add_special_tokens=False)["input_ids"] for each in LETTERS]
+    verdicts = [lm.tokenizer(f"{before}[[{letter}]]", add_special_tokens=False)["input_ids"] for letter in LETTERS]
     if verdicts[0] == verdicts[1] or len(verdicts[0]) != len(verdicts[1]):
         raise RunError(
             f"the tokenizer of {lm.name!r} does not distinguish the letters A and B; use another model to judge"

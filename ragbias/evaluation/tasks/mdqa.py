@@ -183,4 +183,4 @@ def _pool(lines: Sequence[Line[MdqaRow]]) -> dict[Passage, str]:
         raise alone[0].error(
             "one document, but other lines have several; give either the oracle file or files with distractors"
         )
-    return {each: f" {squad_normalised(' '.join(each))} " for line in alone for each in line.row.passages}
+    return {passage: f" {squad_normalised(' '.join(passage))} " for line in alone for passage in line.row.passages}

@@ -141,7 +141,8 @@ class Task:
             max_new_tokens=self.max_new_tokens,
         )
         return [
-            Answer(each.text, each.usage.prompt_tokens, each.usage.completion_tokens, each.report) for each in outputs
+            Answer(output.text, output.usage.prompt_tokens, output.usage.completion_tokens, output.report)
+            for output in outputs
         ]
 
     def continuations(self, prompt: str, case: Case) -> list[str]:
@@ -193,7 +194,7 @@ def gold_score(lm: DebiasedLM, task: Task, case: Case, method: Method) -> GoldSc
     request = lm.prepare(prompt, documents=case.documents, method=method)
     before = request.origin.parts.suffix or prompt
     targets = [continuation_ids(lm.tokenizer, before, text) for text in task.continuations(prompt, case)]
-    lengths = [len(each.tokens.ids) for each in request.candidates()]
+    lengths = [len(candidate.tokens.ids) for candidate in request.candidates()]
     check_length(Request.longest_prompt(request.method, request.tokens), lm.window, max(map(len, targets)))
     found = teacher_forced(lm.model, request, targets, lm.backend, lm.cache)
     best = max(range(len(targets)), key=found.logprobs.__getitem__)
@@ -251,7 +252,7 @@ def _first_answer(text: str, answers: Sequence[str]) -> tuple[int, int]:
     """Where the first occurrence of an answer begins and ends; ``(0, 0)`` where there is none."""
     given = [re.escape(answer.strip()) for answer in answers if answer.strip()]
     for form in (r"(?<!\w)(?:{})(?!\w)", "{}"):
-        found = [match.span() for each in given if (match := re.search(form.format(each), text, re.IGNORECASE))]
+        found = [match.span() for answer in given if (match := re.search(form.format(answer), text, re.IGNORECASE))]
         if found:
             return min(found)
     return 0, 0

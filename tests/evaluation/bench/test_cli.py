@@ -109,11 +109,11 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--task", "tiny", "--methods", "none"), "the command line: no model; name one as models: or --model"),
+        (("--task", "tiny", "--methods", "none"), "the command line: no models: give --model (models:), 'tiny'"),
         ((*QUICK, "--methods", "pien"), "did you mean 'pine'"),
         ((*QUICK, "--methods", "pine(strength=1)"), "unknown parameter 'strength'"),
-        (QUICK, "the command line: 'methods' is missing"),
-        (("--model", "tiny", "--methods", "none"), "the command line: tasks:"),
+        (QUICK, "the command line: no methods: give --methods (methods:), e.g. none,pine"),
+        (("--model", "tiny", "--methods", "none"), "the command line: no tasks: give --task (tasks:)"),
         (("--model", "tiny", "--task", "trivia", "--methods", "none"), "unknown task 'trivia'"),
         (
             ("--model", "tiny", "--task", "judge", "--data", "x", "--documents", "3", "--methods", "none"),
