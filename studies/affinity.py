@@ -8,7 +8,6 @@ not computed.
 
 from __future__ import annotations
 
-import argparse
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +18,7 @@ from ray import serve
 from ragbias.models.tiny.world import held_out_corpus
 from ragbias.serving.ray_serve import Cluster, ReplicatedModel, build, start
 from ragbias.serving.server import listening
+from studies import arguments_of
 
 QUESTION = [{"role": "user", "content": "Which of them is the oldest?"}]
 
@@ -57,12 +57,12 @@ def share(affinity: bool, sets: int, times: int, documents: int, memory: str, cl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=40)
-    parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--documents", type=int, default=5)
+    parser = arguments_of(__doc__)
+    parser.add_argument("--sets", type=int, default=40, help="sets of documents")
+    parser.add_argument("--times", type=int, default=4, help="requests for each set")
+    parser.add_argument("--documents", type=int, default=5, help="documents of a set")
     parser.add_argument("--memory", default="1GB", help="of each replica's cache")
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--clients", type=int, default=4, help="requests at the same time")
     arguments = vars(parser.parse_args())
     for affinity in (True, False):
         print(f"{'by documents' if affinity else 'by load':14}{share(affinity, **arguments):.0%}", flush=True)

@@ -24,6 +24,7 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
 from studies.experiment import (
+    Result,
     Track,
     by_position,
     check_acts_on_attention,
@@ -40,7 +41,7 @@ BEST = 3  # heads that are named
 
 
 @dataclass(frozen=True)
-class GoldAttention:
+class GoldAttention(Result):
     """What the last token pays the gold document.
 
     Attributes:
@@ -130,7 +131,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], method: Method, track: Tr
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run(
-        parser(__doc__ or "", method="none"),
+        parser(__doc__, method="none"),
         arguments,
         lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
         "Attention of the last token to the gold document: {model}, {method}",

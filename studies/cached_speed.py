@@ -6,7 +6,6 @@ warm in memory; and warm on disk, whose files the system drops from its memory f
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import random
@@ -35,6 +34,7 @@ from ragbias.generation.scoring import prefilled
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.arithmetic import ModelShape, PromptLengths, causal_pairs
 from ragbias.prompt import TokenisedPrompt
+from studies import arguments_of
 
 STATES = {"none": "plain", "cold": "cold", "memory": "in memory", "disk": "on disk"}
 UNLIMITED = 10**15  # bytes: nothing is evicted from a cache here
@@ -180,7 +180,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments_of(__doc__)
     parser.add_argument("--methods", default="ape", help="with reusable documents, separated by commas")
     parser.add_argument("--shape", help="1b or 8b: a Llama of that shape with random weights; default: 1b")
     parser.add_argument("--model", help="a model's name or folder, or a config.json for random weights")

@@ -1,13 +1,12 @@
 """Questions to calibrate by, which no study of ``docs/results/real`` asks: those of the benchmark after the first 120.
 
-    python -m studies.calibration_questions data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz out
+    python -m studies.calibration_questions BENCHMARK.jsonl.gz questions.jsonl
 
 Passages are cut as in the studies. ``ragbias calibrate --data`` reads what is written.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from itertools import islice
@@ -17,6 +16,7 @@ from ragbias.evaluation.data.jsonl import read_lines
 from ragbias.evaluation.tasks.mdqa import MdqaRow, Passage
 from ragbias.evaluation.tasks.task import shortened
 from ragbias.files import write_atomically
+from studies import arguments_of
 
 ASKED_BY_STUDIES = 120  # the first ones
 QUESTIONS = 60
@@ -38,9 +38,13 @@ def questions(data: Path) -> Iterator[str]:
         yield json.dumps(asked) + "\n"
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = arguments_of(__doc__)
     parser.add_argument("data", type=Path, help="a file of multi-document QA, as its authors publish it")
     parser.add_argument("out", type=Path, help="the file of JSON lines to write")
     given = parser.parse_args()
     write_atomically(given.out, "".join(questions(given.data)).encode())
+
+
+if __name__ == "__main__":
+    main()

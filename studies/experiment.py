@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from matplotlib.axes import Axes
@@ -41,6 +41,7 @@ from ragbias.evaluation.tasks.mdqa import MultiDocumentQA
 from ragbias.evaluation.tasks.orders import evenly_spread
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, NoMethod, get
+from studies import arguments_of
 from studies.pictures import save_pair
 
 MOST_TICKS = 8
@@ -140,35 +141,40 @@ def check_acts_on_attention(method: Method) -> None:
         raise MethodError(f"{method.name} leaves attention alone; expected none or a method that acts on attention")
 
 
-class Result(Protocol):
-    """What an experiment measured."""
+class Result:
+    """Base class of an experiment's figures."""
 
-    def figure(self, title: str) -> Figure: ...
+    def figure(self, title: str) -> Figure:
+        raise NotImplementedError
 
-    def table(self) -> Table: ...
+    def table(self) -> Table:
+        raise NotImplementedError
 
-    def as_dict(self) -> dict[str, Any]: ...
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain data, fit for JSON."""
+        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
 
 
-def parser(description: str, method: str | None = None, **defaults: Any) -> argparse.ArgumentParser:
+def parser(documentation: str | None, method: str | None = None, **defaults: Any) -> argparse.ArgumentParser:
     """The options that all experiments share.
 
     Args:
+        documentation: of the experiment's module.
         method: default of ``--method``; None: no such option.
     """
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--model", required=True, help="a model's name or folder; tiny, the embedded one")
+    made = arguments_of(documentation)
+    made.add_argument("--model", required=True, help="tiny, smollm2, a hub name, a folder or a GGUF file")
     made.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
     made.add_argument("--themes", action="store_true", help="write OUT-light.svg and OUT-dark.svg instead")
     made.add_argument("--json", type=Path, help="also write the figures to this file")
     if method is not None:
-        made.add_argument("--method", default=method)
-    made.add_argument("--task", help="kv or tiny draw questions; mdqa and data read --questions")
+        made.add_argument("--method", default=method, help="with parameters in brackets, if any")
+    made.add_argument("--task", help="kv and tiny draw questions, mdqa and data read a file; default: by the model")
     made.add_argument("--questions", type=Path, help="JSON lines; for mdqa the official file")
     made.add_argument("--limit", type=int, default=20, help="number of questions")
-    made.add_argument("--documents", type=int, default=10, help="per question")
+    made.add_argument("--documents", type=int, default=10, help="documents of each question")
     made.add_argument("--depths", type=int, help="evenly spread positions of the gold document; default: all")
-    made.add_argument("--seed", type=int, default=0, help="draws the questions")
+    made.add_argument("--seed", type=int, default=0, help="seed of the questions")
     made.set_defaults(**defaults)
     return made
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -25,15 +24,15 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.generation.scoring import continuation_logits
 from ragbias.lm import DebiasedLM
 from ragbias.methods import ChannelScaling, Method, NoMethod
-from studies.experiment import Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
-from studies.layer_attention import attention_by_head
+from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.layer_attention import attention_by_head, gold_and_other
 from studies.pictures import cell_text
 
 Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class FactorSweep:
+class FactorSweep(Result):
     """What each factor does in each range of layers.
 
     Attributes:
@@ -84,9 +83,6 @@ class FactorSweep:
         """The ranges of layers in words."""
         return [named_layers(range(first, last + 1)) for first, last in self.layers]
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
-
 
 def measure(
     lm: DebiasedLM,
@@ -131,8 +127,7 @@ def _default_ranges(scaling: ChannelScaling, n_layers: int) -> list[Range]:
 def _gold_by_layer(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
     """``[n_layers, 2]``, averaged over heads: attention to the gold document and to the average other one."""
     mass = attention_by_head(lm, sample.prompt, method)[:, :, : len(sample.prompt.documents)].mean(1)
-    gold = mass[:, sample.gold]
-    return torch.stack([gold, (mass.sum(1) - gold) / (mass.shape[1] - 1)], dim=1)
+    return gold_and_other(mass, sample.gold)
 
 
 def _loss(lm: DebiasedLM, sample: Sample, method: Method) -> Tensor:
@@ -161,7 +156,7 @@ def factors_of(text: str) -> list[float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser(__doc__ or "", method="channel-scaling", limit=10, depths=5)
+    options = parser(__doc__, method="channel-scaling", limit=10, depths=5)
     options.add_argument("--factors", default="1,0.5,0,-0.5,-1", help="those swept; 1 is the plain model")
     options.add_argument("--layers", help="ranges, e.g. 10-25,0-31; default: the method's, each half, all")
     run(

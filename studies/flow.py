@@ -21,14 +21,14 @@ from ragbias.evaluation.prompts import Sample
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method, get
-from studies.experiment import Track, by_position, check_acts_on_attention, curves, page, parser, run
+from studies.experiment import Result, Track, by_position, check_acts_on_attention, curves, page, parser, run
 from studies.layer_attention import OTHERS, attention_by_head
 
 PARTS = ("gold document", "other documents", *OTHERS)
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(Result):
     """Where the last token's information comes from.
 
     Attributes:
@@ -96,7 +96,7 @@ def _parts(mass: Tensor, sample: Sample) -> Tensor:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run(
-        parser(__doc__ or "", method="none"),
+        parser(__doc__, method="none"),
         arguments,
         lambda lm, samples, track, given: measure(lm, samples, get(given.method, given.model), track),
         "Information flow to the last token: {model}, {method}",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -25,13 +24,13 @@ from ragbias.methods import MsPoE
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.base import SequenceCall
 from ragbias.prompt import TokenisedPrompt
-from studies.experiment import Track, by_position, curves, heat_map, method_of, page, parser, run
+from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, page, parser, run
 
 PART = 4  # the most and the least aware are each one part of so many
 
 
 @dataclass(frozen=True)
-class HeadAwareness:
+class HeadAwareness(Result):
     """What each head does.
 
     Attributes:
@@ -78,9 +77,6 @@ class HeadAwareness:
                 str(layer), f"{low:.3f}", f"{float(scores.mean()):.3f}", f"{high:.3f}", str(int(scores.argmax()))
             )
         return table
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
 
 
 def part_of(heads: int) -> int:
@@ -130,7 +126,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], alpha: float, track: Trac
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run(
-        parser(__doc__ or "", method="ms-poe"),
+        parser(__doc__, method="ms-poe"),
         arguments,
         lambda lm, samples, track, given: measure(
             lm, samples, method_of(given.method, given.model, MsPoE).alpha, track

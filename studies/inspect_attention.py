@@ -1,6 +1,7 @@
 """Attention of the last token to each document, by layer, with the gold document first, in the middle and last.
 
-    python -m studies.inspect_attention --model smollm2 --questions questions.jsonl --out attention.png
+    python -m studies.inspect_attention --model smollm2 \\
+        --questions questions.jsonl --out attention.png
 
 A row of panels for each method shows how each layer shares its attention to documents among them. The last panel shows
 what the gold document gets by its position. With ``--intervene``, rows before and after interventions.
@@ -8,7 +9,6 @@ what the gold document gets by its position. With ``--intervene``, rows before a
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +33,7 @@ from ragbias.evaluation.report.figures import PALE, WIDTH, line, literal, save, 
 from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, parse_methods
+from studies import arguments_of
 from studies.experiment import named_layers
 from studies.interventions import parse_interventions
 from studies.layer_attention import View, inspect
@@ -186,10 +187,10 @@ def table(views: Mapping[str, View]) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = arguments_of(__doc__)
     options.add_argument("--questions", type=Path, required=True, help="JSON lines: question, documents, answer, gold")
     options.add_argument("--out", type=Path, required=True, help="picture to write: .png, .svg or .pdf")
-    options.add_argument("--model", required=True)
+    options.add_argument("--model", required=True, help="tiny, smollm2, a hub name, a folder or a GGUF file")
     options.add_argument("--methods", default=f"none,{DEFAULT_METHOD}", help="comma-separated, a row of panels each")
     options.add_argument("--intervene", action="append", default=[], help="e.g. hide(queries=question,keys=gold)")
     options.add_argument("--limit", type=int, help="take the first questions only")

@@ -1,6 +1,6 @@
 """Questions over a FAISS index with LangChain and SmolLM2: the plain model, and documents that are computed once.
 
-    python -m studies.kept_over_faiss data/mdqa_real_distractors/nq-open-10_total_documents_gold_at_0.jsonl.gz
+    python -m studies.kept_over_faiss QUESTIONS.jsonl.gz
 
 The corpus holds the gold passage of each question and its first distractors. Every question is answered in turn by the
 plain model, by a method whose cache was empty at the first question, and by the same method after `warm` at indexing
@@ -9,7 +9,6 @@ time. Seconds are those of the whole chain: retrieval, prompt, answer.
 
 from __future__ import annotations
 
-import argparse
 import json
 import operator
 import time
@@ -26,10 +25,12 @@ from langchain_huggingface import HuggingFaceEmbeddings
 
 from langchain_ragbias import ChatRagBias, warm
 from ragbias import DebiasedLM, DocumentCache
+from ragbias.cli.terminal import write_json
 from ragbias.evaluation.data.jsonl import read_lines
 from ragbias.evaluation.measures.metrics import best_subspan_em
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.tasks.mdqa import MdqaRow
+from studies import arguments_of
 
 MEMORY = "8GB"
 
@@ -46,15 +47,15 @@ def read(path: Path, questions: int, passages: int) -> tuple[dict[str, tuple[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments_of(__doc__)
     parser.add_argument("data", type=Path, help="a file of multi-document QA, as its authors publish it")
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--method", default="ape")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--questions", type=int, default=100)
+    parser.add_argument("--model", default="smollm2", help="a hub name, a folder or a GGUF file")
+    parser.add_argument("--method", default="ape", help="with reusable documents")
+    parser.add_argument("--dtype", default="bfloat16", help="of the weights")
+    parser.add_argument("--questions", type=int, default=100, help="number of questions")
     parser.add_argument("--passages", type=int, default=3, help="of each question in the corpus")
-    parser.add_argument("--top-k", type=int, default=5)
-    parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--top-k", type=int, default=5, help="documents per question")
+    parser.add_argument("--max-tokens", type=int, default=32, help="of each answer")
     parser.add_argument("--json", type=Path, help="write the figures there")
     arguments = parser.parse_args()
 
@@ -97,8 +98,7 @@ def main() -> None:
     figures["equal_answers_cold_and_warm"] = sum(map(operator.eq, answered["cold"], answered["warm"]))
     figures["questions"] = len(answers)
     print(json.dumps(figures, indent=2))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_json(figures, arguments.json)
 
 
 if __name__ == "__main__":

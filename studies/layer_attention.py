@@ -115,6 +115,12 @@ def attention_by_head(lm: DebiasedLM, tokens: TokenisedPrompt, method: Method, n
     return torch.stack(watched.mass)[:, :, [*columns, *range(len(order), len(order) + len(OTHERS))]]
 
 
+def gold_and_other(mass: Tensor, gold: int) -> Tensor:
+    """``[n_layers, 2]`` from ``[n_layers, n]``: attention to the gold document, and to the average other one."""
+    own = mass[:, gold]
+    return torch.stack([own, (mass.sum(1) - own) / (mass.shape[1] - 1)], dim=1)
+
+
 def attention_by_layer(
     lm: DebiasedLM, request: Request, interventions: Sequence[Intervention] = (), gold: int | None = None
 ) -> Tensor:
@@ -165,9 +171,7 @@ class View:
         found = {}
         positions = positions_of(self.moved.shape[-1])
         for name, position, mass in zip(POSITIONS, positions, self.moved, strict=True):
-            gold = mass[:, position]
-            other = (mass.sum(1) - gold) / (mass.shape[1] - 1)
-            found[name] = list(zip(gold.tolist(), other.tolist(), strict=True))
+            found[name] = [(gold, other) for gold, other in gold_and_other(mass, position).tolist()]
         return found
 
     @property

@@ -1,16 +1,14 @@
 """Load test of servers: many clients with the same questions, each with one open request at a time.
 
-    python -m studies.load --url http://127.0.0.1:8000 --methods none,pine --json load.json
+    python -m studies.load --url http://127.0.0.1:8000 --methods none,pine
 
 Prints and writes requests per second, and percentiles of the time to the first token and to the whole answer.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -20,16 +18,15 @@ from typing import Any
 
 import numpy as np
 from openai import AsyncOpenAI, OpenAIError
-from rich.console import Console
-from rich.progress import Progress
 
+from ragbias.cli.terminal import console, progress, write_json
 from ragbias.errors import RunError
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.files import write_atomically
 from ragbias.methods import parse_methods, written
 from ragbias.models.tiny.world import held_out_corpus
+from studies import arguments_of
 
 PERCENTILES = (50, 95, 99)
 LoadCase = tuple[str, tuple[str, ...]]  # a question and its documents
@@ -109,7 +106,7 @@ async def load_test(
         RunError: a target gives no answer at all.
     """
     found = []
-    with Progress() as bar:
+    with progress() as bar:
         task = bar.add_task("", total=len(targets) * len(clients) * rounds * requests)
         for count in clients:
             latencies = {target.label: Latencies() for target in targets}
@@ -200,11 +197,13 @@ async def _target(label: str, url: str, model: str | None, method: str | None, k
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments_of(__doc__)
     parser.add_argument("--url", required=True, help="of a server of `ragbias serve`")
     parser.add_argument("--methods", default="none,pine", help="comma-separated; they take turns")
     parser.add_argument("--model", help="its name there; default: the only one")
-    parser.add_argument("--api-key", default=os.environ.get("RAGBIAS_API_KEY", ""), help="of the servers")
+    parser.add_argument(
+        "--api-key", default=os.environ.get("RAGBIAS_API_KEY", ""), help="of the servers; default: RAGBIAS_API_KEY"
+    )
     parser.add_argument("--against", help="another OpenAI-compatible server, for the same prompts")
     parser.add_argument("--against-model", help="its name there; default: the only one")
     parser.add_argument("--clients", default="1,4,16", help="numbers of clients, each with one open request")
@@ -245,12 +244,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         rates = [f"{each['requests_per_second']:.2f}", f"{each['pieces_per_second']:.1f}"]
         table.add_row(each["target"], str(each["clients"]), *rates, *spread, str(sum(each["errors"].values())))
-    Console().print(table)
-    if given.json:
-        names = ("rounds", "max_new_tokens", "seed", "documents", "requests")
-        described = [{name: value for name, value in asdict(each).items() if name != "key"} for each in targets]
-        settings = {"targets": described, **{name: getattr(given, name) for name in names}}
-        write_atomically(given.json, (json.dumps({"settings": settings, "results": found}, indent=2) + "\n").encode())
+    console.print(table)
+    names = ("rounds", "max_new_tokens", "seed", "documents", "requests")
+    described = [{name: value for name, value in asdict(each).items() if name != "key"} for each in targets]
+    settings = {"targets": described, **{name: getattr(given, name) for name in names}}
+    write_json({"settings": settings, "results": found}, given.json)
 
 
 if __name__ == "__main__":

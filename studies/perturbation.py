@@ -29,7 +29,7 @@ from ragbias.methods import ChannelScaling
 from ragbias.methods.profiles import Profile, find, of_model
 from ragbias.prompt import TokenisedPrompt
 from studies.channel_curves import PAPERS_LENGTH, PLAIN, ChannelCurves, perturbed_curves
-from studies.experiment import Track, curves, page, parser, run
+from studies.experiment import Result, Track, curves, page, parser, run
 from studies.layer_attention import attention_by_head
 
 FACTORS = (2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0)
@@ -37,7 +37,7 @@ POINTS, PANELS = 50, 3
 
 
 @dataclass(frozen=True)
-class Perturbations:
+class Perturbations(Result):
     """What became of a channel, and what it does.
 
     Attributes:
@@ -176,12 +176,12 @@ def _summary(by_string: Tensor) -> dict[str, list[float]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = parser(__doc__ or "", depths=5)
+    options = parser(__doc__, depths=5)
     options.add_argument("--profile", help="a file of ragbias calibrate, or a name; default: the model's")
     options.add_argument("--channel", type=int, help="another channel than the profile's")
     options.add_argument("--strings", type=int, default=200, help="random token strings")
     options.add_argument("--length", type=int, help="their tokens; default: 1000, or the model's window if less")
-    options.add_argument("--batch-size", type=int, default=8)
+    options.add_argument("--batch-size", type=int, default=8, help="strings that run together")
 
     def measured(lm: DebiasedLM, samples: list[Sample], track: Track, given: Namespace) -> Perturbations:
         profile = of_model(given.model) if given.profile is None else find(given.profile)

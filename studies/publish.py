@@ -9,7 +9,6 @@ name of its settings in ``docs/results/real``; calibrations are in the folder ``
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.bench.store import changes
 from ragbias.evaluation.data.run_folder import SETTINGS as RUN_SETTINGS
 from ragbias.evaluation.data.run_folder import read_about
+from studies import arguments_of
 from studies.advice import advised, default_in_words
 from studies.calibration_tables import calibrations_in_words, keep_calibrations, read_calibrations
 from studies.evidence import advice_table, as_json, evidence_of, evidence_tables
@@ -128,8 +128,8 @@ def draw(root: Path = ROOT) -> None:
     draw_pictures(root)
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> None:
+    parser = arguments_of(__doc__)
     parser.add_argument("runs", type=Path, help="the folder of the runs, each named as its study")
     parser.add_argument("--unfinished", action="store_true", help="keep what there is of runs that are not finished")
     given = parser.parse_args()
@@ -137,3 +137,7 @@ if __name__ == "__main__":
         publish(given.runs, given.unfinished)
     except RagBiasError as error:
         parser.exit(2, f"{error}\n")
+
+
+if __name__ == "__main__":
+    main()

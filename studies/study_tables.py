@@ -81,7 +81,7 @@ def _overview(summaries: Summaries) -> str:
                 MEASURES[measure],
                 str(max(method["questions"] for method in result["methods"].values())),
                 _estimate(figures.get(REFERENCE, {}).get("gap")),
-                tables.only_with_interval(minus.get(DEFAULT_METHOD), "+.2f"),
+                only_with_interval(minus.get(DEFAULT_METHOD), "+.2f"),
                 f"{sum(low > 0 for _, low, _ in known)} of {len(known)}",
                 f"{sum(high < 0 for _, _, high in known)} of {len(known)}",
             ]
@@ -108,7 +108,7 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
             "worst": _estimate(figures["worst"]),
             "best": _estimate(figures["best"]),
             "mean": _estimate(figures["mean"]),
-            MINUS: tables.only_with_interval((figures["minus_plain"] or {}).get("mean"), "+.2f")
+            MINUS: only_with_interval((figures["minus_plain"] or {}).get("mean"), "+.2f")
             if label != REFERENCE
             else tables.NOTHING,
             "flips" if accuracy else "agree": _estimate(figures["flip_rate" if accuracy else "agreement"], ".0%"),
@@ -122,3 +122,8 @@ def _table(result: Mapping[str, Any], measure: str) -> str:
 def _estimate(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
     """The estimate of a figure that has an interval."""
     return tables.NOTHING if not figure or None in figure else tables.estimate(figure, form, prefix)
+
+
+def only_with_interval(figure: tables.Figure, form: str = ".2f", prefix: str = "") -> str:
+    """Format a figure like ``with_interval``; ``NOTHING`` if there is no interval."""
+    return tables.NOTHING if not figure or None in figure else tables.with_interval(figure, form, prefix)

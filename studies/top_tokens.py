@@ -22,12 +22,12 @@ from ragbias.evaluation.report.tables import plain_table
 from ragbias.lm import DebiasedLM
 from ragbias.methods import SIW
 from ragbias.methods.siw import HIGHEST, highest_by_document
-from studies.experiment import Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
+from studies.experiment import Result, Track, by_position, curves, heat_map, method_of, named_layers, page, parser, run
 from studies.heads import token_weights
 
 
 @dataclass(frozen=True)
-class TopTokens:
+class TopTokens(Result):
     """Where the tokens of highest weight are.
 
     Attributes:
@@ -103,7 +103,7 @@ def measure(lm: DebiasedLM, samples: Sequence[Sample], siw: SIW, track: Track) -
 
 def main(arguments: Sequence[str] | None = None) -> None:
     run(
-        parser(__doc__ or "", method="siw"),
+        parser(__doc__, method="siw"),
         arguments,
         lambda lm, samples, track, given: measure(lm, samples, method_of(given.method, given.model, SIW), track),
         "Tokens of highest weight, {method}: {model}",

@@ -19,6 +19,7 @@ from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
 from ragbias.models.loading import load_model, load_tokenizer
+from ragbias.models.named import no_model
 
 API_KEY = "RAGBIAS_API_KEY"
 FOR_LOADING = (
@@ -151,10 +152,7 @@ def open_model(
     model: Any = options.model
     tokenizer = options.tokenizer
     if model is None and not name:
-        raise ArgumentError(
-            'no model is given; pass a hub name or a path, e.g. model="Qwen/Qwen2.5-7B-Instruct", a loaded '
-            "lm=ragbias.DebiasedLM(...), or base_url= of a server"
-        )
+        raise ArgumentError(no_model('model="Qwen/Qwen2.5-7B-Instruct", or pass lm=DebiasedLM(...) or base_url='))
     if model is None and tokenizer is None and options.tokenizer_name in (None, name):
         loading = {"tokenizer_kwargs": options.tokenizer_kwargs, **model_kwargs}
         return DebiasedLM.from_pretrained(name, **settings, **loading), options

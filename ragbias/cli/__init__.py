@@ -1,4 +1,4 @@
-"""The command line: ``ragbias COMMAND``, a module each.
+"""The command line: ``ragbias COMMAND``, one module per command.
 
 Commands import lazily, so that ``ragbias --help`` needs neither torch nor an extra.
 """
@@ -30,7 +30,7 @@ from ragbias.display import printable
 from ragbias.errors import RagBiasError, chain, out_of_memory
 from ragbias.extras import missing
 from ragbias.files import NAMELESS
-from ragbias.models.named import EXPECTED
+from ragbias.models.named import no_model
 
 REFUSED = 2  # exit code of errors that the user can fix
 INTERRUPTED = 130  # exit code of shells
@@ -51,8 +51,8 @@ app.command("methods")(list_methods)
 app.add_typer(cache, name="cache")
 
 
-def _show_versions(wanted: bool) -> None:
-    if wanted:
+def _show_versions(show: bool) -> None:
+    if show:
         versions = [f"{name} {version(name)}" for name in ("ragbias", "torch", "transformers")]
         print(", ".join([*versions, f"Python {platform.python_version()}"]))
         raise typer.Exit
@@ -83,7 +83,7 @@ def main() -> None:
     """Run the command line and exit: code 2 and one line for an error of the user, a traceback for a bug."""
     warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
-    command = next((each for each in arguments if not each.startswith("-")), None)
+    command = next((argument for argument in arguments if not argument.startswith("-")), None)
     try:
         # the option may be anywhere; typer takes it before the command only
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)
@@ -92,7 +92,7 @@ def main() -> None:
         _drop_output()
         code = UNREAD
     except Exception as error:  # some modules turn an interrupt during their import into another error
-        if any(isinstance(each, KeyboardInterrupt) for each in chain(error)):
+        if any(isinstance(cause, KeyboardInterrupt) for cause in chain(error)):
             code = INTERRUPTED
         else:
             code = _refused(error, command, TRACEBACK in arguments)
@@ -131,8 +131,8 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
     if isinstance(error, RagBiasError):
         return _shortened(str(error)) or type(error).__name__
     if (cause := out_of_memory(error)) is not None:
-        what = f"{type(cause).__name__}: {cause}".rstrip(": ")
-        return _shortened(f"out of memory ({what:.200}); give it more, or take a smaller model, batch or prompt")
+        detail = f"{type(cause).__name__}: {cause}".rstrip(": ")
+        return _shortened(f"out of memory ({detail:.200}); free some, or use a smaller model, batch or prompt")
     if isinstance(error, ModuleNotFoundError):
         return missing(error, command)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in NAMELESS):
@@ -145,7 +145,7 @@ def reason(error: BaseException, command: str | None = None) -> str | None:
 def _usage(error: BaseException) -> str:
     message = _shortened(error.format_message()).replace(": Value error, ", ": ")  # type: ignore[attr-defined]
     if message == "Missing option '--model'.":
-        message = f"no --model is named, e.g. --model smollm2; expected {EXPECTED}"
+        message = no_model("--model smollm2")
     context = getattr(error, "ctx", None)
     return message if context is None else f"{message.rstrip('.')}; see `{context.command_path} --help`"
 

@@ -18,7 +18,7 @@ FEW, MANY = 3, 10  # chunks at most; a model of 135 M parameters does worse with
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="What you want to know.")],
+    question: Annotated[str, typer.Argument(help="The question.")],
     documents: Annotated[Path, typer.Option(help="A text file, or a folder of .txt, .md and .rst files.")],
     model: Annotated[str, typer.Option(help=MODELS)],
     method: Annotated[str, typer.Option(help="See `ragbias methods`.")] = DEFAULT_METHOD,
@@ -44,10 +44,11 @@ def ask(
         raise typer.BadParameter("the question is empty")
     if any("\ud800" <= character <= "\udfff" for character in question):
         raise typer.BadParameter("the question is not UTF-8 text; type it in a terminal that writes UTF-8")
+    console.print(f"Model: {model}", style="dim")
     quiet_libraries()
     chunks = read_chunks(documents)
     times = [time.perf_counter()]
-    with status(f"Loading the model {model}, embedding the documents"):
+    with status("Loading the model and embedding the documents"):
         lm = DebiasedLM.from_pretrained(model, method, cache=None if cache is None else DocumentCache(folder=cache))
         times.append(time.perf_counter())
         passages = Index(list(chunks)).search(question, k or (FEW if model == "smollm2" else MANY))
@@ -66,16 +67,15 @@ def ask(
     for number, passage in enumerate(passages, 1):
         console.print(f"\n[{number}] {passage}\n({chunks[passage]})", style="dim")
     report = generation.report
-    about = f"\n{model}, {report.method_ran} over {report.n_found} of {len(chunks)} chunks"
-    console.print(f"{about}: {report.reason}" if report.reason else f"{about}.", style="dim")
+    ran = f"\n{report.method_ran} over {report.n_found} of {len(chunks)} chunks"
+    console.print(f"{ran}: {report.reason}" if report.reason else f"{ran}.", style="dim")
     if cache is not None:
         console.print(
             f"{report.cached_tokens} of {generation.usage.prompt_tokens} tokens came from the cache.", style="dim"
         )
     load, find, answer = (after - before for before, after in pairwise(times))
-    console.print(
-        f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer.", style="dim"
-    )
+    seconds = f"{load:.1f} s to load the model, {find:.1f} s to find the chunks, {answer:.1f} s to answer."
+    console.print(seconds, style="dim")
     if model == "tiny":
         console.print("(tiny reads only texts of its made-up world; for others, name another --model.)", style="dim")
     written = {"model": model, "text": generation.text, "report": report.as_dict(), "documents": passages}

@@ -22,6 +22,7 @@ from ragbias.cli.terminal import (
     write_text,
 )
 from ragbias.methods import DEFAULT_METHOD
+from ragbias.models.named import no_model
 
 INSIDE = f"segmented,{DEFAULT_METHOD}"
 ARRANGING = "canonical-order,long-context-reorder"  # methods that work in front of a server
@@ -89,7 +90,7 @@ def audit(
     if upstream is not None and cache:
         raise typer.BadParameter("--upstream and --cache; the server caches its documents itself, if at all")
     if model is None and pipeline is None and upstream is None:
-        raise typer.BadParameter(f"no model; give --model NAME ({MODELS.rstrip('.')}), --pipeline or --upstream")
+        raise typer.BadParameter(no_model("--model smollm2, or give --pipeline or --upstream"))
     asked = read_questions(questions, documents=pipeline is None)
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     with progress() as bar:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ragbias import limits
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from ragbias.evaluation.demo.demo_run import Demo
     from ragbias.evaluation.tasks import Task
     from ragbias.lm import DebiasedLM
+
+
+FRAMEWORK_COLUMNS = ("method", "as retrieved", "reversed", "answer")
 
 
 def demo(
@@ -36,6 +38,7 @@ def demo(
     json_path: JsonPath = None,
 ) -> None:
     """Measure position bias with and without each method on a FAISS index: tiny's, or a real model's on short notes."""
+    console.print(f"Model: {model}")
     quiet_libraries()
     if model == "tiny":
         _tiny_demo(questions or 40, seed, out, json_path)
@@ -48,7 +51,7 @@ def _tiny_demo(questions: int, seed: int, out: Path, json_path: Path | None) -> 
     from ragbias.evaluation.demo import demo_run
     from ragbias.evaluation.tasks.by_position import widest_margin
 
-    with status("Loading the model, embedding the corpus"):
+    with status("Loading the model and embedding the corpus"):
         prepared = demo_run.Demo(questions, seed)
     with progress() as bar:
         outcome = demo_run.run(prepared, bar)
@@ -75,7 +78,7 @@ def _notes_demo(model: str, questions: int, seed: int, out: Path, json_path: Pat
     """A real model's questions about short notes."""
     from ragbias.evaluation.demo import notes_run
 
-    with status(f"Loading the model {model}, embedding the notes"):
+    with status("Loading the model and embedding the notes"):
         prepared = notes_run.NotesDemo(model, questions, seed)
     with progress() as bar:
         outcome = notes_run.run(prepared, bar)
@@ -102,7 +105,7 @@ def _finish(lm: DebiasedLM, task: Task, outcome: dict[str, Any], figure: Figure,
 
 
 def notes_tables(outcome: dict[str, Any]) -> list[Table]:
-    """By position, and against the plain model, for a terminal of 80 columns."""
+    """Two tables for a terminal of 80 columns: by position, and against the plain model."""
     from ragbias.evaluation.report.tables import plain_table
 
     settings, results = outcome["settings"], outcome["results"]
@@ -138,13 +141,15 @@ def _bias_table(documents: str, results: dict[str, Any]) -> Table:
 
 def _frameworks(prepared: Demo) -> None:
     """One question through each installed framework's chain, in both orders of the documents."""
-    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, telling_question
+    from ragbias.evaluation.demo.demo_run import ask_in_both_orders, order_sensitive_question
+    from ragbias.evaluation.report.tables import plain_table
 
-    question = telling_question(prepared)
-    console.print("The first question whose plain answer changes with the order, through the frameworks' chains:")
-    table = Table(title=f"{question.question}  (right: {question.answer})", box=SIMPLE_HEAD)
-    for column in ("framework", "method", "as retrieved", "reversed", "answer"):
-        table.add_column(column)
+    question = order_sensitive_question(prepared)
+    console.print(
+        "A question whose plain answer depends on the order in the demo's prompt. Each framework runs its own chain "
+        "and prompt, so its plain answer may not change."
+    )
+    table = plain_table(f"{question.question}  (right: {question.answer})", "framework", *FRAMEWORK_COLUMNS, wrap=True)
     for framework, method, forward, backward in ask_in_both_orders(prepared, question):
         table.add_row(framework, method, forward, backward, "same" if forward == backward else "changed")
     console.print(table)

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from textwrap import fill, indent
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ragbias.methods import Method
 
 HEADINGS = ("method", "acts on", "spans", "invariant", "layers", "families", "cost beside the plain model", "source")
+FIGURES = "docs/how-to/choose-a-method.md"
 
 
 def list_methods(
@@ -48,9 +49,9 @@ def list_methods(
     elif name is not None:
         method_class(name)
         console.print(f"{rows[name]['constructor']}\n", style="bold")
-        console.print(rows[name]["documentation"])
+        print(_reflowed(rows[name]["documentation"], console.width))
         for heading, cell in [*_cells(rows[name]).items()][1:]:
-            console.print(f"{heading}: {cell}")
+            print(fill(f"{heading}: {cell}", console.width, subsequent_indent="  "))
     else:
         console.print(_table(("method", "what it does"), [(name, row["description"]) for name, row in rows.items()]))
         console.print()
@@ -73,15 +74,27 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], no_wrap: bool
     return table
 
 
+def _reflowed(documentation: str, width: int) -> str:
+    """A docstring in lines of a width, without the marks of code; items of lists and arguments keep their indents."""
+    lines = []
+    for paragraph in documentation.replace("`", "").split("\n\n"):
+        for block in re.split(r"\n(?=- |    \w[\w, ]*: )", paragraph):
+            margin = " " * (len(block) - len(block.lstrip()))
+            hanging = "  " if block.startswith("- ") else 2 * margin
+            lines.append(fill(" ".join(block.split()), width, initial_indent=margin, subsequent_indent=hanging))
+        lines.append("")
+    return "\n".join(lines)
+
+
 def _advise(json_path: Path | None) -> None:
-    """Print the recommendation for each kind of task, and its reasons."""
+    """Print the recommendation for each kind of task."""
     # written by studies.publish from the studies on real models; studies/advice.py holds the rule
     evidence = json.loads((resources.files("ragbias.evaluation") / "evidence.json").read_text(encoding="utf-8"))
     for each in evidence["advice"]:
         console.print(each["heading"], style="bold")
         for reason in each["reasons"]:
-            console.print(Padding(Text(reason), (0, 0, 0, 2)))
-    console.print(f"\n{evidence['default']} Run `ragbias audit` on your own questions.")
+            print(indent(fill(reason, console.width - 2), "  "))
+    console.print(f"\n{evidence['default']} Run ragbias audit on your own questions.\nFigures: {FIGURES}")
     write_json(evidence["advice"], json_path)
 
 

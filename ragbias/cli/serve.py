@@ -12,6 +12,7 @@ from ragbias.cli.numeric import whole
 from ragbias.cli.terminal import MODELS, quiet_libraries
 from ragbias.extras import required, required_all
 from ragbias.methods import DEFAULT_METHOD
+from ragbias.models.named import no_model
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -88,7 +89,7 @@ def serve(
     from ragbias.serving.settings import ModelSettings, ServerSettings
 
     if (model is None) == (named is None):
-        raise typer.BadParameter("name one model, as the argument or with --model, such as `ragbias serve smollm2`")
+        raise typer.BadParameter(no_model("`ragbias serve smollm2`") if model is None else "two models given; name one")
     name = model or named or ""
     settings = ServerSettings(**_named(options, ServerSettings))
     chosen = ModelSettings(**_named({**options, "model": name, "name": served_name}, ModelSettings))

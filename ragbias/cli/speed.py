@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,6 +52,7 @@ def speed(
     json_path: JsonPath = None,
 ) -> None:
     """Measure time and memory of methods, interleaved with plain attention, beside the limits of their arithmetic."""
+    options = dict(locals())
     from ragbias.evaluation.cost.speed import SpeedSettings, run
 
     quiet_libraries()
@@ -60,20 +62,7 @@ def speed(
             raise ArgumentError("--plot needs several numbers of documents, e.g. --documents 2,20,100")
         from ragbias.evaluation.cost.scaling_plot import scaling  # here, to report a missing matplotlib at once
     settings = SpeedSettings(
-        methods,
-        shape,
-        model,
-        layers,
-        counts,
-        tokens,
-        total_tokens,
-        ragged,
-        batch,
-        rounds,
-        steps,
-        dtype,
-        device,
-        backend,
+        **{**{field.name: options[field.name] for field in fields(SpeedSettings)}, "documents": counts}
     )
     with progress() as bar:
         outcome = run(settings, bar)

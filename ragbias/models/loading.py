@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import constants, get_session, hf_hub_url, try_to_load_from_cache
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -23,6 +24,7 @@ GGUF = "gguf_file"
 HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token")  # arguments that locate a file
 _UNKNOWN = re.compile(r"unexpected keyword argument '(\w+)'")
 CONFIGS = ("config.json", "adapter_config.json")  # of a model, and of an adapter, which names its model
+HUB_SECONDS = 10  # until the hub answers
 
 
 def load(
@@ -50,6 +52,7 @@ def load_tokenizer(name: str, kwargs: Mapping[str, Any], trust_remote_code: bool
     """Load a tokenizer; ``kwargs`` are for ``AutoTokenizer.from_pretrained`` or name a GGUF file."""
     path, arguments = _resolved(name, kwargs)
     with _load_errors(name, path):
+        _check_hub(path, arguments)
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             path, **{"trust_remote_code": trust_remote_code, **arguments}
         )
@@ -111,6 +114,18 @@ def refuse_irregular(name: str) -> None:
         if not any((path / config).is_file() for config in CONFIGS) and not any(path.glob("*.gguf")):
             reason = f"the folder holds no {CONFIGS[0]}"
             raise ModelFileError(f"model {name!r} cannot be loaded: {reason}; expected {EXPECTED}")
+
+
+def _check_hub(path: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise ``OSError`` if a model is not on disk and the hub cannot be reached; transformers retries for a minute."""
+    revision = {key: kwargs[key] for key in ("cache_dir", "revision") if key in kwargs}
+    if Path(path).exists() or any(isinstance(try_to_load_from_cache(path, name, **revision), str) for name in CONFIGS):
+        return
+    url = hf_hub_url(path, CONFIGS[0])
+    try:
+        get_session().head(url, timeout=HUB_SECONDS)
+    except Exception as error:  # of the hub's own HTTP library
+        raise OSError(f"no such folder, and {constants.ENDPOINT} cannot be reached: {error}") from error
 
 
 @contextmanager

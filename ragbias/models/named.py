@@ -50,6 +50,11 @@ NAMES = ("tiny", *PACKAGED)
 EXPECTED = f"{', '.join(map(repr, NAMES))}, a hub name, a folder or a GGUF file"
 
 
+def no_model(example: str) -> str:
+    """The message where no model is given; ``example`` names one."""
+    return f"no model given; name one, e.g. {example}; expected {EXPECTED}"
+
+
 def local_path(name: str, gguf_file: str | None = None, **hub: Any) -> str:
     """The folder of a model for ``from_pretrained``, dequantised for a GGUF file; or the name of the hub repository.
 

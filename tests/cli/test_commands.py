@@ -68,7 +68,7 @@ def test_ask_retrieves_no_more_chunks_than_the_window_holds(cli, tmp_path, monke
 
 def test_ask_without_a_model_says_how_to_name_one(cli, tmp_path):
     code, _, errors = cli("ask", "What is it?", "--documents", tmp_path)
-    assert code == 2 and "no --model is named, e.g. --model smollm2; expected 'tiny'" in errors
+    assert code == 2 and "no model given; name one, e.g. --model smollm2; expected 'tiny'" in errors
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")

@@ -22,7 +22,15 @@ def test_advice_tells_of_every_kind_of_task_and_of_the_default(cli, tmp_path):
     code, printed, _ = cli("methods", "--advice", "--json", tmp_path / "advice.json")
     assert code == 0 and all(f"{kind}: " in printed for kind in KINDS)
     assert f"The default method is {DEFAULT_METHOD}" in printed
+    assert len(printed.splitlines()) <= 20 and max(map(len, map(str.rstrip, printed.splitlines()))) <= 80
     assert [each["kind"] for each in json.loads((tmp_path / "advice.json").read_text())] == list(KINDS)
+
+
+def test_a_method_is_described_in_80_columns_without_marks_of_code(cli):
+    for name in METHODS:
+        _, printed, _ = cli("methods", name)
+        assert max(map(len, printed.splitlines())) <= 80 and "`" not in printed
+    assert "\n- document i as query: a = softmax" in cli("methods", "pine")[1]
 
 
 def test_advice_is_about_all_methods(cli):

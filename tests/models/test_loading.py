@@ -1,12 +1,14 @@
 """Loading runs no code and unpickles nothing that was not asked for, and names what would allow it."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ragbias import DebiasedLM
 from ragbias.errors import ArgumentError, ModelFileError, RagBiasError, UnknownMethodError, WrongTypeError
+from ragbias.models import loading
 from ragbias.models.loading import torch_device
 from ragbias.models.named import EXPECTED
 
@@ -70,8 +72,21 @@ def test_wrong_arguments_of_a_model_are_named(lm):
         DebiasedLM.from_pretrained("tiny", foo=1)
 
 
+def test_a_misspelt_model_fails_at_once_where_the_hub_is_away(monkeypatch):
+    requests = []
+
+    def away(url, timeout):
+        requests.append(url)
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr(loading, "get_session", lambda: SimpleNamespace(head=away))
+    with pytest.raises(ModelFileError, match=r"cannot be reached: no network\); did you mean 'smollm2'\?"):
+        DebiasedLM.from_pretrained("smolm2")
+    assert requests == ["https://huggingface.co/smolm2/resolve/main/config.json"]
+
+
 def test_no_model_shows_how_to_name_one():
-    with pytest.raises(ArgumentError, match=r"no model given; name one, e.g. DebiasedLM.from_pretrained\('smollm2'\)"):
+    with pytest.raises(ArgumentError, match=r"e.g. DebiasedLM.from_pretrained\('smollm2'\); expected 'tiny'"):
         DebiasedLM.from_pretrained()
 
 
@@ -79,6 +94,7 @@ def test_a_model_that_cannot_be_loaded_is_one_line_with_the_nearest_name(monkeyp
     def missing(*_, **__):
         raise OSError("no such repository\nand more")
 
+    monkeypatch.setattr(loading, "get_session", lambda: SimpleNamespace(head=lambda *_, **__: None))
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", missing)
     with pytest.raises(ModelFileError) as refused:
         DebiasedLM.from_pretrained("smolm2")

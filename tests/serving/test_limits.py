@@ -171,8 +171,8 @@ def test_the_command_serves_and_ends_when_it_is_told_with_what_runs_finished(tmp
 def test_the_command_refuses_in_one_line(cli, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for arguments, words in (
-        ([], "name one model"),
-        (["tiny", "--model", "tiny"], "name one model"),
+        ([], "no model given; name one, e.g. `ragbias serve smollm2`; expected"),
+        (["tiny", "--model", "tiny"], "two models given; name one"),
         (["tiny", "--method", "pin"], "unknown method 'pin'"),
         (["tiny", "--host", "256.1.1.1"], "cannot listen on 256.1.1.1"),
         (["nope/none"], "model 'nope/none' cannot be loaded"),

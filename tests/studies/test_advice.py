@@ -18,7 +18,7 @@ from studies.advice import (
     reasons,
     strength,
 )
-from studies.evidence import advice_table
+from studies.evidence import advice_table, evidence_tables
 
 ONE_FACT, SEVERAL, JUDGE, _ = KINDS
 
@@ -138,13 +138,9 @@ def told_case(**changes):
 def test_a_recommendation_names_its_figures_its_evidence_and_what_qualifies_beside_it():
     found = advice(ONE_FACT, [told_case()])
     assert heading(found) == "one fact in one passage: pine (weak evidence: 1 model, 120 questions)"
-    assert list(reasons(found)) == [
-        "It is order-invariant.",
-        "made-up: m, mdqa, 10 documents, 120 questions, log-probability: +0.57 (+0.21 to +0.91) against the mean, "
-        "+1.40 (+0.99 to +1.81) against the worst position, -0.59 (-1.06 to -0.16) against the best position "
-        "of the plain model (gap 1.99 (1.50 to 2.52)); prefill x1.50.",
-        "These qualify as well: permutation-vote (prefill x4.70).",
-    ]
+    assert list(reasons(found)) == ["It is order-invariant.", "Also qualified: permutation-vote (prefill x4.70)."]
+    row = "| made-up | log-probability | 120 | pine | +0.57 (+0.21 to +0.91) | +1.40 | x1.50 |"
+    assert evidence_tables([found]).splitlines()[-1] == row
 
 
 def test_a_method_that_leaves_the_answer_dependent_on_the_order_is_said_to_do_so():
@@ -156,21 +152,21 @@ def test_a_method_that_leaves_the_answer_dependent_on_the_order_is_said_to_do_so
 def test_questions_that_the_method_was_not_asked_do_not_count():
     found = advice(ONE_FACT, [told_case(), told_case(study="depth", questions=60, effects={"rotor": LOSES})])
     assert heading(found).endswith("pine (weak evidence: 1 model, 120 questions)")
-    assert "depth" not in " ".join(reasons(found))
+    assert "depth" not in evidence_tables([found])
 
 
 def test_a_measure_that_the_method_was_not_measured_by_says_nothing():
     found = advice(ONE_FACT, [told_case(), told_case(measure="accuracy", effects={"rotor": LOSES})])
-    told = " ".join(reasons(found))
-    assert found.method == "pine" and "log-probability" in told and "accuracy" not in told
+    table = evidence_tables([found])
+    assert found.method == "pine" and "log-probability" in table and "accuracy" not in table
 
 
 def test_where_nothing_pays_the_loss_that_is_borne_and_the_nearest_method_are_named():
     found = advice(ONE_FACT, [told_case(gap=None, effects={"pine": LOSES})])
     assert heading(found).startswith("one fact in one passage: none (")
-    rule, told = reasons(found)
-    assert "to lose no more than 0.1 nats, or 0.02 of the accuracy" in rule
-    assert told.endswith(": the closest is pine, -0.50 (-0.90 to -0.00) against the mean of the plain model.")
+    assert list(reasons(found)) == ["No method is clearly as good as the plain model."]
+    assert "(closest to qualifying)" in evidence_tables([found])
+    assert "| pine | -0.50 (-0.90 to -0.00) |" in evidence_tables([found])
 
 
 def test_where_models_differ_each_is_named():

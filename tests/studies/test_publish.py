@@ -10,12 +10,11 @@ import pytest
 from ragbias.errors import DataError, RunError
 from ragbias.evaluation.bench.configuration import read_settings
 from ragbias.evaluation.data.records import as_lines, read_records
-from ragbias.evaluation.report import tables
 from ragbias.evaluation.report.read_runs import read_run, summary_of
 from ragbias.methods import DEFAULT_METHOD
 from studies import kept
 from studies.publish import EVIDENCE, MARKED, PAGES, ROOT, SETTINGS, publish, studies, written
-from studies.study_tables import with_costs
+from studies.study_tables import only_with_interval, with_costs
 from support.bench_runs import silently
 
 NAME = "tiny-4"
@@ -70,12 +69,17 @@ def test_a_finished_run_is_kept_and_gives_the_same_summary_again(runs, root, cap
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
+def test_figures_without_an_interval_are_left_out():
+    assert only_with_interval([0.714, 0.62, 0.79], prefix="x") == "x0.71 (x0.62 to x0.79)"
+    assert only_with_interval([0.714, None, None]) == only_with_interval(None) == "-"
+
+
 def test_the_page_holds_the_figures_of_the_summary_and_nothing_without_an_interval(runs, root):
     publish(runs, root=root)
     page = (root / "docs/results/models.md").read_text()
     (result,) = kept.read_kept(root / "docs/results" / NAME)["results"]
     for figures in (result["methods"]["pine"], result["methods"]["pine"]["logprob"]):
-        assert tables.only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
+        assert only_with_interval(figures["minus_plain"]["mean"], "+.2f") in page
     assert f"[Report with curves]({NAME}/report.html), [settings](real/{NAME}.yaml)" in page
     rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith(("| pine", "| canonical"))]
     assert len(rows) == 4

@@ -29,7 +29,7 @@ from ragbias.evaluation.names import ACCURACY, HARNESS_TASK, LOGPROB, MMLU, Meas
 from ragbias.evaluation.tasks import TASKS, make
 from ragbias.evaluation.tasks.task import Limit, Seed, Task, within
 from ragbias.files import irregular
-from ragbias.models.named import EXPECTED
+from ragbias.models.named import no_model
 
 
 def _split(value: Any) -> Any:
@@ -46,7 +46,6 @@ def _joined(value: Any) -> Any:
 
 # the settings without a default: how to give them on the command line or in a YAML file
 NEEDED = {
-    "models": f"--model (models:), {EXPECTED}",
     "methods": "--methods (methods:), e.g. none,pine",
     "tasks": "--task (tasks:), e.g. mdqa",
     "out": "--out (out:), a folder for the results",
@@ -202,6 +201,8 @@ def checked(content: Mapping[str, Any], source: str) -> BenchConfiguration:
     known = tuple(BenchConfiguration.model_fields)
     if wrong := [key for key in content if not isinstance(key, str)]:
         raise RunError(f"{source}: key {wrong[0]!r} is not a word; known: {', '.join(known)}")
+    if not content.get("models"):
+        raise RunError(f"{source}: {no_model('--model smollm2, or models: smollm2 in a file')}")
     if missing := [name for name in NEEDED if not content.get(name)]:
         needed = "; ".join(f"no {name}: give {NEEDED[name]}" for name in missing)
         raise RunError(f"{source}: {needed}")

@@ -152,7 +152,7 @@ def _prefill_ratios(task: StockQA, methods: Sequence[Method]) -> dict[str, float
     return {name: figures(taken, name, 0, first=1)[1][0] for name in by_name}  # the first round warms up
 
 
-def telling_question(demo: Demo) -> WorldQuestion:
+def order_sensitive_question(demo: Demo) -> WorldQuestion:
     """The first question whose plain answer changes when the documents are reversed, or else the first."""
     for question in demo.questions:
         texts, _ = demo.retrieve(question, max(demo.documents))

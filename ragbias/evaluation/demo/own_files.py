@@ -20,9 +20,9 @@ def read_chunks(path: Path, size: int = 800) -> dict[str, str]:
 
     Returns the first file of each chunk, relative to ``path``.
     """
-    kind = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
-    if kind:
-        raise DataError(f"{path} is {kind}; give a text file, or a folder of {', '.join(ENDINGS)} files")
+    problem = "missing" if not path.exists() else "" if path.is_dir() else irregular(path)
+    if problem:
+        raise DataError(f"{path} is {problem}; give a text file, or a folder of {', '.join(ENDINGS)} files")
     files = [path]
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())

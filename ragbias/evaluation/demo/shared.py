@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CACHED_METHOD = "ape"
-ROUNDS = 7  # in which times to the first token are measured
+ROUNDS = 7  # of timing the first token
 
 
 class Index:
@@ -53,7 +53,7 @@ class Index:
 
 
 class GoldQuestion(NamedTuple):
-    """A question, its gold document and the others, nearest first; ``begin`` is a given beginning of the answer."""
+    """A question, its gold document, the other documents (nearest first), and a given beginning of the answer."""
 
     question: str
     gold: str

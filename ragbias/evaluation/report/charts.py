@@ -40,18 +40,18 @@ RELATIVE_LOGPROB = "log-probability\n(nats, plain mean = 0)"
 
 
 def u_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """Accuracy by the gold document's position with its intervals; with many methods a panel for each."""
+    """Accuracy by the gold document's position, with intervals; many methods get a panel each."""
     curves = {label: method["accuracy_by_position"] for label, method in ranked(result)}
     return _curves(curves, styles, result["reference_lines"], ACCURACY)
 
 
 def logprob_curves(result: Mapping[str, Any], styles: Mapping[str, Style]) -> Figure:
-    """The gold answer's log-probability as ``u_curves``, minus the plain model's mean over positions if that ran."""
+    """Log-probability of the gold answer by position, minus the plain model's mean if that ran."""
     figures = {label: method["logprob"] for label, method in ranked(result) if method["logprob"]}
-    if all(each["minus_plain"] for each in figures.values()):
-        curves = {label: each["minus_plain"]["by_position"] for label, each in figures.items()}
+    if all(method["minus_plain"] for method in figures.values()):
+        curves = {label: method["minus_plain"]["by_position"] for label, method in figures.items()}
         return _curves(curves, styles, {}, RELATIVE_LOGPROB)
-    curves = {label: each["by_position"] for label, each in figures.items()}
+    curves = {label: method["by_position"] for label, method in figures.items()}
     return _curves(curves, styles, result["logprob_reference_lines"], LOGPROB)
 
 

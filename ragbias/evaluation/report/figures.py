@@ -1,4 +1,4 @@
-"""How every picture looks, and how it is saved: one width, one legend.
+"""The style of all pictures, and how they are saved: one width, one legend.
 
 Methods differ by colour (Okabe and Ito's colour-blind safe palette), dashes, marker and filling, so that pictures stay
 readable in black and white. Pictures are legible at 450 pixels, half the width of a README.
@@ -97,7 +97,7 @@ def line(
     axis: Axes, xs: Sequence[float], points: Sequence[Point], style: Style, label: str | None, band: bool = True,
     wider: int = 0,
 ) -> None:  # fmt: skip
-    """Estimates with their intervals, shaded or as error bars; ``wider``: how many equal curves lie over this one."""
+    """Draw estimates and their intervals, shaded or as error bars; ``wider``: number of equal curves above this one."""
     known = [(x, *point) for x, point in zip(xs, points, strict=True) if point[0] is not None]
     at, estimates = [x for x, *_ in known], [estimate for _, estimate, *_ in known]
     drawn: dict[str, Any] = dict(
@@ -115,8 +115,8 @@ def line(
 
 
 def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point | None]]) -> None:
-    """Horizontal bars with intervals and their percentages, for each label one of each series; shares from 0 to 1."""
-    looks: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
+    """Draw shares from 0 to 1 as horizontal bars with intervals and percentages: one bar per label and series."""
+    fills: list[dict[str, Any]] = [{"color": "#9ecae1"}, {"color": "white", "hatch": "////"}]
     step = 0.8 / len(series)
     for index, (name, points) in enumerate(series.items()):
         for row, point in enumerate(points):
@@ -125,7 +125,7 @@ def bars(axis: Axes, labels: Sequence[str], series: Mapping[str, Sequence[Point 
             estimate, low, high = point
             at = row + step * (index - (len(series) - 1) / 2)
             named = name if name not in axis.get_legend_handles_labels()[1] else None
-            axis.barh(at, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=named, **looks[index])
+            axis.barh(at, estimate, 0.9 * step, linewidth=0.8, edgecolor=INK, label=named, **fills[index])
             if low is not None and high is not None:
                 axis.errorbar(estimate, at, xerr=_reach([(at, estimate, low, high)]), color=PALE, capsize=3)
             end, shown = (max(estimate, high or 0), at), f"{estimate:.0%}"

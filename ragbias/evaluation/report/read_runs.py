@@ -64,8 +64,8 @@ def summary_of(runs: Sequence[Run]) -> dict[str, Any]:
     noise = [record for run in runs for record in run.noise]
     summary = summarise(records, cost, noise)
     for result in summary["results"]:
-        own = result["model"], result["task"], result["documents"]
-        first, *others = [run for run in runs if own in map(setting_of, run.records)]
+        measured = result["model"], result["task"], result["documents"]
+        first, *others = [run for run in runs if measured in map(setting_of, run.records)]
         for other in others:
             result["notes"] += _differences(first, other, result["task"])
     return summary

@@ -183,11 +183,6 @@ def with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
     return written if not figure or None in figure else f"{written} ({_ends(figure, form, prefix)})"
 
 
-def only_with_interval(figure: Figure, form: str = ".2f", prefix: str = "") -> str:
-    """Format a figure like ``with_interval``; ``NOTHING`` if there is no interval."""
-    return NOTHING if not figure or None in figure else with_interval(figure, form, prefix)
-
-
 def _ends(figure: Sequence[float | None], form: str, prefix: str = "", between: str = " to ") -> str:
     return between.join(prefix + _number(value, form) for value in figure[1:] if value is not None)
 

@@ -108,7 +108,7 @@ def test_bad_questions_end_with_code_2_and_name_the_line(tmp_path, cli, text, wo
     ("arguments", "words"),
     [
         (["--model", "tiny", "--questions", "/nonexistent.jsonl"], "/nonexistent.jsonl"),
-        ([], "no model; give --model NAME"),
+        ([], "no model given; name one, e.g. --model smollm2, or give --pipeline or --upstream"),
         (["--model", "tiny", "--methods", "pin"], "unknown method 'pin'; did you mean 'pine'?"),
         (["--pipeline", "no_such_module_here:chain"], "cannot be imported"),
         (["--pipeline", "json:__name__"], "cannot be called"),

@@ -109,7 +109,10 @@ def test_several_files_may_follow_one_option(bench, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--task", "tiny", "--methods", "none"), "the command line: no models: give --model (models:), 'tiny'"),
+        (
+            ("--task", "tiny", "--methods", "none"),
+            "the command line: no model given; name one, e.g. --model smollm2, or models",
+        ),
         ((*QUICK, "--methods", "pien"), "did you mean 'pine'"),
         ((*QUICK, "--methods", "pine(strength=1)"), "unknown parameter 'strength'"),
         (QUICK, "the command line: no methods: give --methods (methods:), e.g. none,pine"),

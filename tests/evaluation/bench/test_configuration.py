@@ -121,7 +121,10 @@ def test_what_is_missing_is_named():
 
 
 def test_a_bench_without_a_model_says_how_to_name_one():
-    with pytest.raises(RunError, match=r"here: no models: give --model \(models:\), 'tiny', 'smollm2'"):
+    with pytest.raises(
+        RunError,
+        match="here: no model given; name one, .*; expected 'tiny', 'smollm2'",
+    ):
         checked({"methods": "none", "tasks": ["tiny"], "out": "x"}, "here")
 
 

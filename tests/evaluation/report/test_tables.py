@@ -85,8 +85,6 @@ def test_figures_with_and_without_intervals():
     assert tables.with_interval([0.714, None, None], form=".0%") == "71%"
     assert tables.with_interval([-0.001, -0.1, 0.1], form="+.2f") == "+0.00 (-0.10 to +0.10)"
     assert tables.with_interval(None) == tables.with_interval([None, None, None]) == "-"
-    assert tables.only_with_interval([0.714, 0.62, 0.79], prefix="x") == "x0.71 (x0.62 to x0.79)"
-    assert tables.only_with_interval([0.714, None, None]) == tables.only_with_interval(None) == "-"
 
 
 def test_accuracy_is_compared_with_the_plain_models_mean_worst_and_best_position():
