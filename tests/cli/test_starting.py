@@ -37,7 +37,14 @@ def run(*arguments, blocked=()):
     return ended.stdout, ended.returncode, "\n".join(errors), set(imported.split()), seconds
 
 
+@pytest.fixture(scope="module")
+def compiled():
+    """Byte code of what the commands import, which the first run in a new environment writes."""
+    run("methods", "pine")
+
+
 @pytest.mark.serial
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("arguments", [["--help"], [], ["--version"], ["methods"], ["methods", "pine"]], ids=" ".join)
 def test_help_and_methods_take_less_than_a_second(arguments):
     said, code, errors, imported, seconds = run(*arguments)
