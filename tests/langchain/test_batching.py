@@ -237,11 +237,4 @@ def interrupts(times: int, seed: int) -> int:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
 def test_ctrl_c_ends_a_batch_wherever_it_comes():
-    assert interrupts(12, seed=0) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_ctrl_c_ends_many_batches_wherever_it_comes(seed):
-    assert interrupts(50, seed) == 0
+    assert interrupts(100, seed=1) == 0

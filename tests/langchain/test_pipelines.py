@@ -99,7 +99,7 @@ def test_the_same_documents_in_any_order_are_the_same_segments(name, tiny, index
 
 @pytest.fixture(scope="module")
 def many(tiny: RecordingLM, index: FAISS) -> tuple[ChatRagBias, Runnable]:
-    llm = ChatRagBias(lm=tiny, max_tokens=8)
+    llm = ChatRagBias(lm=tiny, max_tokens=4)
     return llm, create_retrieval_chain(retriever_of(index), create_stuff_documents_chain(llm, PROMPT))
 
 

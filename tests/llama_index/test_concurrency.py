@@ -79,6 +79,9 @@ def test_two_methods_on_one_model_do_not_mix(
 # Fifty queries on one index, whose retrieved documents overlap
 
 
+Answer = tuple[str, set[str]]  # and the retrieved documents
+
+
 @pytest.fixture(scope="module")
 def shared(make_index: Callable[..., VectorStoreIndex]) -> tuple[VectorStoreIndex, list[str]]:
     """An index, and fifty questions about it."""
@@ -87,13 +90,32 @@ def shared(make_index: Callable[..., VectorStoreIndex]) -> tuple[VectorStoreInde
     return index, [each.question for each in held_out_questions(passages, MANY, seed=2)]
 
 
+@pytest.fixture(scope="module")
+def alone(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]]) -> list[Answer]:
+    """The answers to the fifty questions, asked one after the other."""
+    index, questions = shared
+    recording, engine = recorded_engine(lm, index, streaming=False)
+    responses = [engine.query(question) for question in questions]
+    answers = [(str(response), texts_of(response)) for response in responses]
+    assert len({text for text, _ in answers}) > MANY // 2
+    assert_right_documents(recording, questions, answers)
+    return answers
+
+
+def recorded_engine(lm: DebiasedLM, index: VectorStoreIndex, streaming: bool) -> tuple[RecordingLM, BaseQueryEngine]:
+    recording = RecordingLM(lm)
+    llm = RagBiasLLM(lm=recording, max_new_tokens=6)
+    return recording, index.as_query_engine(llm=llm, similarity_top_k=4, streaming=streaming)
+
+
 def texts_of(response: RESPONSE_TYPE) -> set[str]:
     return {node.get_content(MetadataMode.LLM).strip() for node in response.source_nodes}
 
 
-def assert_right_documents(recording: RecordingLM, retrieved: dict[str, set[str]]) -> None:
-    """In each question's prompts exactly the documents that were retrieved for it were found."""
-    assert len(recording.seen) == 2 * MANY
+def assert_right_documents(recording: RecordingLM, questions: list[str], answers: list[Answer]) -> None:
+    """In each question's prompt exactly the documents that were retrieved for it were found."""
+    assert len(recording.seen) == MANY
+    retrieved = dict(zip(questions, (texts for _, texts in answers), strict=True))
     for prompt, found in recording.seen:
         (question,) = [question for question in retrieved if f"Query: {question}\n" in prompt]
         assert {prompt[begin:end].strip() for begin, end in found.spans} == retrieved[question]
@@ -101,39 +123,36 @@ def assert_right_documents(recording: RecordingLM, retrieved: dict[str, set[str]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
-def test_fifty_threads(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], streaming: bool) -> None:
+def test_fifty_threads(
+    lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], alone: list[Answer], streaming: bool
+) -> None:
     index, questions = shared
-    recording = RecordingLM(lm)
-    llm = RagBiasLLM(lm=recording, max_new_tokens=6)
-    engine = index.as_query_engine(llm=llm, similarity_top_k=4, streaming=streaming)
+    recording, engine = recorded_engine(lm, index, streaming)
 
-    def answer(question: str) -> tuple[str, set[str]]:
+    def answer(question: str) -> Answer:
         response = engine.query(question)
         text = "".join(response.response_gen) if streaming else str(response)
         return text, texts_of(response)
 
-    alone = [answer(question) for question in questions]
     with ThreadPoolExecutor(MANY) as pool:
         together = list(pool.map(answer, questions))
     assert together == alone
-    assert len({text for text, _ in alone}) > MANY // 2
-    assert_right_documents(recording, dict(zip(questions, (texts for _, texts in alone), strict=True)))
+    assert_right_documents(recording, questions, together)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_fifty_tasks(lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], streaming: bool) -> None:
+async def test_fifty_tasks(
+    lm: DebiasedLM, shared: tuple[VectorStoreIndex, list[str]], alone: list[Answer], streaming: bool
+) -> None:
     index, questions = shared
-    recording = RecordingLM(lm)
-    llm = RagBiasLLM(lm=recording, max_new_tokens=6)
-    engine = index.as_query_engine(llm=llm, similarity_top_k=4, streaming=streaming)
+    recording, engine = recorded_engine(lm, index, streaming)
 
-    async def answer(question: str) -> tuple[str, set[str]]:
+    async def answer(question: str) -> Answer:
         response = await engine.aquery(question)
         text = "".join([token async for token in response.async_response_gen()]) if streaming else str(response)
         return text, texts_of(response)
 
-    alone = [await answer(question) for question in questions]
     together = await asyncio.gather(*map(answer, questions))
     assert together == alone
-    assert_right_documents(recording, dict(zip(questions, (texts for _, texts in alone), strict=True)))
+    assert_right_documents(recording, questions, together)

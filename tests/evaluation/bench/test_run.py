@@ -184,6 +184,7 @@ def test_what_does_not_fit_is_refused_before_a_folder_is_made_and_the_corrected_
     tmp_path, monkeypatch, changes, complaint
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lm_eval.tasks.manager.__file__", str(tmp_path / "none" / "manager.py"))  # of 14,000 tasks
     line = {"key": "a", "value": "b", "ordered_kv_records": [["a", "b"], *[[f"k{n}", "v " * 2000] for n in range(9)]]}
     Path("long.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises((MethodError, RunError, PromptTooLongError), match=complaint):
