@@ -7,16 +7,18 @@ import operator
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ragbias.boundaries.numbering import find_numbering
-from ragbias.boundaries.segments import Numbering, split
-from ragbias.boundaries.text import Span as Span  # of characters there, of tokens here
-from ragbias.boundaries.text import margins_of, with_margins
-from ragbias.errors import EmptyDocumentError, SpanError, WrongTypeError
+from ragbias.boundaries.splitting import DocumentNumbers, split
+from ragbias.boundaries.text import CharSpan, margins_of, with_margins
+from ragbias.checks import check_each_once
+from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+Span: TypeAlias = tuple[int, int]  # (begin, end) in tokens, ``end`` exclusive
 
 
 @dataclass(frozen=True)
@@ -62,17 +64,22 @@ class Prompt:
         return self.prefix + "".join(self.documents) + self.suffix
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[CharSpan]:
         """``(begin, end)`` of each document in characters of ``text``."""
         edges = itertools.accumulate(map(len, self.documents), initial=len(self.prefix))
         return list(itertools.pairwise(edges))
 
     def reordered(self, order: Sequence[int]) -> Prompt:
-        """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
+        """The same prompt with its documents in another order; ``order[i]`` is the old index of the new ``i``-th.
+
+        Raises:
+            ArgumentError: ``order`` does not contain each index once.
+        """
+        check_each_once("order", order, len(self.documents), ArgumentError)
         return Prompt(self.prefix, [self.documents[index] for index in order], self.suffix)
 
     @classmethod
-    def from_text(cls, text: str, spans: Sequence[Span], *, strip_numbering: bool = False) -> Prompt:
+    def from_text(cls, text: str, spans: Sequence[CharSpan], *, strip_numbering: bool = False) -> Prompt:
         """Split a flat prompt at the character spans of its documents.
 
         The text between two documents is their separator. Words in it are a header of the document after it
@@ -108,7 +115,7 @@ class Flat(NamedTuple):
     """
 
     text: str
-    spans: Sequence[Span]
+    spans: Sequence[CharSpan]
     lead: str = ""
 
     @classmethod
@@ -120,7 +127,7 @@ class Flat(NamedTuple):
 
 
 def split_text(
-    text: str, spans: Sequence[Span], strip_numbering: bool = False, numbering: Numbering | None = None
+    text: str, spans: Sequence[CharSpan], strip_numbering: bool = False, numbering: DocumentNumbers | None = None
 ) -> tuple[Prompt, Flat]:
     """``Prompt.from_text`` with the flat prompt for the plain model; ``numbering`` where it is already computed."""
     if not isinstance(text, str):
@@ -206,7 +213,7 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
     return TokenisedPrompt(prefix, documents, encode(prompt.suffix))
 
 
-def tokenise_whole(text: str, spans: Sequence[Span], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
+def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
     """Tokenise a text in one piece, special tokens included, as transformers' pipelines do, but with a single BOS.
 
     ``spans`` are ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it. A

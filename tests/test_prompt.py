@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbias import DebiasedLM, Prompt
-from ragbias.errors import AmbiguousSegmentsError, EmptyDocumentError, RagBiasError, SpanError
+from ragbias.errors import (
+    AmbiguousSegmentsError,
+    ArgumentError,
+    EmptyDocumentError,
+    RagBiasError,
+    SpanError,
+    WrongTypeError,
+)
+from ragbias.generation.request import in_parts
 from ragbias.prompt import tokenise, tokenise_whole
 
 TEXTS = ["alpha beta", "gamma\n\ndelta", "epsilon"]
@@ -149,3 +157,14 @@ def test_a_text_in_one_piece_has_the_tokens_of_the_tokenizer_and_each_belongs_to
         assert [tokenizer.decode(ids) for ids in whole.documents] == ["The gate is red. ", "The wall is tall "]
         assert tokenizer.decode(whole.suffix) == "which?"
     assert tokenise_whole(text, [], tokenizer).ids == whole.ids
+
+
+@pytest.mark.parametrize("order", [[0, 0], [0], [1, 2], 1])
+def test_an_order_without_each_document_once_is_refused(order):
+    with pytest.raises(ArgumentError, match="expected each index below 2 once"):
+        Prompt("", ["a", "b"], "").reordered(order)
+
+
+def test_boundaries_of_another_type_are_refused():
+    with pytest.raises(WrongTypeError, match=r"boundaries=5; expected the result of ragbias.boundaries.locate"):
+        in_parts("a b", None, 5)

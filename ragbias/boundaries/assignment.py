@@ -23,7 +23,7 @@ from ragbias.boundaries.matching import (
     is_cut,
     is_quoted,
 )
-from ragbias.boundaries.text import MESSAGE_BORDER, Margins, Span, gaps_between, is_separator, split_at
+from ragbias.boundaries.text import MESSAGE_BORDER, CharSpan, Margins, gaps_between, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = (
@@ -108,7 +108,7 @@ def outermost(text: str, known: Known) -> list[Occurrence]:
     return taken
 
 
-def n_outside(text: str, known: Known, spans: Sequence[Span]) -> int:
+def n_outside(text: str, known: Known, spans: Sequence[CharSpan]) -> int:
     """Number of long documents in the prompt outside all spans."""
     found = outermost(text, {document: found for document, found in known.items() if is_long(document)})
     return sum(not each.is_in(spans) for each in found)
@@ -144,7 +144,7 @@ def _is_of_assistant(text: str, part: Sequence[Occurrence]) -> bool:
     return bool(speakers) and speakers[-1]["assistant"] is not None
 
 
-def _bounds(text: str, part: Sequence[Occurrence]) -> Span:
+def _bounds(text: str, part: Sequence[Occurrence]) -> CharSpan:
     begins = [border.end() for border in MESSAGE_BORDER.finditer(text, 0, part[0].begin)]
     end = MESSAGE_BORDER.search(text, part[-1].end)
     return max(begins, default=0), end.start() if end else len(text)

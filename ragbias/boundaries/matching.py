@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from ragbias.boundaries.text import (
     ESCAPED_SPACE,
+    CharSpan,
     Margins,
-    Span,
     common_prefix,
     common_suffix,
     is_separator,
@@ -67,7 +67,7 @@ class Occurrence:
     doubtful: bool = field(default=False, compare=False)
 
     @property
-    def span(self) -> Span:
+    def span(self) -> CharSpan:
         """``(begin, end)``, with the margins."""
         return margin_span((self.begin, self.end), self.margins)
 
@@ -75,7 +75,7 @@ class Occurrence:
         """Whether they share a character."""
         return self.begin < other.end and other.begin < self.end
 
-    def is_in(self, spans: Sequence[Span]) -> bool:
+    def is_in(self, spans: Sequence[CharSpan]) -> bool:
         """Whether it shares a character with one of the spans, which are ascending and apart."""
         last = bisect_left(spans, self.end, key=lambda span: span[0]) - 1
         return last >= 0 and spans[last][1] > self.begin

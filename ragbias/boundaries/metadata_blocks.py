@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ragbias.boundaries.matching import is_bounded, is_number
-from ragbias.boundaries.segments import OWN_SPACE, RULES
+from ragbias.boundaries.splitting import OWN_SPACE, RULES
 from ragbias.boundaries.text import (
+    CharSpan,
     Margins,
-    Span,
     common_prefix,
     common_suffix,
     gaps_between,
@@ -37,7 +37,7 @@ LEFT, RIGHT = 0, 1
 Fields = dict[str, list[str]]  # the values of one document by name
 FieldOf = tuple[int, str]  # of which of the two documents, and the value's name
 Part: TypeAlias = "str | FieldOf"  # a constant, or a value
-Words: TypeAlias = "frozenset[str | Span]"  # values, or spans in a gap, that belong to the template
+Words: TypeAlias = "frozenset[str | CharSpan]"  # values, or spans in a gap, that belong to the template
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class _Template:
     header: tuple[Part, ...]
 
 
-def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
+def with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
     """The spans of texts, each with the header and footer that contain its metadata, and its number if it is there.
 
     ``None`` if no metadata is between the documents, or if not exactly one template explains it.
@@ -79,7 +79,7 @@ def with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) ->
     return with_margins(several[0], Margins(margins.left and not has_header, margins.right and not has_footer))
 
 
-def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -> list[Span] | None:
+def _with_metadata(text: str, spans: Sequence[CharSpan], fields: Sequence[Fields]) -> list[CharSpan] | None:
     gaps = gaps_between(text, spans)
     if not any(fields) or not any(map(holds_words, gaps)) or max(map(len, gaps)) > MAX_GAP:
         return None
@@ -88,7 +88,7 @@ def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -
     for index in references:
         gap, left, right = gaps[index], distinct[index], distinct[index + 1]
         for words in _template_words(gap, left, right):
-            found: list[list[Span]] = []
+            found: list[list[CharSpan]] = []
             for templates in _templates(gap, left, right, words):
                 applied = (_apply(text, spans, gaps, distinct, template) for template in templates)
                 split = next(filter(None, applied), None)
@@ -98,7 +98,7 @@ def _with_metadata(text: str, spans: Sequence[Span], fields: Sequence[Fields]) -
     return None
 
 
-def _equally_apart(text: str, spans: Sequence[Span]) -> bool:
+def _equally_apart(text: str, spans: Sequence[CharSpan]) -> bool:
     """Whether all gaps begin, and end, with the same white space, as every template requires."""
     gaps = gaps_between(text, spans)
     before = {gap[: len(gap) - len(gap.lstrip())] for gap in gaps}
@@ -176,8 +176,8 @@ def _matches(gap: str, left: Fields, right: Fields, words: Words) -> list[_Value
 
 
 def _apply(
-    text: str, spans: Sequence[Span], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
-) -> list[Span] | None:
+    text: str, spans: Sequence[CharSpan], gaps: Sequence[str], fields: Sequence[Fields], template: _Template
+) -> list[CharSpan] | None:
     """The spans with their metadata, if the template explains all gaps and the text around the documents."""
     prefix, suffix = text[: spans[0][0]], text[spans[-1][1] :]
     first = _longest(

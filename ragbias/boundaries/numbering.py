@@ -1,8 +1,8 @@
-"""Find and strip the documents' numbers: they show the order in the text, where no method can undo it.
+"""Find and strip the numbers of documents. They reveal the order of the documents to every method.
 
-Arabic numbers that certainly belong to the template can be cut out. The set of numbers alone decides that, so the
-result is the same in every order of the documents. Anything else that counts with the position (letters, words, or
-figures such as ``Apollo 11``, ``Apollo 12``) may be the documents' own: it is reported and left.
+An Arabic number is stripped only if it certainly belongs to the template. The set of numbers decides that, so the
+result is the same in every order of the documents. Other text that follows the order may belong to the documents:
+letters, number words, or the figures in ``Apollo 11`` and ``Apollo 12``. It is reported and left.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from typing import NamedTuple
 
-from ragbias.boundaries.segments import Numbering
-from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, Span
+from ragbias.boundaries.splitting import DocumentNumbers
+from ragbias.boundaries.text import DOCUMENT_LABEL, MESSAGE_BORDER, NUMBERED_HEADER, CharSpan
 
 REACH = 1000  # characters of a gap, or around all documents, that may hold a document's number
 INSIDE = 300  # characters at the beginning of a text that may hold its number
 MAX_TAG = 48  # characters at the end of a text that may hold a closing tag
 MAX_COMPARED = 20  # documents whose counters are compared, if they are not certain
-SMALL = 100  # two numbers below it may count with any step
+SMALL = 100  # two numbers below it may have any step between them
 HEADER_OR_TAG = re.compile(rf"{NUMBERED_HEADER.pattern}|<\w[^<>\n]*>", re.VERBOSE)
 CLOSING_TAG = re.compile(r"</\w[^<>\n]*>\s*\Z")
 FIELD_LINE = re.compile(r"[^\W\d][\w .-]{0,40}:[ \t].*|\s*")  # of metadata
@@ -54,7 +54,7 @@ BRACKETS = {"[": "]", "(": ")", "{": "}"}
 
 
 class Candidate(NamedTuple):
-    """``text[begin:end]`` may count documents; only candidates of one kind are compared."""
+    """``text[begin:end]`` may be a document's number. Only candidates of one kind are compared."""
 
     begin: int
     end: int
@@ -62,10 +62,10 @@ class Candidate(NamedTuple):
     value: int
     line: str  # the text before it in its line
     after: str
-    region: Span
+    region: CharSpan
 
     @property
-    def span(self) -> Span:
+    def span(self) -> CharSpan:
         return self.begin, self.end
 
     @property
@@ -105,7 +105,7 @@ class Candidate(NamedTuple):
         return (self.kind, word.lower().replace("'", '"'), after), (self.kind, _alike(self.line[-1:]), after)
 
 
-def _candidates_in(text: str, region: Span) -> Iterator[Candidate]:
+def _candidates_in(text: str, region: CharSpan) -> Iterator[Candidate]:
     first, last = region
     part = text[first:last]
     for match in COUNTER.finditer(part):
@@ -130,7 +130,7 @@ def _counters(text: str, begin: int, end: int) -> Iterator[tuple[int, int, str, 
         yield begin, end, kind, value
 
 
-def _cut(text: str, candidate: Candidate, opens: bool) -> Span:
+def _cut(text: str, candidate: Candidate, opens: bool) -> CharSpan:
     """The number with its brackets, field name, total and space, and with the punctuation after it if it ``opens``."""
     (begin, end), (low, high) = candidate.span, candidate.region
     if total := TOTAL.match(text, end, high):
@@ -171,8 +171,8 @@ class NumberedHeadersWarning(UserWarning):
     """The text around the documents numbers them, so the model can see their order."""
 
 
-def has_numbering(text: str, spans: Sequence[Span]) -> bool:
-    """Whether headers, footers, tags, attributes or fields count with the documents' position.
+def has_numbering(text: str, spans: Sequence[CharSpan]) -> bool:
+    """Whether headers, footers, tags, attributes or fields number the documents.
 
     Args:
         text: the prompt.
@@ -181,11 +181,10 @@ def has_numbering(text: str, spans: Sequence[Span]) -> bool:
     return find_numbering(text, spans).seen
 
 
-def strip_numbering(text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
+def strip_numbering(text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
     """Cut out the Arabic numbers that certainly belong to the template.
 
-    Text that cites a document by its number, such as the question, is left. ``has_numbering`` says whether the result
-    still counts.
+    References to a number, as in the question, stay. ``has_numbering`` reports whether the result still has numbers.
 
     Args:
         text: the prompt.
@@ -197,13 +196,16 @@ def strip_numbering(text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
     return find_numbering(text, spans).stripped(text, spans)
 
 
-def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collection[str]] = ()) -> Numbering:
-    """The numbers of the documents at the spans, with or without headers; ``metadata`` lists each one's own values."""
+def find_numbering(text: str, spans: Sequence[CharSpan], metadata: Sequence[Collection[str]] = ()) -> DocumentNumbers:
+    """The numbers of the documents at these spans, which may include headers.
+
+    ``metadata`` lists the values of each document's metadata; numbers in these values belong to the document.
+    """
     if len(spans) < 2:
-        return Numbering()
+        return DocumentNumbers()
     known = metadata or [()] * len(spans)
-    cuts: dict[Span, int] = {}
-    taken: set[Span] = set()
+    cuts: dict[CharSpan, int] = {}
+    taken: set[CharSpan] = set()
     before, after = _around(text, spans)
     everywhere = [before, after, *_in_headers(text, spans)]
     for regions in everywhere:
@@ -219,17 +221,18 @@ def find_numbering(text: str, spans: Sequence[Span], metadata: Sequence[Collecti
         for found in (*(regions.by_position(taken) for regions in everywhere), headings)
         for series in found
     )
-    return Numbering(tuple(_apart(cuts)), doubtful or _counts_between(before, after, taken))
+    return DocumentNumbers(tuple(_apart(cuts)), doubtful or _counts_between(before, after, taken))
 
 
 class _Regions:
     """Regions of a prompt, one for each document, that may contain the documents' numbers.
 
-    ``edge`` is the index of the region that reaches beyond its document: before the first one, or after the last one.
-    ``groups`` holds the candidates by ``Candidate.keys`` and by region, the exact keys first.
+    Attributes:
+        edge: index of the region before the first or after the last document, which also contains other text.
+        groups: candidates by ``Candidate.keys`` and by region; first for the exact keys, then for the others.
     """
 
-    def __init__(self, text: str, spans: Sequence[Span], edge: int | None = None) -> None:
+    def __init__(self, text: str, spans: Sequence[CharSpan], edge: int | None = None) -> None:
         self.spans, self.edge = spans, edge
         self.groups: list[dict[tuple[str, ...], dict[int, list[Candidate]]]] = [{}, {}]
         for index, span in enumerate(spans):
@@ -254,7 +257,7 @@ class _Regions:
     def without_edge(self, series: Series) -> Series:
         return [candidate for index, candidate in enumerate(series) if index != self.edge]
 
-    def certain(self, taken: AbstractSet[Span]) -> Iterator[Series]:
+    def certain(self, taken: AbstractSet[CharSpan]) -> Iterator[Series]:
         """The numbers that certainly belong to the template."""
         for exact in (True, False):
             for key, by_region in self.filled(exact, len(self.spans)):
@@ -283,14 +286,14 @@ class _Regions:
             return True
         return from_first and not any(candidate.is_glued or candidate.is_compound for candidate in inner)
 
-    def by_position(self, taken: Collection[Span]) -> Iterator[Series]:
-        """All series that number the positions, up or down."""
+    def by_position(self, taken: Collection[CharSpan]) -> Iterator[Series]:
+        """All series that rise or fall with the position."""
         for exact in (True, False):
             for _, by_region in self.filled(exact, min(len(self.spans), MAX_COMPARED)):
                 yield from _counting(_without(taken, by_region), exact)
 
 
-def _around(text: str, spans: Sequence[Span]) -> tuple[_Regions, _Regions]:
+def _around(text: str, spans: Sequence[CharSpan]) -> tuple[_Regions, _Regions]:
     """The regions before each document, and those after each document."""
     first, last = spans[0][0], spans[-1][1]
     borders = [match.end() for match in MESSAGE_BORDER.finditer(text, max(0, first - REACH), first)]
@@ -304,7 +307,7 @@ def _around(text: str, spans: Sequence[Span]) -> tuple[_Regions, _Regions]:
     return _Regions(text, before, 0), _Regions(text, after, len(spans) - 1)
 
 
-def _in_headers(text: str, spans: Sequence[Span]) -> list[_Regions]:
+def _in_headers(text: str, spans: Sequence[CharSpan]) -> list[_Regions]:
     """Known headers and tags at the beginning of the spans, also below lines of metadata, and tags at the end."""
     headers = [_header(text, *span) for span in spans]
     tags = [CLOSING_TAG.search(text, max(begin, end - MAX_TAG), end) for begin, end in spans]
@@ -312,7 +315,7 @@ def _in_headers(text: str, spans: Sequence[Span]) -> list[_Regions]:
     return [_Regions(text, [each for each in some if each]) for some in found if all(some)]
 
 
-def _header(text: str, begin: int, end: int) -> Span | None:
+def _header(text: str, begin: int, end: int) -> CharSpan | None:
     limit = min(end, begin + REACH)
     while begin < limit:
         if match := HEADER_OR_TAG.match(text, begin, end):
@@ -325,7 +328,7 @@ def _header(text: str, begin: int, end: int) -> Span | None:
 
 
 def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
-    """Whether the candidate lies in a value of the document's metadata."""
+    """Whether the number is part of a value of the document's metadata."""
     begin, end = candidate.span
     return any(
         text.find(value, max(0, end - len(value)), begin + len(value)) >= 0
@@ -335,7 +338,7 @@ def _is_own(text: str, candidate: Candidate, values: Collection[str]) -> bool:
 
 
 def _is_heading(series: Series) -> bool:
-    """Whether the series consists of headings at the beginning of texts, which usually belong to the documents."""
+    """Whether these numbers are in headings, which usually belong to the documents."""
     few = len(series) == 2 and {candidate.value for candidate in series} not in ({0, 1}, {1, 2})
     alike = len({candidate.line for candidate in series}) == 1
     return alike and not few and all(OWN_HEADING.match(candidate.after) for candidate in series)
@@ -347,8 +350,8 @@ def _from_first(series: Series) -> bool:
     return series[0].kind == "figure" and values[0] in (0, 1) and values == list(range(values[0], values[-1] + 1))
 
 
-def _counts_between(before: _Regions, after: _Regions, taken: Collection[Span]) -> bool:
-    """Whether text found only between documents numbers them."""
+def _counts_between(before: _Regions, after: _Regions, taken: Collection[CharSpan]) -> bool:
+    """Whether numbers occur only between the documents, not before the first or after the last."""
     for exact in (True, False):
         for key, by_region in before.filled(exact, min(len(before.spans), MAX_COMPARED)):
             inner = _without(taken, by_region[1:])
@@ -358,7 +361,7 @@ def _counts_between(before: _Regions, after: _Regions, taken: Collection[Span]) 
     return False
 
 
-def _without(taken: Collection[Span], by_region: Sequence[Series]) -> list[Series]:
+def _without(taken: Collection[CharSpan], by_region: Sequence[Series]) -> list[Series]:
     return [[candidate for candidate in each if candidate.span not in taken] for each in by_region]
 
 
@@ -376,7 +379,7 @@ def _counting(by_region: Sequence[Series], exact: bool) -> Iterator[Series]:
 
 
 def _may_count(low: int, high: int) -> bool:
-    """Whether two numbers are a likely numbering; any two form an arithmetic progression."""
+    """Whether two numbers are likely to number documents; any two are an arithmetic progression."""
     return high - low == 1 or low in (-1, 0, 1) or high == 2 * low
 
 
@@ -391,7 +394,7 @@ def _are_counted(left: Candidate, right: Candidate, exact: bool) -> bool:
     return _may_count(low, high) or (alike and -SMALL < low < high < SMALL)
 
 
-def _apart(cuts: dict[Span, int]) -> Iterator[tuple[Span, int]]:
+def _apart(cuts: dict[CharSpan, int]) -> Iterator[tuple[CharSpan, int]]:
     """The cuts in ascending order, without overlaps."""
     edge = 0
     for (begin, end), index in sorted(cuts.items()):

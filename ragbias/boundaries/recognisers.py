@@ -15,14 +15,14 @@ from ragbias.boundaries.text import (
     MESSAGE_BORDER,
     NUMBERED_HEADER,
     QUESTION_LINE,
-    Span,
+    CharSpan,
     largest_group,
     split_at,
     stripped,
 )
 from ragbias.errors import SegmenterError
 
-Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[Span] | Sequence[str]]
+Segmenter: TypeAlias = str | re.Pattern[str] | Callable[[str], Sequence[CharSpan] | Sequence[str]]
 
 HEADER_LINE = re.compile(
     rf"""
@@ -56,7 +56,7 @@ def check_segmenter(segmenter: object) -> None:
         )
 
 
-def segment(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
+def segment(text: str, segmenter: Segmenter) -> list[CharSpan] | list[str]:
     """The documents that the segmenter finds, as spans or as texts; ``SegmenterError`` if it fails or they are invalid.
 
     A separator gives the texts between two separators in one message. What precedes the first and follows the last is
@@ -85,15 +85,15 @@ def segment(text: str, segmenter: Segmenter) -> list[Span] | list[str]:
     return texts if len(texts) == len(result) else _checked(text, result, f"segmenter={name}")
 
 
-def in_one_message(text: str, spans: Sequence[Span]) -> list[Span]:
+def in_one_message(text: str, spans: Sequence[CharSpan]) -> list[CharSpan]:
     """The largest group of spans without a message border between them."""
     pairs = enumerate(pairwise(spans), 1)
     borders = [index for index, (left, right) in pairs if MESSAGE_BORDER.search(text, left[1], right[0])]
     return largest_group(split_at(spans, borders))
 
 
-def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
-    checked: list[Span] = []
+def _checked(text: str, spans: Sequence[object], whose: str) -> list[CharSpan]:
+    checked: list[CharSpan] = []
     for span in spans:
         begin, end = _edges(span, whose)
         if not 0 <= begin <= end <= len(text):
@@ -109,7 +109,7 @@ def _checked(text: str, spans: Sequence[object], whose: str) -> list[Span]:
     return checked
 
 
-def _edges(span: object, whose: str) -> Span:
+def _edges(span: object, whose: str) -> CharSpan:
     """Begin and end, as whole numbers of any library."""
     edges = list(span) if isinstance(span, Iterable) and not isinstance(span, (str, bytes)) else []
     try:
@@ -135,7 +135,7 @@ class _Header:
         return cls(style, int(match[kind]), match.start("header"), match.end("header"))
 
 
-def below_headers(text: str) -> tuple[list[Span], str]:
+def below_headers(text: str) -> tuple[list[CharSpan], str]:
     """The documents below numbered headers; if there are headers but no documents, the reason.
 
     Only the prompt's form confirms these documents, so anything ambiguous stays plain text: numbers must be
@@ -146,7 +146,7 @@ def below_headers(text: str) -> tuple[list[Span], str]:
         return [], ""
     borders = [border.span() for border in MESSAGE_BORDER.finditer(text)]
     begins, ends = [0, *(end for _, end in borders)], [*(begin for begin, _ in borders), len(text)]
-    found: list[list[Span]] = []
+    found: list[list[CharSpan]] = []
     doubt = ""
     for index, group in groupby(headers, key=lambda header: bisect(begins, header.begin) - 1):
         documents, reason = _in_message(text, begins[index], ends[index], list(group))
@@ -156,7 +156,7 @@ def below_headers(text: str) -> tuple[list[Span], str]:
     return best, "" if best else doubt and f"numbered headers were found, but {doubt}"
 
 
-def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
+def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
     """The documents of the message ``text[begin:end]``, or why there are none."""
     several = Counter(header.style for header in headers)
     styles = [style for style, count in several.items() if count > 1]
@@ -178,7 +178,7 @@ def _in_message(text: str, begin: int, end: int, headers: Sequence[_Header]) -> 
     return _documents(text, end, last)
 
 
-def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[Span], str]:
+def _documents(text: str, message_end: int, headers: Sequence[_Header]) -> tuple[list[CharSpan], str]:
     """The documents below consecutive headers, or why they are ambiguous."""
     ends = [header.begin for header in headers[1:]]
     spans = [stripped(text, (header.end, end)) for header, end in zip(headers, ends, strict=False)]

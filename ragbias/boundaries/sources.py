@@ -1,4 +1,4 @@
-"""Texts with their metadata, documents named by the user, and recent retrievals."""
+"""Document texts with their metadata, the ``documents`` block, and the registry of recent retrievals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KnownText(str):
     """A document's text that carries its metadata; compares as the text alone.
 
     Attributes:
-        fields: ``(name, text)`` of each value as printed; several with one name if several documents have this text.
+        fields: ``(name, text)`` of each value as it may be printed. Names repeat if several documents have this text.
     """
 
     __slots__ = ("fields",)
@@ -42,11 +42,11 @@ class KnownText(str):
 
     @classmethod
     def of(cls, text: str, metadata: Mapping[str, object] | None = None, id: str | None = None) -> KnownText:
-        """A document's text with its metadata, without values too long to be printed beside a text.
+        """A document's text with its metadata. Values that are too long for a header are left out.
 
         Args:
             text: the document's text.
-            metadata: each value is kept as ``str`` and ``repr`` print it, the whole as ``repr`` and ``json.dumps``.
+            metadata: values as ``str`` and ``repr`` print them, and the mapping as ``repr`` and ``json.dumps`` do.
             id: the document's id.
         """
         return cls(text, (each for each in _printed(metadata or {}, id) if _is_short(*each)))
@@ -75,7 +75,7 @@ def with_fields_of_both(old: str, new: str) -> str:
 
 
 def _printed(metadata: Mapping[str, object], id: str | None) -> list[Field]:
-    """The metadata as a whole and each of its values, without those that cannot be printed."""
+    """The mapping and each of its values as printed; values that fail to print are left out."""
     fields: list[Field] = []
     plain = len(metadata) < MAX_FIELDS and all(isinstance(each, SCALARS) for each in metadata.values())
     if metadata and plain:
@@ -104,7 +104,7 @@ def _is_short(name: str, value: str) -> bool:
 
 
 class _Block:
-    """A ``documents`` block; ``over`` once it was left in another context than it was entered in."""
+    """A ``documents`` block. ``over`` marks a block that ended in another context and is still set in this one."""
 
     def __init__(self, texts: tuple[str, ...], outer: _Block | None) -> None:
         self.texts, self.outer, self.over = texts, outer, False
@@ -117,7 +117,7 @@ _current: ContextVar[_Block | None] = ContextVar("ragbias_documents", default=No
 def documents(docs: Iterable[object]) -> Iterator[tuple[str, ...]]:
     """Name the documents of all prompts in a block: ``with ragbias.documents(docs): chain.invoke(...)``.
 
-    The innermost block counts. Threads that run in a copy of the context, as those of frameworks do, see it too.
+    The innermost block counts. It also applies in threads that run in a copy of the context, as in LangChain.
 
     Args:
         docs: strings, or objects with a text attribute ``page_content`` (LangChain) or ``text`` (LlamaIndex).
@@ -147,7 +147,7 @@ def current_documents() -> tuple[str, ...] | None:
 def document_texts(
     docs: Iterable[object], seen: Callable[[object], object] = lambda document: document
 ) -> tuple[str, ...]:
-    """The text of each document, with its metadata (``KnownText``); ``WrongTypeError`` for what has no text.
+    """The text of each document with its metadata (``KnownText``); ``WrongTypeError`` if one has no text.
 
     ``seen`` maps a document to the object whose text and metadata are read.
     """
@@ -159,7 +159,7 @@ def document_texts(
 
 
 def check_lasting(docs: object) -> None:
-    """Raise ``WrongTypeError`` for an iterator, because arguments may be bound to several calls."""
+    """Raise ``WrongTypeError`` for an iterator, because bound arguments are read by several calls."""
     if isinstance(docs, Iterator):
         raise WrongTypeError(
             f"documents is a {type(docs).__name__}, which only one call can read; write list(documents)"
@@ -178,7 +178,7 @@ def _text(document: object) -> str:
 
 
 def _described(value: object) -> str:
-    """A number with its type; else the type alone, because the value may contain a document's text."""
+    """A number with its type; of other values only the type, because they may contain a document's text."""
     name = type(value).__name__
     return f"{name} {value!r}" if isinstance(value, (int, float)) else name
 
@@ -188,14 +188,14 @@ PROBE = 16  # characters from the middle of a text that a prompt has to hold
 
 
 class Registry:
-    """A bounded, thread-safe memory of recent retrievals; when it is full, the oldest retrieval goes first.
+    """A bounded, thread-safe memory of recent retrievals. A full registry drops its oldest retrieval first.
 
     Args:
-        max_texts: number of texts to keep, over all retrievals.
-        max_characters: number of characters to keep, over all retrievals; a longer text is left out.
+        max_texts: number of texts in all retrievals together.
+        max_characters: number of characters in all retrievals together; a longer text is left out.
         max_age: seconds after which a retrieval is dropped.
         clock: a monotonic clock, in seconds.
-        process_wide: the registry holds retrievals of all contexts, so system messages are not searched for them.
+        process_wide: whether the registry is shared by all contexts. System messages are then not searched.
 
     Raises:
         ValueError: ``max_texts`` or ``max_characters`` is less than 1.
@@ -228,7 +228,7 @@ class Registry:
         return copied
 
     def add(self, texts: Iterable[str]) -> None:
-        """Remember the texts of one retrieval, as many as ``max_texts`` and ``max_characters`` allow; no blank ones."""
+        """Remember the texts of one retrieval, up to ``max_texts`` and ``max_characters``, without blank ones."""
         first = list(islice((t for t in texts if len(t) <= self._max_characters and t.strip()), self._max_texts))
         sizes = accumulate(map(len, first))
         retrieval = tuple(text for text, size in zip(first, sizes, strict=True) if size <= self._max_characters)
@@ -252,7 +252,7 @@ class Registry:
             return list(reversed(self._retrievals))
 
     def likely_in(self, prompt: str) -> set[str]:
-        """The remembered texts that may occur in the prompt: all that do, verbatim or escaped, and few others."""
+        """Remembered texts that may occur in the prompt: all that occur verbatim or escaped, and few others."""
         with self._lock:
             self._forget(self._clock())
             probes = [each for retrieval in self._retrievals for each in self._probes[retrieval]]

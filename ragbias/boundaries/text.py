@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias, TypeVar
 
-Span: TypeAlias = tuple[int, int]  # (begin, end), ``end`` exclusive
+CharSpan: TypeAlias = tuple[int, int]  # (begin, end), ``end`` exclusive
 Item = TypeVar("Item")
 
 MESSAGE_BORDER = re.compile(
@@ -54,7 +54,7 @@ class MarginSpan(tuple[int, int]):
     margins: Margins
 
 
-def margin_span(span: Span, margins: Margins) -> Span:
+def margin_span(span: CharSpan, margins: Margins) -> CharSpan:
     """The span with the margins; a plain tuple if there are none."""
     if not any(margins):
         return span
@@ -63,24 +63,24 @@ def margin_span(span: Span, margins: Margins) -> Span:
     return aware
 
 
-def margins_of(spans: Iterable[Span]) -> Margins:
+def margins_of(spans: Iterable[CharSpan]) -> Margins:
     """The margins of all spans together; none for plain tuples."""
     known = [span.margins for span in spans if isinstance(span, MarginSpan)]
     return Margins(any(each.left for each in known), any(each.right for each in known))
 
 
-def with_margins(spans: Iterable[Span], margins: Margins) -> list[Span]:
+def with_margins(spans: Iterable[CharSpan], margins: Margins) -> list[CharSpan]:
     """The spans, each with the margins."""
     return [margin_span(span, margins) for span in spans]
 
 
-def stripped(text: str, span: Span) -> Span:
+def stripped(text: str, span: CharSpan) -> CharSpan:
     """The span without the white space at its ends."""
     part = text[slice(*span)]
     return span[1] - len(part.lstrip()), span[0] + len(part.rstrip())
 
 
-def gaps_between(text: str, spans: Sequence[Span]) -> list[str]:
+def gaps_between(text: str, spans: Sequence[CharSpan]) -> list[str]:
     """The text between each two neighbouring spans."""
     return [text[left[1] : right[0]] for left, right in pairwise(spans)]
 
@@ -91,7 +91,7 @@ def split_at(items: Sequence[Item], borders: Iterable[int]) -> list[list[Item]]:
     return [list(items[begin:end]) for begin, end in pairwise(edges) if begin < end]
 
 
-def largest_group(groups: Iterable[list[Span]]) -> list[Span]:
+def largest_group(groups: Iterable[list[CharSpan]]) -> list[CharSpan]:
     """The group with the most spans, then the most characters, then the last one; empty if there is none."""
     every = (group for group in groups if group)
     return max(every, key=lambda group: (len(group), sum(e - b for b, e in group), group[0][0]), default=[])

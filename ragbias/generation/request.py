@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerBase
 
 from ragbias.boundaries import Boundaries, locate
 from ragbias.boundaries.numbering import find_numbering
-from ragbias.boundaries.segments import Numbering
 from ragbias.boundaries.sources import document_texts
-from ragbias.checks import check_each_once
+from ragbias.boundaries.splitting import DocumentNumbers
+from ragbias.display import shown
 from ragbias.errors import (
     AmbiguousSegmentsError,
     ArgumentError,
@@ -59,7 +59,6 @@ class Origin:
 
     def reordered(self, order: Sequence[int]) -> Origin:
         """This origin with its documents in another order; ``order[i]`` is the old index of the new ``i``-th."""
-        check_each_once("order", order, len(self.tokens.documents), ArgumentError)
         parts = self.parts.reordered(order)
         return replace(self, parts=parts, tokens=self.tokens.reordered(order), flat=Flat.of(parts, self.flat.lead))
 
@@ -118,11 +117,15 @@ def in_parts(
     strip_numbering: bool = False,
 ) -> InParts:
     """Find a prompt's documents and split it there; ``DocumentNotFoundError`` if any of ``documents`` is missing."""
+    if boundaries is not None and not isinstance(boundaries, Boundaries):
+        raise WrongTypeError(
+            f"boundaries={shown(boundaries)}; expected the result of ragbias.boundaries.locate, or no boundaries"
+        )
     if isinstance(prompt, Prompt):
         if documents is not None or boundaries is not None:
             raise ArgumentError("documents and boundaries go with a flat prompt; a Prompt has its documents already")
         boundaries = Boundaries(tuple(prompt.spans), "prompt", len(prompt.documents), "")
-        numbers = Numbering(doubtful=find_numbering(prompt.text, prompt.spans).seen)
+        numbers = DocumentNumbers(doubtful=find_numbering(prompt.text, prompt.spans).seen)
         return InParts(prompt, _numbered(boundaries, numbers, strip_numbering, PARTS_ARE_LEFT), "", Flat.of(prompt))
     if not isinstance(prompt, str):
         raise ArgumentError(f"a prompt is a string or a ragbias.Prompt, got {type(prompt).__name__}")
@@ -145,7 +148,7 @@ def in_parts(
     return InParts(parts, _numbered(boundaries, numbers, strip_numbering, OWN_NUMBERS_ARE_LEFT), "", flat)
 
 
-def _numbered(boundaries: Boundaries, numbers: Numbering, stripped: bool, why_left: str = "") -> Boundaries:
+def _numbered(boundaries: Boundaries, numbers: DocumentNumbers, stripped: bool, why_left: str = "") -> Boundaries:
     """The boundaries, with whether the numbers were kept or stripped, and why some could not be stripped."""
     if stripped and numbers.cuts and not numbers.doubtful:
         return replace(boundaries, numbering="stripped")

@@ -21,9 +21,9 @@ from ragbias.boundaries.matching import (
 from ragbias.boundaries.metadata_blocks import with_metadata
 from ragbias.boundaries.numbering import find_numbering
 from ragbias.boundaries.recognisers import Segmenter, below_headers, check_segmenter, in_one_message, segment
-from ragbias.boundaries.segments import split
 from ragbias.boundaries.sources import Registry, Retrieval, current_documents, document_texts, fields_of
-from ragbias.boundaries.text import Span
+from ragbias.boundaries.splitting import split
+from ragbias.boundaries.text import CharSpan
 from ragbias.errors import AmbiguousSegmentsError, WrongTypeError
 
 NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
@@ -61,14 +61,14 @@ class Boundaries:
         numbering: as in ``ragbias.generation.report.Report``; set when the prompt is split.
     """
 
-    spans: tuple[Span, ...]
+    spans: tuple[CharSpan, ...]
     source: str
     n_expected: int
     reason: str
     n_left_plain: int = 0
     n_untreated: int = 0
     n_absent: int = 0
-    texts: tuple[Span, ...] = field(default=(), repr=False)
+    texts: tuple[CharSpan, ...] = field(default=(), repr=False)
     metadata: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     numbering: Literal["", "kept", "stripped"] = ""
 
@@ -263,7 +263,7 @@ def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | No
     return found if not occurrences or any(is_whole(text, each) for each in occurrences) else None
 
 
-def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[Span]) -> int:
+def _n_not_within(occurrences: Iterable[Occurrence], spans: Sequence[CharSpan]) -> int:
     return sum(not any(begin <= each.begin and each.end <= end for begin, end in spans) for each in occurrences)
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from ragbias.boundaries.text import (
     NUMBER,
     NUMBERED_HEADER,
+    CharSpan,
     Margins,
-    Span,
     common_prefix,
     common_suffix,
     gaps_between,
@@ -34,7 +34,7 @@ Number = tuple[int, int, str]  # the document's index, the position in the text,
 
 
 @dataclass(frozen=True)
-class Numbering:
+class DocumentNumbers:
     """The numbers of a prompt's documents.
 
     Attributes:
@@ -42,7 +42,7 @@ class Numbering:
         doubtful: whether other text counts with the position, which may be the documents' own and is left.
     """
 
-    cuts: tuple[tuple[Span, int], ...] = ()
+    cuts: tuple[tuple[CharSpan, int], ...] = ()
     doubtful: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Numbering:
         """Whether anything counts with the position."""
         return bool(self.cuts) or self.doubtful
 
-    def stripped(self, text: str, spans: Sequence[Span]) -> tuple[str, list[Span]]:
+    def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
         """The prompt without the cuts, and where its documents are."""
         edges = [0, *(edge for span, _ in self.cuts for edge in span), len(text)]
         bare = "".join(text[begin:end] for begin, end in zip(edges[::2], edges[1::2], strict=True))
@@ -64,7 +64,7 @@ class Numbering:
         return position - sum(min(end, position) - begin for (begin, end), _ in self.cuts if begin < position)
 
 
-class Segments(NamedTuple):
+class SplitPrompt(NamedTuple):
     """The parts of a prompt; ``lead`` is the separator that begins the first document here, but not in the prompt."""
 
     prefix: str
@@ -73,7 +73,7 @@ class Segments(NamedTuple):
     lead: str = ""
 
 
-def split(text: str, spans: Sequence[Span], numbering: Numbering, strip_numbering: bool) -> Segments:
+def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
     """Cut a prompt at its documents, each with its header, its footer and one separator, with or without its number.
 
     The spans are ascending, apart, and at least one. ``AmbiguousSegmentsError`` if no reading of the text around the
@@ -92,7 +92,7 @@ def split(text: str, spans: Sequence[Span], numbering: Numbering, strip_numberin
 ONLY_SPACE = "only their own white space separates the documents; join them with a separator"
 
 
-def _segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) -> Segments:
+def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = ()) -> SplitPrompt:
     """The parts of the prompt, with the numbers put back into their segments.
 
     Documents that differ in their outer white space (``MarginSpan``) may be printed in full or stripped. The true
@@ -123,7 +123,7 @@ def _segments(text: str, spans: Sequence[Span], numbers: Sequence[Number] = ()) 
     return in_full
 
 
-def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segments:
+def _cut(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number]) -> SplitPrompt:
     """The parts as they are in the prompt."""
     around = _surroundings(text, spans)
     bodies = []
@@ -134,15 +134,15 @@ def _cut(text: str, spans: Sequence[Span], numbers: Sequence[Number]) -> Segment
     return _separated(prefix, bodies, suffix, around.separator, around.closed)
 
 
-def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> Segments:
+def _separated(prefix: str, bodies: Sequence[str], suffix: str, separator: str, closed: bool) -> SplitPrompt:
     """The parts, with the separator after each document if it also follows the last one, else before each."""
     if closed:
-        return Segments(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
+        return SplitPrompt(prefix, tuple(body + separator for body in bodies), suffix.removeprefix(separator))
     lead = "" if prefix.endswith(separator) else separator
-    return Segments(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
+    return SplitPrompt(prefix.removesuffix(separator), tuple(separator + body for body in bodies), suffix, lead)
 
 
-def _normal(text: str, spans: Sequence[Span], margins: Margins) -> Segments:
+def _normal(text: str, spans: Sequence[CharSpan], margins: Margins) -> SplitPrompt:
     """The parts without outer white space on the sides where documents differ, except beside a header or footer.
 
     What remains there depends only on whether a line breaks.
@@ -191,7 +191,7 @@ class _Surroundings(NamedTuple):
     closed: bool  # whether the separator follows the last document as well
 
 
-def _surroundings(text: str, spans: Sequence[Span]) -> _Surroundings:
+def _surroundings(text: str, spans: Sequence[CharSpan]) -> _Surroundings:
     """Distinguish separators from headers and footers; ``AmbiguousSegmentsError`` if that is impossible.
 
     Words between two documents are headers or footers. They are the same for every document if those before each are
