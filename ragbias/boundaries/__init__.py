@@ -2,7 +2,7 @@
 
 ``locate`` tries the ``sources`` in turn, then the ``recognisers``. ``matching`` finds document texts in the prompt,
 ``assignment`` chooses an occurrence of each, and ``metadata_blocks`` adds the metadata around them. ``numbering`` and
-``segments`` then separate the documents, for ``ragbias.Prompt.from_text``.
+``splitting`` then separate the documents, for ``ragbias.Prompt.from_text``.
 """
 
 from ragbias.boundaries._locate import Boundaries, locate

@@ -1,7 +1,7 @@
 """Choose one occurrence for each document of this turn's context.
 
-The last message that contains documents is this turn's; earlier messages stay plain. In it, documents are contiguous if
-possible, assigned longest first, and never overlap.
+This turn's context is the last message that contains documents. Documents of earlier messages stay plain text.
+Documents next to each other are preferred, longer documents come first, and documents never overlap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ragbias.boundaries.matching import (
     is_cut,
     is_quoted,
 )
-from ragbias.boundaries.text import MESSAGE_BORDER, CharSpan, Margins, gaps_between, is_separator, split_at
+from ragbias.boundaries.text import MESSAGE_BORDER, ROLE, CharSpan, Margins, gaps_between, is_separator, split_at
 
 Known = Mapping[str, list[Occurrence]]  # occurrences by document, the longest document first
 UNCLEAR = (
@@ -34,7 +34,6 @@ MAX_SEPARATORS = 12  # separators to try at each
 MAX_SEPARATOR = 200  # characters
 MAX_STEPS = 2000  # of backtracking, where several documents fit at one index
 IN_SENTENCE = tuple(" .,;:?!")  # what follows a word there
-ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
 OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:(?:{ROLE})(?=\s*(?:\n|<)))?\s*)+")
 TOOL = re.compile(r"\A\s*(?:tool|ipython|function|observation)\s*\n|<tool_response>\s*\Z")
 SPEAKER = re.compile(
@@ -45,11 +44,11 @@ SPEAKER = re.compile(
 
 
 def in_last_message(text: str, known: Known) -> Known | None:
-    """The occurrences in the message with this turn's context; ``None`` if it is unclear which message that is.
+    """The occurrences in the message with this turn's context; ``None`` if that message is unclear.
 
-    It is the last message with documents, apart from the assistant's, and apart from one that quotes a single document
-    of several. A message that shares documents with an earlier one counts only if both introduce them in the same way,
-    as the turns of a chat loop do, or if it contains more.
+    It is the last message with documents. Messages of the assistant do not count, nor does a message that quotes one
+    document where an earlier message has several. A message that repeats documents of an earlier one counts only if it
+    has fewer of them, or if both introduce their documents alike, as the turns of a chat loop do.
     """
     parts = _messages(text, outermost(text, known))
     while len(parts) > 1:
@@ -71,21 +70,46 @@ def in_last_message(text: str, known: Known) -> Known | None:
 def assigned(text: str, documents: Sequence[str], known: Known) -> list[Occurrence] | None:
     """An occurrence for each document, in ascending order; ``None`` if there are several choices.
 
-    Documents that occur more often than they are named are taken as often as they occur if one separator joins all.
-    Else the named ones count if one separator joins them, and at most one of them is elsewhere, as in a question.
+    If none is missing or left over, the named documents count. If one separator joins more documents than are named,
+    all of them count. Else the named ones count if one separator joins them, and at most one of them is elsewhere, as
+    in a question. Documents that overlap are refused unless none is left over, because other orders may differ.
     """
     every = outermost(text, known)
     wanted, present = Counter(documents), Counter(each.document for each in every)
-    if not present <= wanted and _is_uniform(text, every):
-        wanted |= present
     found = _assign(text, wanted, known)
+    rest = _outside(every, found)
+    if rest or len(found) < wanted.total():
+        if _is_ambiguous(rest, {name: known[name] for name in wanted if name in known}):
+            return None
+        if not present <= wanted and is_uniform(text, every):
+            found = _assign(text, wanted | present, known)
+            rest = _outside(every, found)
     names = {each.document for each in found}
-    rest = [each for each in every if not any(each.overlaps(other) for other in found)]
     if len(names) < 2 or names.isdisjoint(_documents(rest)):
         return found
     gaps = [text[each.end : found[0].begin] if each < found[0] else text[found[-1].end : each.begin] for each in rest]
     is_rival = len(names & _documents(rest)) > 1 or any(map(is_separator, gaps))
-    return None if is_rival or not _is_uniform(text, found) else found
+    return None if is_rival or not is_uniform(text, found) else found
+
+
+def _outside(occurrences: Iterable[Occurrence], found: Sequence[Occurrence]) -> list[Occurrence]:
+    spans = [(each.begin, each.end) for each in found]
+    return [each for each in occurrences if not each.is_in(spans)]
+
+
+def _is_ambiguous(rest: Sequence[Occurrence], known: Known) -> bool:
+    """Whether long documents overlap in part, or overlap while one of them is left over."""
+    long = [each for document, found in known.items() if is_long(document) for each in found]
+    left_over = not known.keys().isdisjoint(_documents(rest))
+    last: Occurrence | None = None
+    for each in sorted(long, key=lambda each: (each.begin, -each.end)):
+        if last is not None and each.document != last.document and each.begin < last.end:
+            is_crossing = each.end > last.end
+            if is_crossing or left_over:
+                return True
+        if last is None or each.end > last.end:
+            last = each
+    return False
 
 
 def outermost(text: str, known: Known) -> list[Occurrence]:
@@ -119,16 +143,22 @@ def is_long(document: str) -> bool:
     return len(document.strip()) >= MIN_CHARACTERS
 
 
+def is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
+    """Whether one separator joins all."""
+    gaps = set(gaps_between(text, [each.span for each in occurrences]))
+    return len(gaps) == 1 and all(map(is_separator, gaps))
+
+
 def _apart(text: str, taken: Sequence[Occurrence], known: Known) -> list[Occurrence]:
     """The known occurrences that overlap neither a longer one nor a taken one, in ascending order."""
-    apart, given = list(taken), set(taken)
+    cover, apart = _Cover(text, taken), []
     bounded = ([each for each in found if is_bounded(text, *each.span)] or found for found in known.values())
     every = (each for found in bounded for each in found)
-    for each in sorted(every, key=lambda each: (each.begin - each.end, each)):
-        index = bisect(apart, each)
-        if not any(each.overlaps(other) for other in apart[max(0, index - 1) : index + 1]):
-            apart.insert(index, each)
-    return [each for each in apart if each not in given]
+    for each in sorted(every, key=lambda each: (each.begin - each.end, each.begin, each.document)):
+        if not cover.overlaps(each):
+            cover.add([each])
+            apart.append(each)
+    return sorted(apart)
 
 
 def _messages(text: str, occurrences: Sequence[Occurrence]) -> list[list[Occurrence]]:
@@ -166,12 +196,6 @@ def _frame(text: str, part: Sequence[Occurrence]) -> tuple[str, str, bool]:
     return "".join(lines[:2]), lines[-1], ends_block(text, part[-1])
 
 
-def _is_uniform(text: str, occurrences: Sequence[Occurrence]) -> bool:
-    """Whether one separator joins all."""
-    gaps = set(gaps_between(text, [each.span for each in occurrences]))
-    return len(gaps) == 1 and all(map(is_separator, gaps))
-
-
 def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     """Give each document an occurrence, as often as it is named; those of as many as possible, in ascending order.
 
@@ -185,6 +209,7 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
     }
     best: list[Occurrence] = []
     tried: list[Known] = []
+    exhausted = False
     readings = sorted({reading for found in every.values() for each in found for reading in each.readings})
     for reading in (*readings, None):  # last of all, each in its own form
         options = {
@@ -194,12 +219,16 @@ def _assign(text: str, wanted: Counter[str], known: Known) -> list[Occurrence]:
         }
         if options and options not in tried:
             tried.append(options)
-            contiguous = _ContiguousSearch(text, options, wanted).best()
+            search = _ContiguousSearch(text, options, wanted)
+            contiguous = search.best()
+            exhausted |= search.steps <= 0
             if len(contiguous) < sum(min(wanted[document], len(each)) for document, each in options.items()):
                 contiguous = max(contiguous, _one_by_one(text, options, wanted), key=len)
             best = max(best, contiguous, key=len)
         if len(best) == wanted.total():
             break
+    if exhausted and len(best) < wanted.total():
+        return [replace(each, doubtful=True) for each in best]
     return _with_margins(text, _doubted(text, best, every))
 
 
@@ -311,27 +340,24 @@ class _ContiguousSearch:
 
     def _extend(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
         """The longest sequence after (``step`` 1) or before (-1) ``start``, from the documents that are left."""
-        found: list[Occurrence] = []
-        left = left.copy()
-        while True:
-            neighbours = self._neighbours(found[-1] if found else start, separator, left, step)
-            if len(neighbours) != 1:
-                break
-            found.append(neighbours[0])
-            left[neighbours[0].document] -= 1
         best: list[Occurrence] = []
-        for neighbour in neighbours:
-            self.steps -= 1
-            if self.steps < 0:
-                break
-            rest = left.copy()
-            rest[neighbour.document] -= 1
-            tail = [neighbour, *self._extend(neighbour, separator, rest, step)]
-            if len(tail) > len(best):
-                best = tail
-            if len(best) == left.total():
-                break
-        return found + best
+        path: list[Occurrence] = []
+        left, total = left.copy(), left.total()
+        branches = [iter(self._neighbours(start, separator, left, step))]
+        while branches and self.steps > 0 and len(best) < total:
+            neighbour = next(branches[-1], None)
+            if neighbour is None:
+                branches.pop()
+                if path:
+                    left[path.pop().document] += 1
+                continue
+            path.append(neighbour)
+            left[neighbour.document] -= 1
+            best = path.copy() if len(path) > len(best) else best
+            neighbours = self._neighbours(neighbour, separator, left, step)
+            self.steps -= len(neighbours) > 1
+            branches.append(iter(neighbours))
+        return best
 
     def _neighbours(self, start: Occurrence, separator: str, left: Counter[str], step: int) -> list[Occurrence]:
         edge = start.end + len(separator) if step > 0 else start.begin - len(separator)

@@ -16,6 +16,7 @@ Item = TypeVar("Item")
 MESSAGE_BORDER = re.compile(
     r"<[|｜][^|｜>]*[|｜]>|</?(?:start|end)_of_turn>|\[/?INST\]|</?s>|\[/?TOOL_RESULTS\]|</?tool_response>"
 )
+ROLE = r"user|system|human|developer|assistant|model|tool|ipython|function|observation|final"
 NUMBER = re.compile(r"\d+")
 LETTER = re.compile(r"[^\W\d_]")
 QUESTION_LABEL = re.compile(
