@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
-from ragbias.boundaries.assignment import UNCLEAR, Known, assigned, in_last_message, is_long, n_outside, outermost
+from ragbias.boundaries.assignment import (
+    UNCLEAR,
+    Known,
+    assigned,
+    in_last_message,
+    is_long,
+    is_uniform,
+    n_outside,
+    outermost,
+)
+from ragbias.boundaries.elements import elements
 from ragbias.boundaries.matching import (
+    MAX_OCCURRENCES,
     Occurrence,
     ends_block,
     is_block,
@@ -30,6 +41,7 @@ NOTHING_KNOWN = "no documents were given, and none were retrieved recently"
 NOTHING_RECOGNISED = (
     "no documents were given, and no recently retrieved one was recognised; the prompt must contain them verbatim"
 )
+POSITIONS = ("index", "idx", "position", "rank")  # metadata that programs set to number the documents
 TRACED = {
     "documents": "given explicitly",
     "artifact": "carried by tool messages",
@@ -167,8 +179,11 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
 
     A result with a source but without spans says that the documents are in the prompt but ambiguous.
     """
+    retrievals = [each for each in retrievals if not _joins(each, retrievals)]
     every = set(chain.from_iterable(retrievals))
     known = {document: found for document, found in known.items() if document in every}
+    if any(is_long(document) and len(found) >= MAX_OCCURRENCES for document, found in known.items()):
+        return Boundaries((), source, len(known), UNCLEAR)
     here = in_last_message(text, known)
     if here is None:
         return Boundaries((), source, len(known), UNCLEAR)
@@ -186,7 +201,8 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     about = [fields.get(each.document, {}) for each in occurrences]
     texts = [each.span for each in occurrences]
     try:
-        spans = with_metadata(text, texts, about) or texts
+        in_elements = elements(text, texts) is not texts  # which contain the metadata
+        spans = texts if in_elements else with_metadata(text, texts, about) or texts
     except AmbiguousSegmentsError as error:
         return Boundaries((), source, wanted.total(), str(error))
     missing = wanted - Counter(each.document for each in occurrences)
@@ -209,7 +225,7 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
     if truncated:
         reasons.append(f"{len(truncated)} are cut off at the edge of the context")
     ordered = sorted([*occurrences, *truncated])
-    metadata = tuple(tuple(chain.from_iterable(fields.get(each.document, {}).values())) for each in ordered)
+    metadata = _own_values([fields.get(each.document, {}) for each in ordered])
     return Boundaries(
         tuple(sorted([*spans, *(each.span for each in truncated)])),
         source,
@@ -218,6 +234,29 @@ def _by_retrievals(text: str, retrievals: Sequence[Retrieval], known: Known, sou
         n_absent=sum(each not in known and not leaves_a_trace(text, each) for each in missing.elements()),
         texts=tuple(each.span for each in ordered),
         metadata=metadata if any(metadata) else (),
+    )
+
+
+def _joins(retrieval: Retrieval, others: Sequence[Retrieval]) -> bool:
+    """Whether the only text of a retrieval joins texts of another one, as of LlamaIndex nodes in a new document."""
+    if len(set(retrieval)) > 1:
+        return False
+    parts = {each for other in others if retrieval[0] not in other for each in other if is_long(each)}
+    found = outermost(retrieval[0], occurrences_by_document(retrieval[0], parts))
+    return len({each.document for each in found}) > 1 and is_uniform(retrieval[0], found)
+
+
+def _own_values(fields: Sequence[Mapping[str, Sequence[str]]]) -> tuple[tuple[str, ...], ...]:
+    """The values of each document's metadata, without a field such as ``index`` that numbers the documents."""
+    numbers = [{str(first + index) for index in range(len(fields))} for first in (0, 1)]
+    printed = {
+        other
+        for name in POSITIONS
+        if {"".join(each.get(name, ())) for each in fields} in numbers
+        for other in (name, f"{name}!r", "metadata", "metadata!j")
+    }
+    return tuple(
+        tuple(chain.from_iterable(values for name, values in each.items() if name not in printed)) for each in fields
     )
 
 
@@ -247,14 +286,16 @@ def _by_registry(text: str, registry: Registry, known: Known) -> Boundaries | No
     """
     if not any(map(is_long, known)):
         return None
-    firm: dict[str, list[Occurrence]] = {document: [] for document in known}  # the longest first
-    for each in outermost(text, known):
+    candidates = [retrieval for retrieval in registry.candidates() if not known.keys().isdisjoint(retrieval)]
+    joined = {retrieval[0] for retrieval in candidates if _joins(retrieval, candidates)}
+    firm: dict[str, list[Occurrence]] = {document: [] for document in known if document not in joined}
+    for each in outermost(text, {document: known[document] for document in firm}):
         firm[each.document].append(each)
     firm = {document: found for document, found in firm.items() if found}
     names = {document for document in firm if is_long(document)}
     retrievals = [
         tuple(each for each in retrieval if each in known or (is_long(each) and occurrences_of(text, each)))
-        for retrieval in registry.candidates()
+        for retrieval in candidates
         if not names.isdisjoint(retrieval)
     ]
     found = _by_retrievals(text, retrievals, firm, "registry")

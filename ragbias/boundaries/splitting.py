@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ragbias.boundaries.elements import elements
 from ragbias.boundaries.text import (
+    MESSAGE_BORDER,
     NUMBER,
     NUMBERED_HEADER,
+    ROLE,
     CharSpan,
     Margins,
     common_prefix,
@@ -30,6 +33,8 @@ OWN_SPACE = (
     "before they are printed, or join them with a blank line"
 )
 HEADER_START = re.compile(r"[\W_]*\w+\W|\S\S+\s")  # a whole word, or several characters
+MAX_OPENING = 60  # characters that may open a message
+MESSAGE_OPENING = re.compile(rf"(?:(?:{MESSAGE_BORDER.pattern})\s*(?:{ROLE})?\s*|[:\[(,]\s*[\"'])\Z")  # or a literal
 Number = tuple[int, int, str]  # the document's index, the position in the text, the number
 
 
@@ -39,7 +44,7 @@ class DocumentNumbers:
 
     Attributes:
         cuts: spans of the numbers in the prompt, ascending, each with the index of its document.
-        doubtful: whether other text counts with the position, which may be the documents' own and is left.
+        doubtful: whether other text follows the order of the documents; it may belong to them and is left.
     """
 
     cuts: tuple[tuple[CharSpan, int], ...] = ()
@@ -47,7 +52,7 @@ class DocumentNumbers:
 
     @property
     def seen(self) -> bool:
-        """Whether anything counts with the position."""
+        """Whether anything reveals the order of the documents."""
         return bool(self.cuts) or self.doubtful
 
     def stripped(self, text: str, spans: Sequence[CharSpan]) -> tuple[str, list[CharSpan]]:
@@ -74,10 +79,10 @@ class SplitPrompt(NamedTuple):
 
 
 def split(text: str, spans: Sequence[CharSpan], numbering: DocumentNumbers, strip_numbering: bool) -> SplitPrompt:
-    """Cut a prompt at its documents, each with its header, its footer and one separator, with or without its number.
+    """Cut a prompt into its documents. Each keeps its header, its footer and one separator; numbers are optional.
 
-    The spans are ascending, apart, and at least one. ``AmbiguousSegmentsError`` if no reading of the text around the
-    documents fits, or several do and differ.
+    There is at least one span; spans are ascending and do not overlap. ``AmbiguousSegmentsError`` if the text around
+    the documents cannot be split, or can be split in several ways.
     """
     if not strip_numbering:
         try:
@@ -96,9 +101,14 @@ def _segments(text: str, spans: Sequence[CharSpan], numbers: Sequence[Number] = 
     """The parts of the prompt, with the numbers put back into their segments.
 
     Documents that differ in their outer white space (``MarginSpan``) may be printed in full or stripped. The true
-    reading fits in every order, the other one in some. So both are written in a normal form that ignores this white
-    space, and must agree if both fit.
+    reading fits every order of the documents; the other one fits some. So both readings are compared without this
+    white space, and must agree if both fit.
     """
+    spans = elements(text, spans)
+    if not spans:
+        raise AmbiguousSegmentsError(
+            "the tags around the documents also occur in or between them; choose other tags, or pass all documents"
+        )
     margins = margins_of(spans)
     if not any(margins):
         return _cut(text, spans, numbers)
@@ -241,6 +251,8 @@ def _constant(gap: str, prefix: str, suffix: str) -> tuple[str, str, str] | None
 def _begins_header(before: str, header: str) -> bool:
     """Whether the header begins where ``before`` ends, and is not part of a longer one."""
     if not before or not header[:1].isalnum():
+        return True
+    if MESSAGE_OPENING.search(before[-MAX_OPENING:]):
         return True
     labelled = header[0].isdigit() or ":" in header  # as in ``Context: Content: ...`` or ``Context: 1. ...``
     if before.rstrip(" \t")[-1:] not in ("\n", ">", "[", "]", "(", ":" if labelled else "\n"):

@@ -1,8 +1,11 @@
 """Documents that the question quotes or another message holds are not the context; titles and tags are no border."""
 
+import itertools
+
 import pytest
 
-from ragbias.boundaries import locate
+from ragbias import Prompt
+from ragbias.boundaries import Registry, locate
 from ragbias.generation.request import in_parts
 from support.flat_prompts import BRIDGE, LIBRARY, LONG, STATION, known_to, prompt, spans_of
 
@@ -40,3 +43,21 @@ def test_tags_around_the_documents_do_not_separate_them():
         f'<doc id="{number}">\n{document}\n</doc>\n' for number, document in enumerate([STATION, BRIDGE, LIBRARY])
     )
     assert locate(text + "Which?", run=[[STATION, BRIDGE]]).spans == spans_of(text, STATION, BRIDGE)
+
+
+@pytest.mark.parametrize("source", ["run", "registry"])
+@pytest.mark.parametrize("more", ["", "\nFrom the web: mills burn."])
+def test_texts_that_a_program_joins_into_one_document_are_found(source, more):
+    outcomes = set()
+    for order in itertools.permutations([STATION, BRIDGE, LIBRARY]):
+        joined = "\n".join(order) + more
+        registry = Registry()
+        registry.add(order)
+        registry.add([joined])
+        given = {"run": [[joined], order]} if source == "run" else {"registry": registry}
+        text = f"Context information is below.\n-----\n{joined}\n-----\nWhich?"
+        found = locate(text, **given)
+        assert (found.n_found, found.n_expected, found.reason) == (3, 3, "")
+        prompt = Prompt.from_text(text, found.spans)
+        outcomes.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
+    assert len(outcomes) == 1

@@ -111,3 +111,28 @@ def test_a_file_s_name_without_its_folder_goes_with_its_document_in_every_order(
         assert sorted(map(str.strip, prompt.documents)) == sorted(blocks)
         seen.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        "<|im_start|>tool\n",
+        "<|im_start|>user\n",
+        "<start_of_turn>user\n",
+        "<|start_header_id|>ipython<|end_header_id|>\n\n",
+        "<tool_response>\n",
+        "[TOOL_RESULTS] ",
+        '[TOOL_RESULTS] {"content": "',
+    ],
+)
+def test_a_header_that_all_chunks_of_one_file_share_may_open_a_message(opening):
+    texts = ["The falcon is red.", "Two herons stand.", "An owl is asleep."]
+    outcomes = set()
+    for order in itertools.permutations(texts):
+        body = "\n\n".join(f"Source: nike.pdf\nContent: {each}" for each in order)
+        body = body.replace("\n", "\\n") if opening.endswith('"') else body
+        text = "<|im_start|>system\nAnswer.<|im_end|>\n" + opening + body + "<|im_end|>\n<|im_start|>assistant\n"
+        prompt = Prompt.from_text(text, locate(text, run=[texts]).spans)
+        outcomes.add((prompt.prefix, frozenset(prompt.documents), prompt.suffix))
+    ((_, documents, _),) = outcomes
+    assert all("Source: nike.pdf" in each for each in documents)

@@ -1,5 +1,7 @@
 """Numbers in headers are found and taken out, and nothing else is."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -186,3 +188,21 @@ def test_a_prompt_in_parts_is_reported_and_left():
     assert in_parts(prompt, None, None)[1].numbering == "kept"
     kept, after, *_ = in_parts(prompt, None, None, strip_numbering=True)
     assert (kept, after.numbering, "given in parts" in after.reason) == (prompt, "kept", True)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(
+    "item", ["Source: {n} \n {t}", "Filename: {m}\nSource: {n} \n {t}", "{{'index': {n}, 'title': '{m}'}}\n{t}"]
+)
+def test_metadata_that_numbers_the_documents_is_stripped(item, first):
+    texts, titles = ["The falcon is red.", "Two herons stand.", "An owl is asleep."], ["Red", "Two", "Owls"]
+    outcomes = set()
+    for order in itertools.permutations(range(3)):
+        numbered = list(enumerate(order, first))
+        body = "\n\n".join(item.format(n=number, t=texts[index], m=titles[index]) for number, index in numbered)
+        text = f"Context: \n{body}\n\nQuestion: which?"
+        known = [KnownText.of(texts[index], {"index": number, "title": titles[index]}) for number, index in numbered]
+        parts, boundaries, reason, _ = in_parts(text, None, locate(text, run=[known]), strip_numbering=True)
+        assert (boundaries.numbering, boundaries.reason, reason) == ("stripped", "", "")
+        outcomes.add((parts.prefix, frozenset(parts.documents), parts.suffix))
+    assert len(outcomes) == 1

@@ -77,7 +77,7 @@ def test_documents_that_each_contain_the_one_before_are_found_without_recursion(
 
 
 def test_repeated_parts_that_fit_in_too_many_ways_are_refused():
-    documents = ["\n\n".join([PARTS[0]] * count) for count in range(1, 25)]
+    documents = ["\n\n".join([PARTS[0]] * count) for count in range(1, 40)]
     text = "Context:\n\n" + "\n\n".join(documents) + "\n\nWhich?"
     begin = time.monotonic()
     found = locate(text, documents=documents)
