@@ -23,6 +23,7 @@ from ragbias.display import shown
 from ragbias.errors import ArgumentError, MethodError, WrongTypeError
 from ragbias.generation.answering import Answering, JoinedCalls, resolve
 from ragbias.generation.arguments import GenerationArguments, GenerationSettings
+from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.report import Generation, Score
 from ragbias.generation.request import Origin, Request, check_length, check_lists, in_parts, record
 from ragbias.generation.reuse import DocumentStates, warn_if_unused
@@ -49,6 +50,9 @@ class DebiasedLM:
         cache: reuses documents between requests, for methods with reusable documents; other methods warn and run
             without it.
     """
+
+    base_url: str | None = None  # of a server, see ``RemoteLM``
+    formats_answers = False  # whether a server begins answers in JSON and tool calls itself
 
     def __init__(
         self,
@@ -130,21 +134,25 @@ class DebiasedLM:
         check_backend(backend)
         method = methods.get(method, name)
         model, tokenizer = load(name, device, tokenizer_kwargs or {}, model_kwargs)
-        return cls(
-            model,
-            tokenizer,
-            method,
-            name=name,
-            strip_numbering=strip_numbering,
-            backend=backend,
-            strict=strict,
-            cache=cache,
-        )
+        return cls(model, tokenizer, method, name, strip_numbering, backend, strict, cache)
 
     @property
     def window(self) -> int:
         """Maximum number of tokens of a prompt and its answer."""
         return window_of(self.model.config)
+
+    @property
+    def chat_template(self) -> str:
+        """The tokenizer's chat template; empty if there is none."""
+        return str(self.tokenizer.chat_template or "")
+
+    def token_ids(self, text: str) -> list[int]:
+        """The ids of a text's tokens, without special ones."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> dict[str, Any] | None:
+        """The log-probabilities of an answer in the shape of OpenAI's chat completions; ``None`` if it has none."""
+        return None if generation.logprobs is None else openai_logprobs(generation, self.tokenizer, keep_special)
 
     def chat_text(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
@@ -300,7 +308,7 @@ class DebiasedLM:
             method: default: the method of the request.
         """
         origin = request.origin if order is None else request.origin.reordered(order)
-        return self._resolved(origin if method is None else replace(origin, wanted=self._method(method)))
+        return self._resolved(origin if method is None else replace(origin, method_requested=self._method(method)))
 
     @torch.no_grad()
     def score(
@@ -360,8 +368,10 @@ class DebiasedLM:
         return self.method if method is None else methods.get(method, self.name)
 
     def _resolved(self, origin: Origin, cancelled: threading.Event | None = None) -> Request:
-        if self.cache is not None and (origin.wanted.acts_on != "nothing" or origin.wanted == self.method):
-            warn_if_unused(self.cache, origin.wanted)
+        if self.cache is not None and (
+            origin.method_requested.acts_on != "nothing" or origin.method_requested == self.method
+        ):
+            warn_if_unused(self.cache, origin.method_requested)
         return resolve(self.model, self.tokenizer, origin, self.backend, cancelled)
 
     def _answer(

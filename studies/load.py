@@ -24,7 +24,7 @@ from ragbias.errors import RunError
 from ragbias.evaluation.data.questions import read_questions
 from ragbias.evaluation.prompts import SYSTEM
 from ragbias.evaluation.report.tables import plain_table
-from ragbias.methods import parse_methods, written
+from ragbias.methods import format_method, parse_methods
 from ragbias.models.tiny.world import held_out_corpus
 from studies import arguments_of
 
@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     async def measured() -> tuple[list[Target], list[dict[str, Any]]]:
         targets = [
-            await _target(label, given.url, given.model, written(each), key, streamed)
+            await _target(label, given.url, given.model, format_method(each), key, streamed)
             for label, each in parse_methods(given.methods, given.model).items()
         ]
         if given.against:

@@ -66,7 +66,7 @@ class MissingDocuments:
         complete = report.source in self.complete | GIVEN
         needed = report.n_expected - (0 if complete else found.n_absent)
         all_found = report.source != "none" and report.n_found == needed
-        plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.wanted.fewest_documents))
+        plain = bool(reason_to_run_plain(request.origin.tokens, request.origin.method_requested.fewest_documents))
         too_few = plain and not (all_found and report.n_found < 2)
         lost = (complete and not all_found) or (explicit and report.source not in CERTAIN)
         self._found_any = self._found_any or report.n_found > 0

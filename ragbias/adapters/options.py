@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
-from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.remote import LanguageModel, RemoteLM
 from ragbias.cache import DocumentCache
 from ragbias.display import did_you_mean
 from ragbias.errors import ArgumentError, WrongTypeError
@@ -133,13 +133,13 @@ def with_options(values: Mapping[str, Any], kind: type[RagBiasOptions]) -> dict[
 def open_model(
     fields: ModelFields,
     options: Options,
-    lm: DebiasedLM | RemoteLM | None,
+    lm: LanguageModel | None,
     name: str,
     model_kwargs: Mapping[str, Any],
-) -> tuple[DebiasedLM | RemoteLM, Options]:
+) -> tuple[LanguageModel, Options]:
     """The model that fields describe: given, behind a server, or loaded; and the options with its settings."""
     if fields.base_url is not None:
-        local = {"lm": lm if isinstance(lm, DebiasedLM) else None, "model": options.model}
+        local = {"lm": lm if lm is not None and lm.base_url is None else None, "model": options.model}
         for given, value in {**local, "document_cache": fields.document_cache}.items():
             if value is not None:
                 raise ArgumentError(f"base_url and {given}: the server has its own; give one of them")
@@ -167,7 +167,7 @@ def open_model(
     return DebiasedLM(model, tokenizer, **settings), options
 
 
-def adopt_settings(fields: ModelFields, options: Options, lm: DebiasedLM | RemoteLM) -> Options:
+def adopt_settings(fields: ModelFields, options: Options, lm: LanguageModel) -> Options:
     """Set the fields to the settings of ``lm``, and return the options with them; a method that was given stays."""
     own: dict[str, Any] = {"strip_numbering": lm.strip_numbering, "backend": lm.backend}
     given = {name: getattr(options, name) for name in own.keys() & options.model_fields_set}
@@ -175,11 +175,10 @@ def adopt_settings(fields: ModelFields, options: Options, lm: DebiasedLM | Remot
         given["document_cache"] = fields.document_cache
     for name, value in given.items():
         if value != {**own, "document_cache": lm.cache}[name]:
-            remedy = "the lm given; pass it to ragbias.DebiasedLM instead"
-            if isinstance(lm, RemoteLM):
-                start = ", and start `ragbias serve` with --strip-numbering" if name == "strip_numbering" else ""
-                remedy = f"the server; leave it out{start}"
-            raise ArgumentError(f"{name}={value!r} contradicts {remedy}")
+            raise ArgumentError(
+                f"{name}={value!r} contradicts the model given; leave it out, and set it where the model is made: in "
+                "ragbias.DebiasedLM(...), or with `ragbias serve`"
+            )
     fields.document_cache = lm.cache
     if "method" not in fields.model_fields_set:
         fields.method = lm.method

@@ -10,13 +10,14 @@ from typing import Any
 
 from ragbias import methods
 from ragbias.adapters.connection import Connection, Json
-from ragbias.adapters.tool_formats import openai_token
 from ragbias.boundaries import Boundaries
 from ragbias.errors import ArgumentError, MethodError, ServerError
+from ragbias.generation.decoding import openai_token
 from ragbias.generation.report import Generation, PromptTokensDetails, Report, Usage
 from ragbias.generation.request import Origin, Request, in_parts, planned_report
 from ragbias.generation.streaming import Stream
-from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, written
+from ragbias.lm import DebiasedLM
+from ragbias.methods import DEFAULT_METHOD, Method, NoMethod, ReorderingMethod, format_method
 from ragbias.prompt import TokenisedPrompt
 
 SAME_NAME = ("temperature", "top_p", "top_k", "seed", "stop", "repetition_penalty", "tool_choice", "response_format")
@@ -34,12 +35,15 @@ class RemoteRequest(Request):
     """A request for a server: the messages of a chat, or else a prompt; ``text`` is searched for documents."""
 
     text: str = ""
-    messages: Sequence[Json] | None = None
+    messages: Sequence[Mapping[str, Any]] | None = None
     tools: Sequence[Any] = ()
 
     @property
     def path(self) -> str:
         return "/v1/completions" if self.messages is None else "/v1/chat/completions"
+
+    def with_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> RemoteRequest:
+        return replace(self, messages=messages, tools=tools)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,8 @@ class RemoteLM:
 
     Attributes:
         window: maximum tokens of prompt plus answer.
-        has_chat_template, has_tools: whether the model has a chat template, and whether it supports tools.
+        chat_template: how conversations are joined to locate documents; empty if the model has no chat template.
+        has_tools: whether the model's chat template shows tools.
 
     Raises:
         ServerError: the server is unreachable, rejects the request, or does not have the model.
@@ -75,6 +80,7 @@ class RemoteLM:
     backend = "auto"
     strip_numbering = False
     cache = None  # the server has a cache
+    formats_answers = True
 
     def __init__(
         self,
@@ -93,7 +99,7 @@ class RemoteLM:
         self.name = str(card["id"])
         self.window = int(card["max_model_len"])
         self.has_tools = bool(card["ragbias"]["tools"])
-        self.has_chat_template = bool(card["ragbias"]["chat"])
+        self.chat_template = MESSAGE if card["ragbias"]["chat"] else ""
         self.method = methods.get(method, self.name)
 
     def token_ids(self, text: str) -> list[int]:
@@ -102,7 +108,9 @@ class RemoteLM:
         (answer,) = self._connection.post_all(["/tokenize"], [body])
         return list(answer["tokens"])
 
-    def chat_text(self, messages: Sequence[Json], tools: Sequence[Any] | None = None) -> str:
+    def chat_text(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **variables: Any
+    ) -> str:
         """The conversation as text to locate documents in; the server's chat template renders the prompt."""
         shown = "".join(MESSAGE.format(role=each["role"], content=each["content"] or "") for each in messages)
         if tools and self.has_tools:
@@ -111,7 +119,19 @@ class RemoteLM:
 
     def prepare(self, prompt: str, *, boundaries: Boundaries, method: Method | None = None) -> RemoteRequest:
         """Prepare a request, with a report of the documents located on the client."""
-        return RemoteRequest(**vars(untokenised(prompt, boundaries, method or self.method)), text=prompt)
+        origin = text_origin(prompt, boundaries, method or self.method)
+        return RemoteRequest(origin.tokens, origin.method_requested, planned_report(origin), origin, text=prompt)
+
+    def openai_logprobs(self, generation: Generation, keep_special: tuple[str, ...] = ()) -> Json | None:
+        """The log-probabilities of an answer as the server sent them; ``None`` if it has none."""
+        return generation.chat_logprobs if isinstance(generation, RemoteGeneration) else None
+
+    def warm(self, prefix: str, documents: Sequence[str], *, progress: Callable[[int], None]) -> int:
+        """Raise ``ArgumentError``, because the server caches documents itself."""
+        raise ArgumentError(
+            f"the model runs at {self.base_url}, which caches documents itself; warm a folder with a local model, and "
+            "serve it there with --cache"
+        )
 
     def batch(
         self, prompts: Sequence[Request], *, cancelled: threading.Event | None = None, **settings: Any
@@ -136,7 +156,7 @@ class RemoteLM:
             text = ""
             ended: Json = {"choices": [{}]}
 
-            def see(event: Json) -> None:
+            def on_event(event: Json) -> None:
                 nonlocal text
                 ended.update({name: event[name] for name in ("ragbias", "usage") if event.get(name)})
                 for choice in event["choices"]:
@@ -147,33 +167,33 @@ class RemoteLM:
                     if choice["finish_reason"]:
                         ended["choices"] = [choice]
 
-            self._connection.events(request.path, body, see, cancelled)
+            self._connection.events(request.path, body, on_event, cancelled)
             if ended["choices"][0] and ended.keys() >= {"ragbias", "usage"}:
                 return _generation(request, {**ended, "choices": [{**ended["choices"][0], "text": text}]})
             if cancelled.is_set():
-                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # read by nobody
+                return RemoteGeneration(text, [], Usage(0, 0), request.report, "length")  # nobody reads it
             raise ServerError("the server's answer broke off before its end; try again")
 
         return Stream(job)
 
     def _body(self, request: RemoteRequest, settings: Mapping[str, Any]) -> Json:
-        given = {name: value for name, value in settings.items() if value is not None and name not in LOCAL_ONLY}
-        if not given.get("stop_token_ids", True):
-            del given["stop_token_ids"]
-        if (sampling := given.pop("do_sample", None)) is not None:
-            given["temperature"] = given.get("temperature", 1.0) if sampling else None
-        body = {name: given.pop(name) for name in SAME_NAME if name in given}
-        body["max_tokens"] = given.pop("max_new_tokens", None)
-        logprobs = given.pop("logprobs", False)
-        if given:
-            raise ArgumentError(f"{', '.join(sorted(given))}: servers do not take this; leave it out")
+        left = {name: value for name, value in settings.items() if value is not None and name not in LOCAL_ONLY}
+        if not left.get("stop_token_ids", True):
+            del left["stop_token_ids"]
+        if (sampling := left.pop("do_sample", None)) is not None:
+            left["temperature"] = left.get("temperature", 1.0) if sampling else None
+        body = {name: left.pop(name) for name in SAME_NAME if name in left}
+        body["max_tokens"] = left.pop("max_new_tokens", None)
+        logprobs = left.pop("logprobs", False)
+        if left:
+            raise ArgumentError(f"{', '.join(sorted(left))}: servers do not take this; leave it out")
         if request.messages is None:
             body |= {"prompt": request.text, "logprobs": 0 if logprobs else None}
         else:
             body |= {"messages": [_message(each) for each in request.messages], "logprobs": logprobs}
             body["tools"] = list(request.tools) or None
         body |= {"model": self.name, "documents": _documents(request)}
-        options = {"method": written(request.method), "on_missing": "ignore", "raw": True}
+        options = {"method": format_method(request.method), "on_missing": "ignore", "raw": True}
         return {**{name: value for name, value in body.items() if value is not None}, "ragbias": options}
 
 
@@ -221,17 +241,21 @@ def _generation(request: RemoteRequest, body: Json) -> RemoteGeneration:
         raise ServerError(f"not an answer of `ragbias serve` ({type(error).__name__}: {error})") from error
 
 
-def _report(request: RemoteRequest, given: Json) -> Report:
+def _report(request: RemoteRequest, sent: Json) -> Report:
     """The server's report, completed with how the client located the documents."""
-    there = Report(**{each.name: given[each.name] for each in fields(Report) if each.name in given})
-    there = replace(there, spans=tuple(map(tuple, there.spans)), order=tuple(there.order))  # type: ignore[arg-type]
-    own = request.report
-    if there.source != "none" and not request.origin.boundaries.spans:
-        return there  # the server found documents that the client does not know
-    known = there.reason in own.reason or there.source == "none"
-    reason = own.reason if known else "; ".join(filter(None, (there.reason, own.reason)))
-    return replace(there, source=own.source, n_expected=own.n_expected, n_left_plain=own.n_left_plain, reason=reason)
+    server = Report(**{field.name: sent[field.name] for field in fields(Report) if field.name in sent})
+    server = replace(server, spans=tuple(map(tuple, server.spans)), order=tuple(server.order))  # type: ignore[arg-type]
+    if server.source != "none" and not request.origin.boundaries.spans:
+        return server  # it found documents that the client does not know
+    client = request.report
+    known = server.reason in client.reason or server.source == "none"
+    reason = client.reason if known else "; ".join(filter(None, (server.reason, client.reason)))
+    located = {name: getattr(client, name) for name in ("source", "n_expected", "n_left_plain")}
+    return replace(server, **located, reason=reason)
 
+
+LanguageModel = DebiasedLM | RemoteLM
+"""A model here or behind a server. Both have the same attributes and methods, so callers need not know which it is."""
 
 # documents as text
 
@@ -257,26 +281,19 @@ def check_arranges_text(method: Method) -> None:
         raise MethodError(f"{method.name} {NEEDS_A_MODEL}")
 
 
-def untokenised(prompt: str, boundaries: Boundaries, wanted: Method, strip_numbering: bool = False) -> Request:
-    """A request and its report; its tokens are the bytes of the text, its documents in the given order."""
+def text_origin(prompt: str, boundaries: Boundaries, method: Method, strip_numbering: bool = False) -> Origin:
+    """A prompt for a model elsewhere: its tokens are the bytes of the text, its documents in the given order."""
     parts, found, reason, flat = in_parts(prompt, None, boundaries, strip_numbering)
     prefix, *documents, suffix = (
         list(part.encode("utf-8", "replace")) for part in (parts.prefix, *parts.documents, parts.suffix)
     )
-    tokens = TokenisedPrompt(prefix, documents, suffix)
-    return of_origin(Origin(parts, tokens, flat, wanted, found, reason))
+    return Origin(parts, TokenisedPrompt(prefix, documents, suffix), flat, method, found, reason)
 
 
-def of_origin(origin: Origin) -> Request:
-    """The request for an origin's method."""
-    return Request(origin.tokens, origin.wanted, planned_report(origin), origin)
-
-
-def arranged(request: Request) -> Request:
-    """Reorder the request's documents with its method. Raises ``MethodError`` if the method needs a model."""
-    method = request.method
-    if not isinstance(method, ReorderingMethod) or request.report.method_ran != method.name:
-        return request
-    order = method.rank(request.tokens.documents, _NoModel(method)).order
-    origin = request.origin.reordered(order)
-    return replace(request, tokens=origin.tokens, origin=origin, report=replace(request.report, order=order))
+def order_text(origin: Origin) -> Request:
+    """A request with its documents in the order of its method. Raises ``MethodError`` if the method needs a model."""
+    method, report = origin.method_requested, planned_report(origin)
+    if isinstance(method, ReorderingMethod) and report.method_ran == method.name:
+        order = method.rank(origin.tokens.documents, _NoModel(method)).order
+        origin, report = origin.reordered(order), replace(report, order=order)
+    return Request(origin.tokens, method, report, origin)

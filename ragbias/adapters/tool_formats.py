@@ -1,4 +1,4 @@
-"""Parts of an answer: tool calls in the formats of common chat templates, and log-probabilities in OpenAI's shape.
+"""Tool calls in the formats of common chat templates.
 
 - Hermes, Qwen: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, once or several times
 - Mistral: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``
@@ -14,11 +14,6 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
-from ragbias.generation.decoding import decoded
-from ragbias.generation.report import Generation
-
 HERMES, MISTRAL, LLAMA = "<tool_call>", "[TOOL_CALLS]", "<|python_tag|>"
 MARKERS = (HERMES, MISTRAL, LLAMA)
 """Beginnings of calls; some are special tokens, so pass ``keep_special=MARKERS`` to ``generate``."""
@@ -28,7 +23,6 @@ _MARKER = re.compile("|".join(map(re.escape, MARKERS)))
 _BARE = re.compile(r'\s*\{\s*("type"\s*:\s*"function"\s*,\s*)?"(name|parameters|arguments|function)"\s*:')
 _ARGUMENTS = ("arguments", "parameters")
 _decoder = json.JSONDecoder(strict=False)  # models write line breaks inside strings
-CONTEXT = 4  # tokens before one that can change its text: half a character, a leading blank
 
 
 @dataclass(frozen=True)
@@ -159,35 +153,3 @@ def forced_beginning(chat_template: str, name: str | None) -> str | None:
     else:
         return None
     return opening + ('{"name": "' if name is None else f'{{"name": {json.dumps(name)}, "{key}":')
-
-
-def openai_logprobs(
-    generation: Generation, tokenizer: PreTrainedTokenizerBase, keep_special: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """``{"content": [{"token", "bytes", "logprob", "top_logprobs": []}, ...]}`` for the tokens of an answer's text.
-
-    The tokens add up to the text; the last one may extend into the stop string. A character of several tokens belongs
-    to the last of them.
-    """
-    assert generation.logprobs is not None
-    content: list[dict[str, Any]] = []
-    ids, shown = generation.token_ids, 0
-    begin = 0  # first token of an incomplete character
-    for index, logprob in enumerate(generation.logprobs):
-        if generation.finish_reason == "stop" and shown >= len(generation.text):
-            break
-        start = max(0, begin - CONTEXT)
-        before = decoded(tokenizer, ids[start:begin], keep_special)
-        text = decoded(tokenizer, ids[start : index + 1], keep_special)[len(before) :]
-        if text.endswith("\ufffd") and index + 1 < len(ids):
-            text = ""
-        else:
-            begin = index + 1
-        shown += len(text)
-        content.append(openai_token(text, logprob))
-    return {"content": content}
-
-
-def openai_token(text: str, logprob: float) -> dict[str, Any]:
-    """One token in OpenAI's shape, without alternatives."""
-    return {"token": text, "bytes": list(text.encode()), "logprob": logprob, "top_logprobs": []}

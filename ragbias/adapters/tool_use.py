@@ -7,23 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ragbias.adapters.remote import RemoteGeneration, RemoteLM
-from ragbias.adapters.tool_formats import (
-    MARKERS,
-    ToolCall,
-    forced_beginning,
-    openai_logprobs,
-    parse_tool_calls,
-    visible_length,
-)
+from ragbias.adapters.remote import LanguageModel
+from ragbias.adapters.tool_formats import MARKERS, ToolCall, forced_beginning, parse_tool_calls, visible_length
 from ragbias.errors import ArgumentError
 from ragbias.generation.report import Generation
-from ragbias.lm import DebiasedLM
 
 Tool = dict[str, Any]
 """As chat templates read it: ``{"type": "function", "function": {"name", "description", "parameters"}}``."""
 
 JSON_BEGINNING = "{"  # of an answer in JSON; appended to the prompt
+Message = dict[str, Any]
 _PROBE: Tool = {
     "type": "function",
     "function": {
@@ -34,8 +27,12 @@ _PROBE: Tool = {
 }
 
 
-def json_request(response_format: Any) -> str:
-    """The instruction that OpenAI's ``response_format`` adds after the last message of the user.
+class UnsupportedToolsError(ArgumentError, NotImplementedError):
+    """The model's chat template cannot show tools, or writes calls in an unknown format."""
+
+
+def json_instruction(response_format: Any) -> str:
+    """The instruction for OpenAI's ``response_format``, which follows the user's last message.
 
     Raises:
         ArgumentError: the format is unknown.
@@ -93,21 +90,19 @@ def check_tools(tools: Sequence[Tool]) -> None:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not function.get("name"):
             raise ArgumentError(
-                f"tool {tool!r} is no function; a local model calls only functions: "
+                f"tools={tool!r} is no function; a local model calls only functions: "
                 '{"type": "function", "function": {"name": ..., "parameters": ...}}'
             )
 
 
-def knows_tools(lm: DebiasedLM | RemoteLM) -> bool:
+def knows_tools(lm: LanguageModel) -> bool:
     """Whether the chat template can show tools to the model."""
     return not why_not_shown(lm, [_PROBE])
 
 
-def why_not_shown(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool]) -> str:
+def why_not_shown(lm: LanguageModel, tools: Sequence[Tool]) -> str:
     """Why the chat template cannot show these tools to the model; empty if it can."""
-    if isinstance(lm, RemoteLM):
-        return "" if lm.has_tools else "it does not read them"
-    if not lm.tokenizer.chat_template:
+    if not lm.chat_template:
         return "there is none"
     conversation = [{"role": "user", "content": "Hello"}]
     try:
@@ -115,13 +110,6 @@ def why_not_shown(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool]) -> str:
     except Exception as error:  # a template is a program by its author and may fail in any way
         return f"it fails with {type(error).__name__}: {error}"
     return "" if text != plain and all(_name(tool) in text for tool in tools) else "it does not read them"
-
-
-def begun_call(lm: DebiasedLM, tools: Sequence[Tool], name: str | None = None) -> str | None:
-    """As ``forced_beginning``, with the name of the only tool."""
-    if name is None and len(tools) == 1:
-        name = _name(tools[0])
-    return forced_beginning(str(lm.tokenizer.chat_template), name)
 
 
 def template_call(name: str, arguments: Mapping[str, Any], id: str | None) -> dict[str, Any]:
@@ -135,16 +123,18 @@ def _name(tool: Tool) -> str:
 
 @dataclass(frozen=True)
 class AnswerFormat:
-    """How to read an answer.
+    """How to prompt for an answer and how to read it.
 
     Attributes:
         tools: tools in the prompt; without any, a call in the answer is plain text.
         beginning: the end of the prompt that belongs to the answer.
+        instruction: added after the user's last message.
         request_fields: fields for a server that begins the answer itself.
     """
 
     tools: Sequence[Tool] = ()
     beginning: str = ""
+    instruction: str = ""
     request_fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -152,23 +142,69 @@ class AnswerFormat:
         """Keyword arguments for the model's ``batch`` and ``stream``."""
         return {**({"keep_special": MARKERS} if self.tools else {}), **self.request_fields}
 
+    def with_instruction(self, messages: Sequence[Message]) -> list[Message]:
+        """The conversation with the instruction."""
+        if not self.instruction:
+            return list(messages)
+        if not messages:
+            raise ArgumentError("response_format needs a conversation, and there is no message")
+        if messages[-1]["role"] != "user":
+            return [*messages, {"role": "user", "content": self.instruction}]
+        return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{self.instruction}"}]
+
     def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """Content and calls of a whole answer."""
         whole = self.beginning + text
         return parse_tool_calls(whole) if self.tools else (whole, [])
 
-    def logprobs(self, lm: DebiasedLM | RemoteLM, generation: Generation) -> dict[str, Any] | None:
+    def logprobs(self, lm: LanguageModel, generation: Generation) -> dict[str, Any] | None:
         """Log-probabilities as in OpenAI's chat completions, without ``top_logprobs``; ``None`` unless requested."""
-        if isinstance(generation, RemoteGeneration):
-            found = generation.chat_logprobs
-        elif generation.logprobs is None or isinstance(lm, RemoteLM):
-            return None
-        else:
-            found = openai_logprobs(generation, lm.tokenizer, self.settings.get("keep_special", ()))
+        found = lm.openai_logprobs(generation, self.settings.get("keep_special", ()))
         tokens = (found or {}).get("content", ())
         return found and {
             "content": [{name: token[name] for name in ("token", "logprob", "bytes")} for token in tokens]
         }
+
+
+def answer_format(
+    lm: LanguageModel, tools: Sequence[Tool], choice: Any = None, response_format: Any = None
+) -> AnswerFormat:
+    """The format that ``tools``, ``tool_choice`` and ``response_format`` ask for, see ``tool_choice``.
+
+    Raises:
+        ArgumentError: a tool is no function, the choice names no tool, the response format is unknown, or it comes
+            with tools.
+        UnsupportedToolsError: the chat template cannot show the tools, or begin the required call.
+    """
+    check_tools(tools)
+    chosen = tool_choice(choice, tools)
+    tools = tools if chosen.offered else ()
+    if isinstance(response_format, Mapping) and response_format.get("type") == "text":
+        response_format = None
+    if response_format and tools:
+        raise ArgumentError(f"response_format={response_format!r} and tools exclude each other; leave one of them out")
+    if response_format:
+        instruction = json_instruction(response_format)
+        if lm.formats_answers:
+            return AnswerFormat(request_fields={"response_format": response_format})
+        return AnswerFormat((), JSON_BEGINNING, instruction)
+    if not tools:
+        return AnswerFormat()
+    if reason := why_not_shown(lm, tools):
+        raise UnsupportedToolsError(
+            f"tools={[_name(tool) for tool in tools]}: the chat template cannot show tools to the model: {reason}; use "
+            "a model whose template has tools, or leave them out"
+        )
+    if lm.formats_answers or not chosen.required:
+        return AnswerFormat(tools, request_fields={"tool_choice": choice} if chosen.required else {})
+    only = _name(tools[0]) if len(tools) == 1 else None
+    beginning = forced_beginning(lm.chat_template, chosen.name or only)
+    if beginning is None:
+        raise UnsupportedToolsError(
+            f"tool_choice={choice!r}: the chat template writes tool calls in an unknown format, so a call cannot be "
+            "forced; use tool_choice='auto', or a response_format for structured output"
+        )
+    return AnswerFormat(tools, beginning)
 
 
 class GrowingAnswer:

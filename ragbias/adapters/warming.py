@@ -8,17 +8,16 @@ from typing import TypeVar
 
 from tqdm.auto import tqdm
 
-from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.remote import LanguageModel
 from ragbias.errors import ArgumentError, SpanError
 from ragbias.generation.request import in_parts
-from ragbias.lm import DebiasedLM
 
 T = TypeVar("T")
 PER_PROMPT = 16  # documents in one prompt; any number shows what separates them
 
 
 def warm(
-    lm: DebiasedLM | RemoteLM,
+    lm: LanguageModel,
     documents: Sequence[T],
     text: Callable[[T], str],
     prompt: Callable[[Sequence[T]], str],
@@ -39,11 +38,6 @@ def warm(
         DocumentNotFoundError: the prompt does not contain a document's text.
         SpanError: the prompt cannot be split at its documents.
     """
-    if isinstance(lm, RemoteLM):
-        raise ArgumentError(
-            f"the model runs at {lm.base_url}, which caches documents itself; warm a folder with a local model, and "
-            "serve it there with --cache"
-        )
     count = len(documents)
     if count < 2:
         raise ArgumentError(f"{count} documents to warm; pass at least two, to show what separates them")

@@ -95,7 +95,7 @@ def audit(
     chosen = parse_methods(methods or (ARRANGING if upstream else INSIDE), None if pipeline or upstream else model)
     with progress() as bar:
         cases, skipped = _cases(asked, model, pipeline, upstream, upstream_key, chosen, bar)
-        own = cases[0].recorded.request.origin.wanted
+        own = cases[0].recorded.request.origin.method_requested
         label = own.name if own.name == "none" else f"as is: {own.name}"
         compared = {label: own} | {name: each for name, each in chosen.items() if each != own}
         reusing = {name: each for name, each in compared.items() if each.reusable_documents} or {"ape": get("ape")}

@@ -14,7 +14,7 @@ from torch import Tensor
 from ragbias.errors import MethodError
 from ragbias.evaluation.data.questions import Question
 from ragbias.evaluation.tasks import kv_retrieval
-from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.generation.request import in_parts
 from ragbias.generation.scoring import continuation_ids
 from ragbias.lm import DebiasedLM
@@ -71,7 +71,7 @@ def samples_of(lm: DebiasedLM, questions: Iterable[Question], text: Texts, depth
         assert question.gold is not None  # all sources give it
         others = [each for at, each in enumerate(question.documents) if at != question.gold]
         positions = evenly_spread(len(question.documents), depths)
-        for documents, position, _ in arranged(question.documents[question.gold], others, positions, 1, ""):
+        for documents, position, _ in gold_orders(question.documents[question.gold], others, positions, 1, ""):
             samples.append(sample_of(lm, *text(lm, documents, question), documents, position, index))
     return samples
 

@@ -38,7 +38,7 @@ def resolve(
 ) -> Request:
     """Choose the method that runs, put the documents into its order, and fill the report; this may run the model."""
     report = planned_report(origin)
-    ran = origin.wanted if report.method_ran == origin.wanted.name else NoMethod()
+    ran = origin.method_requested if report.method_ran == origin.method_requested.name else NoMethod()
     reason = report.reason
     plain = origin.whole(tokenizer)
     tokens = origin.tokens if ran.needs_documents else plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Origin:
         parts: the prompt, split at the borders of its documents.
         tokens: tokens of each part.
         flat: the prompt as the plain model reads it, without the separator that ``Prompt.from_text`` may add.
-        wanted: the requested method.
+        method_requested: as in the report.
         boundaries: how the documents were found.
         reason: why the prompt cannot be split at its documents; empty if it can.
     """
@@ -53,7 +53,7 @@ class Origin:
     parts: Prompt
     tokens: TokenisedPrompt
     flat: Flat
-    wanted: Method
+    method_requested: Method
     boundaries: Boundaries
     reason: str
 
@@ -80,6 +80,10 @@ class Request:
     report: Report
     origin: Origin
     cancelled: threading.Event | None = field(default=None, compare=False, repr=False)
+
+    def with_messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Request:
+        """This request with its conversation, for a server that renders the chat template."""
+        return self
 
     @staticmethod
     def longest_prompt(method: Method, tokens: TokenisedPrompt) -> int:
@@ -168,13 +172,13 @@ def reason_to_run_plain(tokens: TokenisedPrompt, fewest: int) -> str:
 
 def planned_report(origin: Origin) -> Report:
     """The report before anything runs: the method that will run, why, and where the documents were found."""
-    wanted, found = origin.wanted, origin.boundaries
-    plain_because = origin.reason or reason_to_run_plain(origin.tokens, wanted.fewest_documents)
-    plain_because = plain_because if wanted.needs_documents else ""
-    missed = found.reason if wanted.needs_documents or found.n_expected else ""
+    method, found = origin.method_requested, origin.boundaries
+    plain_because = origin.reason or reason_to_run_plain(origin.tokens, method.fewest_documents)
+    plain_because = plain_because if method.needs_documents else ""
+    missed = found.reason if method.needs_documents or found.n_expected else ""
     return Report(
-        method_requested=wanted.name,
-        method_ran=NoMethod.name if plain_because else wanted.name,
+        method_requested=method.name,
+        method_ran=NoMethod.name if plain_because else method.name,
         source=found.source,
         spans=(),
         n_expected=found.n_expected,

@@ -251,10 +251,10 @@ def class_and_values(label: str, kind: str, find: Callable[[str], Named]) -> tup
     return found, values
 
 
-def written(method: Method) -> str:
+def format_method(method: Method) -> str:
     """The text from which ``get`` makes this method; ``MethodError`` for a parameter without literal (a function)."""
     if isinstance(method, Compose):
-        return "+".join(written(getattr(method, part.name)) for part in fields(method))
+        return "+".join(format_method(getattr(method, part.name)) for part in fields(method))
     given = {each.name: getattr(method, each.name) for each in fields(method) if each.init}  # type: ignore[arg-type]
     text = f"{method.name}({','.join(f'{name}={value!r}' for name, value in given.items())})" if given else method.name
     try:

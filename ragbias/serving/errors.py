@@ -101,7 +101,8 @@ def from_library(error: RagBiasError, prompt: str) -> ApiError:
         return refused("documents", text, "invalid_documents")
     if isinstance(error, ArgumentError):
         argument = _ARGUMENT.match(text)
-        return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text)
+        code = "unsupported_parameter" if isinstance(error, NotImplementedError) else None
+        return refused(_OTHER_NAMES.get(argument[1], argument[1]) if argument else None, text, code)
     if isinstance(error, errors.OutOfMemoryError):
         return ApiError(503, text, None, "out_of_memory", retry_after=5)
     return ApiError(500, text, None, type(error).__name__)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.tool_use import AnswerFormat, knows_tools
+from ragbias.adapters.tool_use import AnswerFormat, answer_format, knows_tools
 from ragbias.boundaries import Boundaries, locate
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -184,7 +184,7 @@ class ServedModel(Scheduler):
         arguments = self._arguments(body)
         formatter: Formatter
         if isinstance(body, ChatRequest):
-            form = prompts.answer_format(self.lm, body)
+            form = answer_format(self.lm, body.tools or (), body.tool_choice, body.response_format)
             arguments |= form.settings
             formatter = ChatFormatter(self.name, form, body.options.raw, body.parallel_tool_calls is not False)
             text, boundaries = self._chat_prompt(body, form)
@@ -207,7 +207,7 @@ class ServedModel(Scheduler):
         return generation
 
     def _chat_prompt(self, body: ChatRequest, form: AnswerFormat) -> tuple[str, Boundaries]:
-        messages, render = prompts.template_messages(body), prompts.renderer(self.lm, body, form)
+        messages, render = form.with_instruction(prompts.template_messages(body)), prompts.renderer(self.lm, body, form)
         documents = prompts.documents_of(body, self._settings.max_documents)
         if documents:
             return prompts.prompt_with(documents, messages, render)

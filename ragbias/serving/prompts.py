@@ -14,7 +14,7 @@ from ragbias.errors import ArgumentError
 from ragbias.generation.request import Request, reason_to_run_plain
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Method
-from ragbias.serving.errors import METHOD, ApiError, refused, refusing
+from ragbias.serving.errors import METHOD, ApiError, refused
 from ragbias.serving.schemas import ArrangedFields, ChatRequest, Document, EarlierToolCall, Json, Message
 
 SEPARATOR = "\n\n"
@@ -53,10 +53,10 @@ def documents_of(body: ArrangedFields, limit: int) -> list[Document] | None:
 def check_found(request: Request, on_missing: str) -> None:
     """Raise a 400 if ``on_missing="raise"`` and too few documents were found to run the method."""
     origin = request.origin
-    if on_missing != "raise" or not origin.wanted.needs_documents:
+    if on_missing != "raise" or not origin.method_requested.needs_documents:
         return
-    if origin.reason or reason_to_run_plain(origin.tokens, origin.wanted.fewest_documents):
-        why = f"{origin.wanted.name} needs documents, and cannot run here: {request.report.reason}"
+    if origin.reason or reason_to_run_plain(origin.tokens, origin.method_requested.fewest_documents):
+        why = f"{origin.method_requested.name} needs documents, and cannot run here: {request.report.reason}"
         raise refused("documents", f"{why}; send documents, or ragbias.on_missing='ignore'", "missing_documents")
 
 
@@ -131,19 +131,8 @@ def in_block(text: str, texts: Sequence[str]) -> Boundaries:
 
 
 def template_messages(body: ChatRequest) -> list[Json]:
-    """The messages as chat templates read them, with a request for JSON if ``response_format`` names it."""
-    messages = [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
-    if not _wants_json(body):
-        return messages
-    with refusing("response_format"):
-        request = tool_use.json_request(body.response_format)
-    if messages[-1]["role"] != "user":
-        return [*messages, {"role": "user", "content": request}]
-    return [*messages[:-1], {**messages[-1], "content": f"{messages[-1]['content']}\n\n{request}"}]
-
-
-def _wants_json(body: ChatRequest) -> bool:
-    return bool(body.response_format and body.response_format.get("type") != "text")
+    """The messages as chat templates read them."""
+    return [_template_message(message, f"messages[{index}]") for index, message in enumerate(body.messages)]
 
 
 def _template_message(message: Message, param: str) -> Json:
@@ -170,29 +159,6 @@ def _arguments(call: EarlierToolCall, param: str) -> Json:
         param = f"{param}.function.arguments"
         raise refused(param, f"{param}: expected a JSON object, as text")
     return arguments
-
-
-def answer_format(lm: DebiasedLM, body: ChatRequest) -> AnswerFormat:
-    """How to parse the answer, and the text it is forced to start with."""
-    tools = body.tools or []
-    with refusing("tools"):
-        tool_use.check_tools(tools)
-    with refusing("tool_choice"):
-        chosen = tool_use.tool_choice(body.tool_choice, tools)
-    offered = bool(tools) and chosen.offered
-    if _wants_json(body):
-        if offered:
-            raise refused("response_format", "response_format and tools exclude each other; leave one of them out")
-        return AnswerFormat(beginning=tool_use.JSON_BEGINNING)
-    if not offered:
-        return AnswerFormat()
-    if reason := tool_use.why_not_shown(lm, tools):
-        raise refused("tools", f"the model's chat template cannot show tools: {reason}", "unsupported_parameter")
-    beginning = tool_use.begun_call(lm, tools, chosen.name) if chosen.required else ""
-    if beginning is None:
-        message = "no tool call can be forced: the model's chat template uses an unknown format; send 'auto'"
-        raise refused("tool_choice", message, "unsupported_parameter")
-    return AnswerFormat(tools, beginning)
 
 
 def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[[list[Json], Json], str]:

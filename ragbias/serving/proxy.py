@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI, Request, Response
 
 from ragbias import methods
-from ragbias.adapters.remote import arranged, check_arranges_text, untokenised
+from ragbias.adapters.remote import check_arranges_text, order_text, text_origin
 from ragbias.boundaries import Boundaries, locate
 from ragbias.errors import ArgumentError
 from ragbias.methods import Method
@@ -164,7 +164,7 @@ def arrange(body: Any, prompt: str, default: Method, settings: ServerSettings) -
             text, inserted = prompts.with_documents(documents, holder.text)
             holder, boundaries = holder._replace(text=text), prompts.in_block(text, inserted)
         text = holder.text if holder else ""
-        request = arranged(untokenised(text, boundaries, method, settings.strip_numbering))
+        request = order_text(text_origin(text, boundaries, method, settings.strip_numbering))
     prompts.check_found(request, fields.options.on_missing or settings.on_missing)
     if holder:
         holder.container[holder.key] = request.origin.flat.text.removesuffix(END if holder.message else "")

@@ -39,12 +39,12 @@ def test_the_method_may_be_another_one(given):
 
 @pytest.mark.parametrize("field", [{"strip_numbering": False}, {"backend": "auto"}])
 def test_an_option_may_not_contradict_the_lm(given, field):
-    with pytest.raises(ArgumentError, match=f"{next(iter(field))}=.* contradicts the lm given; pass it to ragbias"):
+    with pytest.raises(ArgumentError, match=f"{next(iter(field))}=.* contradicts the model given; .*DebiasedLM"):
         adopt_settings(Fields(), RagBiasOptions(**field), given)
 
 
 def test_a_cache_may_not_contradict_the_lm(given):
-    with pytest.raises(ArgumentError, match="document_cache=None contradicts the lm given"):
+    with pytest.raises(ArgumentError, match="document_cache=None contradicts the model given"):
         adopt_settings(Fields(document_cache=None), RagBiasOptions(), given)
 
 

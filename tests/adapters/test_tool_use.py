@@ -11,7 +11,7 @@ from ragbias.adapters.tool_use import (
     AnswerFormat,
     GrowingAnswer,
     ToolChoice,
-    begun_call,
+    answer_format,
     knows_tools,
     tool_choice,
     why_not_shown,
@@ -72,10 +72,11 @@ def test_a_template_that_cannot_show_tools_is_told_with_the_reason(lm, template,
 
 
 def test_a_call_of_the_only_tool_is_begun_with_its_name(lm):
-    model = with_template(lm, "<tool_call>")
-    assert begun_call(model, [ADD]) == begun_call(model, [ADD, GREET], "add")
-    assert begun_call(model, [ADD]).endswith('{"name": "add", "arguments":')
-    assert begun_call(model, [ADD, GREET]).endswith('{"name": "')
+    model = with_template(lm, "{{ tools }}<tool_call>")
+    named = answer_format(model, [ADD], "required").beginning
+    assert named == answer_format(model, [ADD, GREET], "add").beginning
+    assert named.endswith('{"name": "add", "arguments":')
+    assert answer_format(model, [ADD, GREET], "required").beginning.endswith('{"name": "')
 
 
 @pytest.mark.parametrize("form", [AnswerFormat(), AnswerFormat([ADD]), AnswerFormat([ADD], "I ")])

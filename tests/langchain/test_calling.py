@@ -283,6 +283,6 @@ def test_methods_that_cannot_work_are_refused(chat, llm):
         llm.with_structured_output(Bridge, method="yaml")
     with pytest.raises(ArgumentError, match="response_format"):
         llm.invoke("hi", response_format="json")
-    with pytest.raises(ArgumentError, match="cannot go together"):
+    with pytest.raises(ArgumentError, match="exclude each other"):
         llm.bind_tools([search]).invoke("hi", response_format={"type": "json_object"})
     assert chat.with_structured_output(Bridge, method="json_schema") is not None

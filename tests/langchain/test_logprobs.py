@@ -6,7 +6,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 
 from langchain_ragbias import ChatRagBias, RagBiasPipeline
-from ragbias.adapters.tool_formats import openai_logprobs
+from ragbias.generation.decoding import openai_logprobs
 from ragbias.generation.report import Generation, Report, Usage
 
 TEXT = "Which is green?"

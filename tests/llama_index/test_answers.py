@@ -17,6 +17,7 @@ from ragbias.errors import RagBiasError, UnknownMethodError
 from ragbias.lm import DebiasedLM
 from ragbias.methods import Pine
 from support.report_keys import REPORT_KEYS
+from support.scripted import RecordingLM
 
 DOCUMENTS = ["The Falcon Station gate is red.", "The Ivory Bridge gate is blue.", "The Kitten Tower gate is green."]
 PROMPT = "Context:\n" + "\n\n".join(DOCUMENTS) + "\n\nQuestion: Which gate is blue?\nAnswer:"
@@ -74,9 +75,11 @@ def test_token_counting_handler_reads_the_usage(make_llm: Callable[..., RagBiasL
 
 
 @pytest.mark.parametrize("is_chat_model", [True, False])
-def test_system_prompt_is_kept_in_complete(make_llm: Callable[..., RagBiasLLM], is_chat_model: bool) -> None:
-    system = "Answer in one word and never explain."
-    seen = make_llm(system_prompt=system, is_chat_model=is_chat_model)._completion_prompt("Which gate?", False)
+def test_system_prompt_is_kept_in_complete(lm: DebiasedLM, is_chat_model: bool) -> None:
+    system, recording = "Answer in one word and never explain.", RecordingLM(lm)
+    llm = RagBiasLLM(lm=recording, system_prompt=system, is_chat_model=is_chat_model, on_missing="ignore")
+    llm.complete("Which gate?", max_tokens=1)
+    (seen,) = recording.prompts
     assert seen.count(system) == 1
     assert seen.index(system) < seen.index("Which gate?")
 
@@ -176,7 +179,7 @@ def test_unknown_method_is_refused_at_once_and_on_a_call(make_llm: Callable[...,
 
 
 def test_unknown_field_is_refused(make_llm: Callable[..., RagBiasLLM]) -> None:
-    with pytest.raises(ValueError, match="tempurature"):
+    with pytest.raises(RagBiasError, match="tempurature"):
         make_llm(tempurature=1.0)
 
 

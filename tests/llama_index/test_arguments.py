@@ -193,6 +193,38 @@ def test_names_that_say_two_things_are_refused(fields: dict[str, Any], text: str
         RagBiasLLM(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"temprature": 1}, "unknown argument 'temprature'; did you mean 'temperature'"),
+        ({"options": 5}, "options=5; expected RagBiasLLMOptions"),
+        ({"options": {"top_q": 1}}, "unknown argument 'top_q'; did you mean 'top_"),
+        ({"temperature": -1}, "temperature=-1.0; expected a number >= 0"),
+        ({"max_new_tokens": 0}, "max_new_tokens=0; expected a whole number >= 1"),
+        ({"top_p": 5}, "top_p=5.0; expected a number > 0 and <= 1"),
+        ({"stop": ""}, "stop=.*expected a stop string that is not empty"),
+        ({"context_window": 0}, "context_window.*greater than 0"),
+        ({"model_kwargs": 5}, "model_kwargs.*dictionary"),
+    ],
+)
+def test_wrong_arguments_of_the_constructor_are_refused(make_llm, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        make_llm(**fields)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ({"temprature": 1}, "unknown argument 'temprature'; did you mean 'temperature'"),
+        ({"max_tokens": 3, "max_new_tokens": 3}, "the same; give one of them"),
+        ({"tools": []}, "unknown argument 'tools'"),
+    ],
+)
+def test_wrong_arguments_of_a_call_are_refused(llm: RagBiasLLM, call: dict[str, Any], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        llm.complete(PROMPT, **call)
+
+
 def test_arguments_for_loading_do_not_go_with_a_model_that_is_loaded(make_llm: Callable[..., RagBiasLLM]) -> None:
     with pytest.raises(ArgumentError, match="lm is loaded already"):
         make_llm(dtype="auto")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
 
+import pytest
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.llms.function_calling import FunctionCallingLLM
 from llama_index.llms.ragbias import RagBiasLLM
@@ -34,3 +36,20 @@ def test_namespace_of_llama_index_is_left_open_and_the_types_are_marked() -> Non
     assert not (package.parent / "__init__.py").exists()
     assert not (package.parents[1] / "__init__.py").exists()
     assert (package / "py.typed").exists()
+
+
+def test_torch_is_imported_on_first_use(monkeypatch) -> None:
+    package = importlib.import_module("llama_index.llms.ragbias")
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.import_module("llama_index.llms"), "ragbias", package)
+        for name in [*sys.modules]:
+            if name.partition(".")[0] == "ragbias" or name.startswith("llama_index.llms.ragbias"):
+                patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "torch", None)  # its import fails
+        fresh = importlib.import_module("llama_index.llms.ragbias")
+        fresh.uninstall_listener()
+        with pytest.raises(ImportError, match="torch"):
+            getattr(fresh, "RagBiasLLM")  # noqa: B009
+    assert {*package.__all__} <= {*dir(package), *package._MODULES} and package.PairwiseJudge
+    with pytest.raises(AttributeError, match="no attribute 'ragbias'"):
+        getattr(package, "ragbias")  # noqa: B009

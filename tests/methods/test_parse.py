@@ -14,9 +14,9 @@ from ragbias.methods import (
     Pine,
     RoToR,
     SelfExtend,
+    format_method,
     get,
     parse_methods,
-    written,
 )
 from ragbias.methods.profiles import Profile
 
@@ -133,10 +133,10 @@ def test_an_instance_is_returned_as_it_is_and_anything_else_is_refused():
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_a_method_can_be_written_as_the_text_it_is_made_of(name):
     method = get(name, "tiny")
-    assert get(written(method)) == method
+    assert get(format_method(method)) == method
 
 
 def test_parameters_are_written_and_objects_are_refused():
-    assert written(get("siw+self-extend")).startswith("siw(dense=0.9,")
+    assert format_method(get("siw+self-extend")).startswith("siw(dense=0.9,")
     with pytest.raises(MethodError, match="cannot be written as text"):
-        written(RoToR(key=len))
+        format_method(RoToR(key=len))

@@ -29,7 +29,7 @@ from langchain_ragbias.arguments import SAMPLING, Call
 from langchain_ragbias.listener import listener, reports
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import RagBiasOptions, open_model, renamed, with_options
-from ragbias.adapters.remote import RemoteLM
+from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat
 from ragbias.boundaries import Segmenter, current_documents, locate
@@ -78,7 +78,7 @@ class RagBiasModel(BaseModel):
     texts."""
     document_cache: DocumentCache | None = Field(default=None, exclude=True, repr=False)
     """Caches computed documents, for methods that can reuse them."""
-    lm: DebiasedLM | RemoteLM = Field(default=cast(Any, None), exclude=True, repr=False)
+    lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False)
     """The loaded model."""
     base_url: str | None = None
     """Address of a server of ``ragbias serve``; needs ``pip install 'langchain-ragbias[remote]'``."""
@@ -124,7 +124,7 @@ class RagBiasModel(BaseModel):
         if self.segmenter is not None:
             check_segmenter(self.segmenter)
         check_arguments(self._settings)
-        given: DebiasedLM | RemoteLM | None = self.lm
+        given: LanguageModel | None = self.lm
         if isinstance(given, DebiasedLM) and self._names_another_model(given):
             given = None
         if given is None:
@@ -201,11 +201,11 @@ class RagBiasModel(BaseModel):
     def _identifying_params(self) -> dict[str, Any]:
         """What an answer depends on, for LangChain's cache; includes the documents of ``ragbias.documents``."""
         documents = current_documents()
-        model = {} if self.lm.name or isinstance(self.lm, RemoteLM) else {"model": arguments.identity(self.lm.model)}
+        model = getattr(self.lm, "model", None)
         return {
             "model_id": self.model_id,
-            **model,
-            **({"base_url": self.lm.base_url} if isinstance(self.lm, RemoteLM) else {}),
+            "model": None if self.lm.name or model is None else arguments.identity(model),
+            "base_url": self.lm.base_url,
             "method": self.method if isinstance(self.method, str) else repr(self.method),
             "max_tokens": self.max_tokens,
             "temperature": self.temperature,
@@ -229,9 +229,7 @@ class RagBiasModel(BaseModel):
         custom = getattr(self, "custom_get_token_ids", None)  # a field of LangChain's class
         if custom is not None:
             return list(custom(text))
-        if isinstance(self.lm, RemoteLM):
-            return self.lm.token_ids(text)
-        return list(self.lm.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.lm.token_ids(text)
 
     # one request
 

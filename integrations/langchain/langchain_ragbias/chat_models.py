@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -26,19 +26,16 @@ from langchain_ragbias.batching import arun_batched, batch_of, run_batched, unle
 from langchain_ragbias.listener import artifact_texts, begin_request, parent_run, reports
 from langchain_ragbias.llms import RagBiasPipeline
 from langchain_ragbias.messages import (
-    answer_format,
     answer_message,
     last_chunk,
     parsed,
     response_format,
     template_messages,
     tool_schemas,
-    with_json_request,
 )
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.remote import RemoteLM, RemoteRequest
 from ragbias.adapters.tool_formats import ToolCall
-from ragbias.adapters.tool_use import JSON_BEGINNING, AnswerFormat, GrowingAnswer
+from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format
 from ragbias.errors import ArgumentError, WrongTypeError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
@@ -164,9 +161,8 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         """Number of tokens in the prompt rendered from these messages and tools.
 
         If the template rejects the messages, e.g. part of a conversation, each is counted separately with its role.
+        For a model behind a server, whose template is not known here, the number is approximate.
         """
-        if isinstance(self.lm, RemoteLM):  # the chat template is on the server
-            return super().get_num_tokens_from_messages(messages)
         try:
             text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
             return len(self.get_token_ids(text))
@@ -332,21 +328,14 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         """Prepare a conversation."""
         own = {name: given[name] for name in ("tools", "tool_choice", "response_format") if name in given}
         call = self._call(stop, {name: value for name, value in given.items() if name not in own})
-        form = answer_format(self.lm, own.get("tools"), own.get("tool_choice"))
-        if own.get("response_format") and form.tools:
-            raise ArgumentError("response_format and tools cannot go together; leave one of them out")
-        if own.get("response_format") and isinstance(self.lm, RemoteLM):
-            form = AnswerFormat(request_fields={"response_format": own["response_format"]})
-        elif own.get("response_format"):
-            messages = with_json_request(messages, own["response_format"])
-            form = AnswerFormat(beginning=JSON_BEGINNING)
-        shown = template_messages(messages)
+        form = answer_format(
+            self.lm, tool_schemas(own.get("tools")), own.get("tool_choice"), own.get("response_format")
+        )
+        shown = form.with_instruction(template_messages(messages))
         text = self.lm.chat_text(shown, tools=form.tools) + form.beginning
         system = [message["content"] for message in shown if message["role"] == "system"]
         request = self._request(text, call, parent, artifact_texts(messages), system)
-        if isinstance(request, RemoteRequest):
-            request = replace(request, messages=shown, tools=form.tools)
-        return PreparedChat(request, {**call.settings, **form.settings}, form)
+        return PreparedChat(request.with_messages(shown, form.tools), {**call.settings, **form.settings}, form)
 
     # one answer
 

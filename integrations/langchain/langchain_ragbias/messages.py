@@ -23,18 +23,8 @@ from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from ragbias import DebiasedLM
 from ragbias.adapters import tool_formats
-from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.tool_use import (
-    AnswerFormat,
-    begun_call,
-    check_tools,
-    json_request,
-    template_call,
-    tool_choice,
-    why_not_shown,
-)
+from ragbias.adapters.tool_use import template_call
 from ragbias.errors import ArgumentError, WrongTypeError
 
 ROLES: dict[type[BaseMessage], str] = {
@@ -103,29 +93,6 @@ def tool_schemas(tools: Sequence[Any] | None) -> list[dict[str, Any]]:
         raise WrongTypeError(str(error)) from error
 
 
-def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Any] | None, choice: Any) -> AnswerFormat:
-    """How ``tools`` and ``tool_choice`` shape the answer of a model."""
-    schemas = tool_schemas(tools)
-    check_tools(schemas)
-    chosen = tool_choice(choice, schemas)
-    if not schemas or not chosen.offered:
-        return AnswerFormat()
-    if reason := why_not_shown(lm, schemas):
-        raise NotImplementedError(
-            f"the chat template of {lm.name!r} cannot show tools to the model: {reason}; use a model whose template "
-            "has tools, or leave them out"
-        )
-    if isinstance(lm, RemoteLM):
-        return AnswerFormat(schemas, request_fields={"tool_choice": choice})
-    beginning = begun_call(lm, schemas, chosen.name) if chosen.required else ""
-    if beginning is None:
-        raise NotImplementedError(
-            f"tool_choice={choice!r}: the chat template of {lm.name!r} writes tool calls in an unknown format, so a "
-            "call cannot be forced; use tool_choice='auto', or method='json_schema' for structured output"
-        )
-    return AnswerFormat(schemas, beginning)
-
-
 def answer_message(content: str, calls: Sequence[tool_formats.ToolCall], **fields: Any) -> AIMessage:
     """An answer with its tool calls."""
     valid = [
@@ -174,17 +141,6 @@ def response_format(schema: Any, method: str) -> dict[str, Any]:
     if method == "json_mode":
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"schema": convert_to_json_schema(schema)}}
-
-
-def with_json_request(messages: Sequence[BaseMessage], response_format: Any) -> list[BaseMessage]:
-    """The conversation with the request for JSON at its end."""
-    request = json_request(response_format)
-    if not messages:
-        raise ArgumentError("response_format needs a conversation, and there is no message")
-    last = messages[-1]
-    if isinstance(last, HumanMessage) and isinstance(last.content, str):
-        return [*messages[:-1], last.model_copy(update={"content": f"{last.content}\n\n{request}"})]
-    return [*messages, HumanMessage(request)]
 
 
 def parsed(llm: Runnable[Any, Any], schema: Any, include_raw: bool) -> Runnable[Any, Any]:

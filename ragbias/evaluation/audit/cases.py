@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ragbias.adapters.connection import Connection
-from ragbias.adapters.remote import arranged, of_origin, untokenised
+from ragbias.adapters.remote import order_text, text_origin
 from ragbias.boundaries import locate
 from ragbias.errors import DataError, ServerError
 from ragbias.evaluation.data.questions import Question
@@ -139,7 +139,7 @@ class UpstreamLM:
     def request(self, question: Question) -> Request:
         """A question with its documents; raises ``DataError`` where they are not found."""
         text = SYSTEM + "\n\n".join(question.documents) + BETWEEN + question.question
-        found = untokenised(text, locate(text, documents=question.documents), NoMethod())
+        found = order_text(text_origin(text, locate(text, documents=question.documents), NoMethod()))
         if found.report.n_found < len(question.documents) or found.origin.reason:
             reason = found.origin.reason or found.report.reason
             raise DataError(f"question {question.question!r:.60}: its documents are not found: {reason}")
@@ -148,7 +148,7 @@ class UpstreamLM:
     def again(self, request: Request, order: Sequence[int] | None, method: Method | None) -> Request:
         """The same request with its documents in another order, or for another method."""
         origin = request.origin if order is None else request.origin.reordered(order)
-        return arranged(of_origin(replace(origin, wanted=method or origin.wanted)))
+        return order_text(replace(origin, method_requested=method or origin.method_requested))
 
     def batch(self, requests: Sequence[Request], batch_size: int, max_new_tokens: int) -> list[Generation]:
         """An answer for each request, all sent at the same time."""

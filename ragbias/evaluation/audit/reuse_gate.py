@@ -127,7 +127,7 @@ def _compared(case: AuditCase, request: Request) -> _Compared:
 
 def _without(case: AuditCase) -> Method:
     """The method without reuse."""
-    own = case.recorded.request.origin.wanted
+    own = case.recorded.request.origin.method_requested
     return NoMethod() if own.reusable_documents or own.runs_several else own
 
 

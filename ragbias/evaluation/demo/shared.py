@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from ragbias.cache import DocumentCache
 from ragbias.evaluation.cost.measuring import all_versions, now
 from ragbias.evaluation.prompts import stock_prompt
-from ragbias.evaluation.tasks.orders import arranged
+from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Task
 from ragbias.files import writing
 from ragbias.generation.request import in_parts
@@ -78,7 +78,7 @@ class StockQA(Task):
     def cases(self) -> Iterator[Case]:
         for index, each in enumerate(self.questions):
             question = f"{index:06}"
-            for documents, position, _ in arranged(each.gold, each.others, self.positions, 1, question):
+            for documents, position, _ in gold_orders(each.gold, each.others, self.positions, 1, question):
                 prompt = stock_prompt(self.lm, documents, each.question)
                 yield Case(
                     id=f"{question}/{position}",

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Filled, Line, Row, numbered_lines
 from ragbias.evaluation.measures.metrics import value_in_answer
-from ragbias.evaluation.tasks.orders import arranged
+from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions
 
 TEMPLATE = (
@@ -65,7 +65,7 @@ class KVRetrieval(FileTask):
             drawn = count < len(pairs)
             others, own = self._drawn(line, pairs, pairs.index(gold), count, question)
             positions = [own] if self.positions is None else self.positions
-            for shown, position, order in arranged(gold, others, positions, self.orders, f"{self.seed} {question}"):
+            for shown, position, order in gold_orders(gold, others, positions, self.orders, f"{self.seed} {question}"):
                 documents = [f'"{key}": "{value}"' for key, value in shown]
                 yield Case(
                     id=f"{question}/{count}/{position}/{order}" + (f"/{self.seed}" if drawn or order else ""),

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from ragbias.errors import RunError
 from ragbias.evaluation.data.jsonl import Answers, Line, Row, read_lines, sources
 from ragbias.evaluation.measures.metrics import best_subspan_em, squad_normalised
-from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, FileTask, Positions, Words, shortened
 
 TEMPLATE = (
@@ -127,7 +127,7 @@ class MultiDocumentQA(FileTask):
             default = evenly_spread(count, DRAWN_POSITIONS) if pool else [row.gold]
             positions = default if self.positions is None else self.positions
             gold, key = row.passages[row.gold], f"{self.seed} {row.id}"
-            for passages, position, order in arranged(gold, others, positions, self.orders, key):
+            for passages, position, order in gold_orders(gold, others, positions, self.orders, key):
                 cut = [Passage(title, shortened(text, row.answers, self.shorten)) for title, text in passages]
                 documents = [each.document(number if self.indices else None) for number, each in enumerate(cut, 1)]
                 yield Case(

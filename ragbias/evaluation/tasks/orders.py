@@ -35,7 +35,7 @@ def orders_of(things: Sequence[T], count: int, key: str) -> list[list[T]]:
     return [[things[index] for index in order] for order in found]
 
 
-def arranged(
+def gold_orders(
     gold: T, others: Sequence[T], positions: Sequence[int], orders: int, key: str
 ) -> Iterator[tuple[list[T], int, int]]:
     """Yield (documents, gold position, order index) for every order and position, from 0.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic.dataclasses import dataclass
 
 from ragbias.evaluation.measures.metrics import exact
-from ragbias.evaluation.tasks.orders import arranged, evenly_spread
+from ragbias.evaluation.tasks.orders import evenly_spread, gold_orders
 from ragbias.evaluation.tasks.task import Case, Documents, Limit, Orders, Positions, Seed, Task
 from ragbias.models.tiny.world import FORMAT
 from ragbias.models.tiny.world import cases as held_out_cases
@@ -41,7 +41,7 @@ class TinyQA(Task):
             positions = evenly_spread(count, DEFAULT_POSITIONS) if self.positions is None else self.positions
             for index, (drawn, others) in enumerate(held_out_cases(count, self.limit, self.seed)):
                 question = f"tiny/{index}/{count}/{self.seed}"
-                for passages, position, order in arranged(drawn.gold, others, positions, self.orders, question):
+                for passages, position, order in gold_orders(drawn.gold, others, positions, self.orders, question):
                     yield Case(
                         id=f"tiny/{index}/{count}/{position}/{order}/{self.seed}",
                         question=question,

@@ -31,7 +31,7 @@ def test_last_request_with_documents_is_kept_with_its_settings(tiny):
     for case, question in zip(cases, QUESTIONS, strict=True):
         assert [text.strip() for text in case.documents] == TEXTS[question.question]
         assert case.recorded.settings == {"max_new_tokens": 5}
-        assert case.recorded.request.origin.wanted.name == "pine"
+        assert case.recorded.request.origin.method_requested.name == "pine"
 
 
 def test_other_orders_are_the_same_prompt_with_its_documents_moved(tiny):

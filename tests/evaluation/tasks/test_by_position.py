@@ -11,7 +11,7 @@ from ragbias.evaluation.measures.bootstrap import Scores
 from ragbias.evaluation.measures.metrics import exact, normalised
 from ragbias.evaluation.tasks import Case, Task
 from ragbias.evaluation.tasks.by_position import Curve, measure, widest_margin
-from ragbias.evaluation.tasks.orders import arranged
+from ragbias.evaluation.tasks.orders import gold_orders
 from ragbias.methods import CanonicalOrder, NoMethod, Pine
 
 
@@ -49,7 +49,7 @@ class MadeUp(Task):
     def cases(self):
         for number in ("x", "yy"):
             others = [f"One {number}.", f"Two {number} more."]
-            for documents, position, _ in arranged(f"A gold {number}.", others, (0, 2), 1, number):
+            for documents, position, _ in gold_orders(f"A gold {number}.", others, (0, 2), 1, number):
                 text = self.text.format("\n\n".join(documents), f"Which {number}?")
                 yield Case(f"{number}/{position}", number, text, tuple(documents), ("owl",), position)
 

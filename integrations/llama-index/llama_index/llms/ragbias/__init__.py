@@ -3,17 +3,33 @@
 Importing this package attaches a passive listener to the nodes that LlamaIndex retrieves.
 """
 
-from llama_index.llms.ragbias.arguments import RagBiasLLMOptions
-from llama_index.llms.ragbias.base import RagBiasLLM
-from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
-from llama_index.llms.ragbias.warming import WarmDocuments, warm
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from ragbias.adapters.missing_documents import MissingDocumentsWarning
+from llama_index.llms.ragbias.listener import install_listener, uninstall_listener
+
+if TYPE_CHECKING:
+    from llama_index.llms.ragbias.arguments import RagBiasLLMOptions
+    from llama_index.llms.ragbias.base import RagBiasLLM
+    from llama_index.llms.ragbias.judge import PairwiseJudge
+    from llama_index.llms.ragbias.warming import WarmDocuments, warm
+
+    from ragbias.adapters.missing_documents import MissingDocumentsWarning
+
+_MODULES = {
+    "MissingDocumentsWarning": "ragbias.adapters.missing_documents",
+    "PairwiseJudge": "llama_index.llms.ragbias.judge",
+    "RagBiasLLM": "llama_index.llms.ragbias.base",
+    "RagBiasLLMOptions": "llama_index.llms.ragbias.arguments",
+    "WarmDocuments": "llama_index.llms.ragbias.warming",
+    "warm": "llama_index.llms.ragbias.warming",
+}
 
 install_listener()
 
 __all__ = [
     "MissingDocumentsWarning",
+    "PairwiseJudge",
     "RagBiasLLM",
     "RagBiasLLMOptions",
     "WarmDocuments",
@@ -21,3 +37,9 @@ __all__ = [
     "uninstall_listener",
     "warm",
 ]
+
+
+def __getattr__(name: str) -> Any:  # torch and transformers are imported on first use
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from pydantic import SkipValidation
 from transformers import GenerationConfig
 
-from ragbias.adapters.options import RagBiasOptions
+from ragbias.adapters.options import RagBiasOptions, check_names
 from ragbias.adapters.tool_use import Tool
 from ragbias.errors import ArgumentError
 from ragbias.generation.arguments import RESERVED, DecodingArguments, check_arguments
@@ -46,11 +46,11 @@ class RagBiasLLMOptions(RagBiasOptions):
         return names
 
 
-def context_window(own: int, wanted: int | None) -> int:
-    """The wanted window, at most the model's own."""
-    if wanted is not None and wanted > own:
-        warnings.warn(f"context_window={wanted} is more than the model's {own}; {own} is used", stacklevel=2)
-    return min(wanted or own, own)
+def context_window(limit: int, requested: int | None) -> int:
+    """The requested window, at most the model's limit."""
+    if requested is not None and requested > limit:
+        warnings.warn(f"context_window={requested} is more than the model's {limit}; {limit} is used", stacklevel=2)
+    return min(requested or limit, limit)
 
 
 class CompletionArguments(DecodingArguments, total=False):
@@ -117,11 +117,7 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
         elif name in _REFUSED:
             instead = _INSTEAD.get(name, "leave it out")
             raise ArgumentError(f"{name} is not an argument here, RagBiasLLM sets it itself; {instead}")
-        elif name not in known:
-            raise ArgumentError(
-                f"unknown argument {name!r}; a call takes {', '.join(OWN)}, and the settings of transformers' "
-                f"GenerationConfig except {', '.join(sorted(_REFUSED & known))}"
-            )
+    check_names(given, known, (*OWN, *known))
     check_arguments(given)
     if "max_tokens" in given:
         if "max_new_tokens" in given:

@@ -27,21 +27,22 @@ from llama_index.core.tools.types import BaseTool
 from llama_index.llms.ragbias import arguments, listener
 from llama_index.llms.ragbias import messages as conversation
 from llama_index.llms.ragbias.arguments import ChatArguments, CompletionArguments, RagBiasLLMOptions, context_window
-from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, astream, reports
-from pydantic import SkipValidation
-from typing_extensions import Unpack
+from llama_index.llms.ragbias.listener import reports
+from llama_index.llms.ragbias.requests import Answer, PreparedCall, aanswer, astream
+from pydantic import ModelWrapValidatorHandler, SkipValidation, ValidationError
+from typing_extensions import Self, Unpack
 
 from ragbias import methods
 from ragbias.adapters.missing_documents import MissingDocuments, OnMissing
 from ragbias.adapters.options import open_model, renamed, with_options
-from ragbias.adapters.remote import RemoteLM, RemoteRequest
+from ragbias.adapters.remote import LanguageModel
 from ragbias.adapters.run_state import Owner
-from ragbias.adapters.tool_use import knows_tools
+from ragbias.adapters.tool_use import AnswerFormat, UnsupportedToolsError, answer_format, knows_tools
 from ragbias.boundaries import Segmenter
 from ragbias.boundaries.recognisers import check_segmenter
 from ragbias.cache import DocumentCache
+from ragbias.display import complaints
 from ragbias.errors import ArgumentError
-from ragbias.lm import DebiasedLM
 from ragbias.methods import DEFAULT_METHOD, Method
 
 NONE_IS_EMPTY = (
@@ -79,8 +80,8 @@ class RagBiasLLM(FunctionCallingLLM):
     method: str | Method = Field(
         default=DEFAULT_METHOD, description="Method against position bias: its name or an instance."
     )
-    max_new_tokens: int = Field(default=256, gt=0, description="The most tokens of an answer.")
-    temperature: float | None = Field(default=None, ge=0, description="Sampling temperature; 0 or None: greedy.")
+    max_new_tokens: int = Field(default=256, description="The most tokens of an answer.")
+    temperature: float | None = Field(default=None, description="Sampling temperature; 0 or None: greedy.")
     stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
     logprobs: bool = Field(
         default=False, description="Return each token's log-probability in `logprobs`, and in OpenAI's shape in `raw`."
@@ -100,9 +101,7 @@ class RagBiasLLM(FunctionCallingLLM):
         default=None, gt=0, description="Tokens of prompt and answer; None: the model's."
     )
     is_chat_model: bool | None = Field(default=None, description="None: whether the tokenizer has a chat template.")
-    lm: DebiasedLM | RemoteLM = Field(
-        default=cast(Any, None), exclude=True, repr=False, description="The loaded model."
-    )
+    lm: LanguageModel = Field(default=cast(Any, None), exclude=True, repr=False, description="The loaded model.")
     base_url: str | None = Field(
         default=None,
         description="Address of a server of `ragbias serve`; needs `pip install 'llama-index-llms-ragbias[remote]'`.",
@@ -130,9 +129,19 @@ class RagBiasLLM(FunctionCallingLLM):
             return values
         given = {name: value for name, value in values.items() if value is not None or name not in NONE_IS_EMPTY}
         given = renamed(given, OTHER_NAMES, {**cls.model_fields, **RagBiasLLMOptions.model_fields})
-        if "device" in (given.get("model_kwargs") or {}):
+        kwargs = given.get("model_kwargs")
+        if isinstance(kwargs, dict) and "device" in kwargs:
             given["device_map"] = None
         return with_options(given, RagBiasLLMOptions)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _report_errors(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        """Raise ``ArgumentError`` for all wrong values, those that pydantic finds too."""
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ArgumentError(complaints(error)) from None
 
     @field_validator("query_wrapper_prompt", mode="before")
     @classmethod
@@ -157,7 +166,7 @@ class RagBiasLLM(FunctionCallingLLM):
             self.model_name = self.lm.name or type(getattr(self.lm, "model", None)).__name__
         self.context_window = context_window(self.lm.window, self.context_window)
         if self.is_chat_model is None:
-            self.is_chat_model = self._has_chat_template
+            self.is_chat_model = bool(self.lm.chat_template)
         self._template_knows_tools = knows_tools(self.lm)
 
     @classmethod
@@ -187,9 +196,7 @@ class RagBiasLLM(FunctionCallingLLM):
         LlamaIndex counts with another tokenizer by default. Set `Settings.tokenizer = llm.token_ids`,
         `ChatMemoryBuffer.from_defaults(tokenizer_fn=llm.token_ids)`, `TokenCountingHandler(tokenizer=llm.token_ids)`.
         """
-        if isinstance(self.lm, RemoteLM):
-            return self.lm.token_ids(text)
-        return list(self.lm.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.lm.token_ids(text)
 
     def to_payload(self) -> dict[str, Any]:
         """The fields for observers, with the method."""
@@ -291,8 +298,6 @@ class RagBiasLLM(FunctionCallingLLM):
     def _completion_prompt(self, prompt: str, formatted: bool) -> str:
         if formatted:
             return prompt
-        if self._completes_by_chat:
-            return self._chat_prompt([ChatMessage(content=prompt)])
         if self.query_wrapper_prompt:
             prompt = self.query_wrapper_prompt.format(query_str=prompt)
         if self.system_prompt:
@@ -301,23 +306,12 @@ class RagBiasLLM(FunctionCallingLLM):
         return self.completion_to_prompt(prompt)
 
     @property
-    def _has_chat_template(self) -> bool:
-        if isinstance(self.lm, RemoteLM):
-            return self.lm.has_chat_template
-        return bool(self.lm.tokenizer.chat_template)
-
-    @property
     def _uses_chat_template(self) -> bool:
-        return self.messages_to_prompt is generic_messages_to_prompt and self._has_chat_template
+        return self.messages_to_prompt is generic_messages_to_prompt and bool(self.lm.chat_template)
 
     def _chat_prompt(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> str:
         messages = conversation.with_system_prompt(messages, self.system_prompt)
         assert self.messages_to_prompt is not None
-        if tools and not (self._template_knows_tools and self._uses_chat_template):
-            raise ArgumentError(
-                f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
-                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
-            )
         if self._uses_chat_template:
             return self.lm.chat_text(conversation.to_dicts(messages), tools or None)
         return self.messages_to_prompt(messages)
@@ -336,23 +330,35 @@ class RagBiasLLM(FunctionCallingLLM):
         return PreparedCall(self._owner, self.lm, request, {**given, "stop_token_ids": self.options.stopping_ids})
 
     def _completion(self, prompt: str, formatted: bool, call: Mapping[str, Any]) -> PreparedCall:
-        if isinstance(self.lm, RemoteLM) and not formatted and self._completes_by_chat:
-            return self._chat([ChatMessage(content=prompt)], call)
+        if not formatted and self._completes_by_chat:
+            return self._conversation([ChatMessage(content=prompt)], call, AnswerFormat())
         return self._prepare(self._completion_prompt(prompt, formatted), call)
 
     def _chat(self, messages: Sequence[ChatMessage], call: Mapping[str, Any]) -> PreparedCall:
         call = dict(call)
         tools = call.pop("tools", None) or ()
         parallel, required = call.pop("parallel_tool_calls", True), call.pop("tool_required", False)
-        form = conversation.answer_format(self.lm, tools, required)
+        if tools and not (self._template_knows_tools and self._uses_chat_template):
+            raise ArgumentError(
+                f"the chat template of {self.model_name!r} does not print tools; use a model that was trained to call "
+                "them, leave messages_to_prompt alone, or use a ReActAgent, which needs no template"
+            )
+        try:
+            form = answer_format(self.lm, tools, "required" if tools and required else None)
+        except UnsupportedToolsError:  # the model may still write the call by itself
+            form = answer_format(self.lm, tools)
+        return replace(self._conversation(messages, call, form), parallel=parallel)
+
+    def _conversation(
+        self, messages: Sequence[ChatMessage], call: Mapping[str, Any], form: AnswerFormat
+    ) -> PreparedCall:
         system = [message.content or "" for message in messages if message.role == MessageRole.SYSTEM]
-        prepared = self._prepare(self._chat_prompt(messages, tools) + form.beginning, call, system)
+        prepared = self._prepare(self._chat_prompt(messages, form.tools) + form.beginning, call, system)
         request = prepared.request
-        if isinstance(request, RemoteRequest) and self._uses_chat_template:
-            shown = conversation.to_dicts(conversation.with_system_prompt(messages, self.system_prompt))
-            request = replace(request, messages=shown, tools=tools)
-        settings = {**prepared.settings, **form.settings}
-        return replace(prepared, request=request, form=form, parallel=parallel, settings=settings)
+        if self._uses_chat_template:
+            shown = conversation.with_system_prompt(messages, self.system_prompt)
+            request = request.with_messages(conversation.to_dicts(shown), form.tools)
+        return replace(prepared, request=request, form=form, settings={**prepared.settings, **form.settings})
 
     def _defaults(self) -> dict[str, Any]:
         options = ("top_p", "top_k", "repetition_penalty", "seed")

@@ -15,10 +15,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ragbias import methods
-from ragbias.adapters.remote import RemoteLM
 from ragbias.cache import DocumentCacheWarning
 from ragbias.call_site import warn
 from ragbias.errors import RagBiasError
+from ragbias.lm import DebiasedLM
 
 USER_TEMPLATE = (
     "[User Question]\n{query}\n\n[The Start of Reference]\n{reference}\n[The End of Reference]\n\n"
@@ -76,7 +76,7 @@ class PairwiseJudge(PairwiseComparisonEvaluator):
         self._answer_template = answer_template
         self._settings: dict[str, Any] = {}
         if not explain:
-            if isinstance(llm.lm, RemoteLM):
+            if not isinstance(llm.lm, DebiasedLM):
                 raise RagBiasError("explain=False needs a local model, because servers do not restrict the next tokens")
             self._settings = {"prefix_allowed_tokens_fn": one_of(VERDICTS, llm.lm.tokenizer)}
         _check_template(self._eval_template)

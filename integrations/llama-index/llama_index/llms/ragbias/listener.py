@@ -28,14 +28,14 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TransformComponent
 from llama_index.core.vector_stores.types import BasePydanticVectorStore, VectorStoreQueryResult
 from llama_index.core.workflow import Workflow
-from llama_index.llms.ragbias.requests import reports
 from pydantic import PrivateAttr
 
-from ragbias.adapters.run_state import Retrievals
+from ragbias.adapters.run_state import LastReports, Retrievals
 from ragbias.adapters.searches import SearchWatch
 from ragbias.boundaries import Boundaries, Registry, Segmenter, current_documents, locate
 from ragbias.boundaries.sources import check_lasting, document_texts
 
+reports = LastReports("ragbias_llama_index_reports")
 MAX_RUNS = 1024  # bounds the runs that never end
 CONTEXT_VARIABLE = "ragbias_llama_index_retrievals"
 Streamed: TypeAlias = "GeneratorType[Any, Any, Any] | AsyncGeneratorType[Any, Any]"

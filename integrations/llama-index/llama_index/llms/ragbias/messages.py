@@ -19,11 +19,9 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.llms.llm import ToolSelection
 from llama_index.core.tools.types import BaseTool
 
-from ragbias.adapters.remote import RemoteLM
 from ragbias.adapters.tool_formats import call_id
-from ragbias.adapters.tool_use import AnswerFormat, Tool, begun_call, check_tools, template_call, tool_choice
+from ragbias.adapters.tool_use import AnswerFormat, Tool, template_call, tool_choice
 from ragbias.errors import ArgumentError, RagBiasError
-from ragbias.lm import DebiasedLM
 
 _ROLES = {
     MessageRole.DEVELOPER: "system",
@@ -86,14 +84,6 @@ def offered(tools: Sequence[BaseTool], choice: str | dict[str, Any] | None) -> t
     chosen = tool_choice(choice, specs)
     shown = [spec for spec in specs if chosen.offered and chosen.name in (None, spec["function"]["name"])]
     return shown, chosen.required
-
-
-def answer_format(lm: DebiasedLM | RemoteLM, tools: Sequence[Tool], required: bool) -> AnswerFormat:
-    """How to read an answer; a required call is begun if the template's format is known."""
-    check_tools(tools)
-    if isinstance(lm, RemoteLM):
-        return AnswerFormat(tools, request_fields={"tool_choice": "required"} if tools and required else {})
-    return AnswerFormat(tools, (begun_call(lm, tools) or "") if tools and required else "")
 
 
 def read(form: AnswerFormat, text: str, parallel: bool) -> tuple[str, tuple[ToolCallBlock, ...], tuple[str, ...]]:

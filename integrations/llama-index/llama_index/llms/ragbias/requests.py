@@ -18,17 +18,15 @@ from llama_index.core.base.llms.types import (
     ToolCallBlock,
 )
 from llama_index.llms.ragbias import messages
+from llama_index.llms.ragbias.listener import reports
 
 from ragbias.adapters import asyncio_bridge as bridge
-from ragbias.adapters.remote import RemoteLM
-from ragbias.adapters.run_state import LastReports, Owner
+from ragbias.adapters.remote import LanguageModel
+from ragbias.adapters.run_state import Owner
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.generation.streaming import Stream
-from ragbias.lm import DebiasedLM
-
-reports = LastReports("ragbias_llama_index_reports")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class PreparedCall:
     """A prepared call of the LLM; the settings are keyword arguments of `DebiasedLM.batch` and `DebiasedLM.stream`."""
 
     owner: Owner
-    lm: DebiasedLM | RemoteLM
+    lm: LanguageModel
     request: Request
     settings: dict[str, Any]
     form: AnswerFormat = field(default_factory=AnswerFormat)
