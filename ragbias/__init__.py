@@ -7,27 +7,17 @@ TYPE_CHECKING = False  # importing typing would double the import time of this m
 if TYPE_CHECKING:
     from typing import Any
 
-    from ragbias.binding import debias
-    from ragbias.boundaries import documents
-    from ragbias.cache import DocumentCache
-    from ragbias.errors import RagBiasError
-    from ragbias.generation.ranking import rank
-    from ragbias.generation.report import Generation, Report, Score
-    from ragbias.lm import DebiasedLM
-    from ragbias.prompt import Prompt
+    from ragbias.binding import debias as debias
+    from ragbias.boundaries import documents as documents
+    from ragbias.cache import DocumentCache as DocumentCache
+    from ragbias.errors import RagBiasError as RagBiasError
+    from ragbias.generation.ranking import rank as rank
+    from ragbias.generation.report import Generation as Generation
+    from ragbias.generation.report import Report as Report
+    from ragbias.generation.report import Score as Score
+    from ragbias.lm import DebiasedLM as DebiasedLM
+    from ragbias.prompt import Prompt as Prompt
 
-__all__ = [
-    "DebiasedLM",
-    "DocumentCache",
-    "Generation",
-    "Prompt",
-    "RagBiasError",
-    "Report",
-    "Score",
-    "debias",
-    "documents",
-    "rank",
-]
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -42,6 +32,7 @@ _MODULES = {
     "documents": "ragbias.boundaries",
     "rank": "ragbias.generation.ranking",
 }
+__all__ = [*_MODULES]
 _SUBMODULES = ("attention", "binding", "boundaries", "cache", "errors", "generation", "lm", "methods", "prompt")
 
 

@@ -18,60 +18,31 @@ from typing import Any, TypeVar
 
 from ragbias.display import did_you_mean
 from ragbias.errors import MethodError, UnknownMethodError
-from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding
-from ragbias.methods.attention_sorting import AttentionSorting
-from ragbias.methods.base import AttentionMethod, Method, Ranking, ReorderingMethod
-from ragbias.methods.canonical_order import CanonicalOrder
-from ragbias.methods.channel_scaling import ChannelScaling
-from ragbias.methods.compose import Compose
-from ragbias.methods.in_context_reranking import InContextReranking
-from ragbias.methods.long_context_reorder import LongContextReorder
-from ragbias.methods.ms_poe import MsPoE
-from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention
-from ragbias.methods.no_positions import NoPositions
-from ragbias.methods.parallel_context_windows import ParallelContextWindows
-from ragbias.methods.parallel_experts import ParallelExperts
-from ragbias.methods.permutation_vote import PermutationVote
-from ragbias.methods.pine import Pine
-from ragbias.methods.plain import NoMethod, Segmented
-from ragbias.methods.position_interpolation import PositionInterpolation
-from ragbias.methods.rotor import RoToR
-from ragbias.methods.self_extend import SelfExtend
-from ragbias.methods.siw import SIW
-from ragbias.methods.structured_prompting import StructuredPrompting
-
-__all__ = [
-    "DEFAULT_METHOD",
-    "METHODS",
-    "SIW",
-    "AdaptiveParallelEncoding",
-    "AttentionMethod",
-    "AttentionSorting",
-    "CanonicalOrder",
-    "ChannelScaling",
-    "Compose",
-    "InContextReranking",
-    "LongContextReorder",
-    "Method",
-    "MsPoE",
-    "NoInterDocumentAttention",
-    "NoMethod",
-    "NoPositions",
-    "ParallelContextWindows",
-    "ParallelExperts",
-    "PermutationVote",
-    "Pine",
-    "PositionInterpolation",
-    "Ranking",
-    "ReorderingMethod",
-    "RoToR",
-    "Segmented",
-    "SelfExtend",
-    "StructuredPrompting",
-    "get",
-    "method_class",
-    "method_names",
-]
+from ragbias.methods.adaptive_parallel_encoding import AdaptiveParallelEncoding as AdaptiveParallelEncoding
+from ragbias.methods.attention_sorting import AttentionSorting as AttentionSorting
+from ragbias.methods.base import AttentionMethod as AttentionMethod
+from ragbias.methods.base import Method as Method
+from ragbias.methods.base import Ranking as Ranking
+from ragbias.methods.base import ReorderingMethod as ReorderingMethod
+from ragbias.methods.canonical_order import CanonicalOrder as CanonicalOrder
+from ragbias.methods.channel_scaling import ChannelScaling as ChannelScaling
+from ragbias.methods.compose import Compose as Compose
+from ragbias.methods.in_context_reranking import InContextReranking as InContextReranking
+from ragbias.methods.long_context_reorder import LongContextReorder as LongContextReorder
+from ragbias.methods.ms_poe import MsPoE as MsPoE
+from ragbias.methods.no_inter_document_attention import NoInterDocumentAttention as NoInterDocumentAttention
+from ragbias.methods.no_positions import NoPositions as NoPositions
+from ragbias.methods.parallel_context_windows import ParallelContextWindows as ParallelContextWindows
+from ragbias.methods.parallel_experts import ParallelExperts as ParallelExperts
+from ragbias.methods.permutation_vote import PermutationVote as PermutationVote
+from ragbias.methods.pine import Pine as Pine
+from ragbias.methods.plain import NoMethod as NoMethod
+from ragbias.methods.plain import Segmented as Segmented
+from ragbias.methods.position_interpolation import PositionInterpolation as PositionInterpolation
+from ragbias.methods.rotor import RoToR as RoToR
+from ragbias.methods.self_extend import SelfExtend as SelfExtend
+from ragbias.methods.siw import SIW as SIW
+from ragbias.methods.structured_prompting import StructuredPrompting as StructuredPrompting
 
 DEFAULT_METHOD = Pine.name  # of classes, integrations and commands
 DECLARED = ("acts_on", "cost", "source")  # every method declares these, and its name
