@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,38 +13,93 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from transformers import PreTrainedModel
 
-VERSION = 2  # of how states are computed and named
+VERSION = 3  # of how states are computed and named
 NOT_OF_THE_WEIGHTS = ("_name_or_path", "transformers_version", "architectures")
 CHUNK = 1 << 26  # bytes copied from an accelerator at once
-
+ENVIRONMENT = ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE")
+DEPTH = 4  # of containers and objects inside an attribute
+IGNORED = {  # attributes that change no result, or that ragbias and accelerate replace while they run a model
+    *(vars(nn.Module()).keys() - {"training"}),
+    *("config", "generation_config", "forward", "name_or_path", "warnings_issued", "is_training"),
+    *("_hf_hook", "_old_forward", "_is_hf_initialized"),
+}
 
 _known: WeakKeyDictionary[PreTrainedModel, tuple[dict[str, Any], dict[str, str], str]] = WeakKeyDictionary()
 
 
 def fingerprint(model: PreTrainedModel) -> str:
-    """SHA-256 of a model's configuration, weights and devices; tensors that were replaced or changed are read again.
+    """SHA-256 of all that determines a model's states: configuration, weights, devices, and attributes of modules.
 
-    Not noticed: changes in place through ``parameter.data``, of weights that accelerate has offloaded, and of the code
-    that runs, such as a hook. Create a new model object, or clear the cache.
+    Attributes include active adapters and their scaling, constants such as ``variance_epsilon``, activation functions,
+    and the scales of quantised weights. Tensors that were replaced or changed are read again.
+
+    Not noticed: changes in place through ``parameter.data`` or a numpy view, of inference tensors, and of weights that
+    accelerate has offloaded; and code that runs beside the modules, such as a hook or a replaced ``forward``. Create a
+    new model object, or clear the cache.
     """
-    tensors = dict([*model.named_parameters(), *model.named_buffers()])
-    seen = {name: _seen(tensor) for name, tensor in tensors.items()}
-    before, digests, found = _known.get(model, ({}, {}, ""))
-    if before == seen:
-        return found
-    same = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
-    digests = same | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in same})
+    named, attached, settings = _parts(model)
+    tensors = named | attached
     config = {name: value for name, value in model.config.to_dict().items() if name not in NOT_OF_THE_WEIGHTS}
-    about = f"{VERSION} {type(model).__name__} {json.dumps(config, sort_keys=True, default=str)}"
-    total = hashlib.sha256(about.encode())
-    for name, tensor in tensors.items():
-        total.update(f"{name} {tensor.dtype} {tensor.device.type} {tuple(tensor.shape)} {digests[name]}".encode())
-    _known[model] = seen, digests, total.hexdigest()
-    return total.hexdigest()
+    settings["config"] = json.dumps(config, sort_keys=True, default=str)
+    seen = {name: _seen(tensor) for name, tensor in tensors.items()}
+    before, digests, identity = _known.get(model, ({}, {}, ""))
+    if before == seen | settings:
+        return identity
+    unchanged = {name: digest for name, digest in digests.items() if before[name] == seen.get(name)}
+    digests = unchanged | _digests(model, {name: tensor for name, tensor in tensors.items() if name not in unchanged})
+    about = [str(VERSION), *(f"{name} {setting}" for name, setting in sorted(settings.items()))]
+    about += [f"{name} {_described(tensor)} {digests[name]}" for name, tensor in named.items()]
+    # not by name: a quantised layer moves its scales from the weight to the layer in its first forward pass
+    about += sorted({f"{name.partition(':')[0]} {_described(t)} {digests[name]}" for name, t in attached.items()})
+    identity = hashlib.sha256("\n".join(about).encode()).hexdigest()
+    _known[model] = seen | settings, digests, identity
+    return identity
+
+
+def _parts(model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Parameters and buffers, tensors in attributes of modules and parameters, and all other attributes, by name."""
+    named = dict([*model.named_parameters(), *model.named_buffers()])
+    attached: dict[str, Tensor] = {}
+    settings: dict[str, Any] = {}
+
+    def collect(path: str, value: Any, depth: int) -> None:
+        if isinstance(value, Tensor):
+            attached[path] = value
+        elif isinstance(value, (bool, int, float, str, torch.dtype)):
+            settings[path] = value
+        elif isinstance(value, partial):
+            collect(path, [value.func, value.args, value.keywords], depth)
+        elif isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+            code = getattr(value, "__code__", None)
+            settings[path] = f"{value.__module__}.{value.__qualname__}" + (code.co_code.hex() if code else "")
+        elif value is not None and depth and not isinstance(value, nn.Module):
+            inside = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+            if isinstance(value, (list, tuple)):
+                inside = dict(enumerate(value))
+            elif isinstance(value, (set, frozenset)):
+                settings[path] = sorted(map(str, value))
+            collect_all(f"{path}.", inside, depth - 1)
+
+    def collect_all(prefix: str, attributes: Mapping[Any, Any], depth: int = DEPTH) -> None:
+        for name, value in attributes.items():
+            if name not in IGNORED:
+                collect(f"{prefix}{name}", value, depth)
+
+    for path, module in model.named_modules():
+        collect(f"{path}:", type(module), DEPTH)
+        collect_all(f"{path}:", vars(module))
+    for path, tensor in named.items():
+        owner, _, weight = path.rpartition(".")
+        collect_all(f"{owner}:{weight}.", vars(tensor))
+    return named, attached, settings
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tensor.device.type} {tuple(tensor.shape)}"
 
 
 def _seen(tensor: Tensor) -> tuple[Any, ...]:
@@ -67,24 +123,24 @@ def _digests(model: PreTrainedModel, named: Mapping[str, Tensor]) -> dict[str, s
 
 def _offloaded(model: PreTrainedModel) -> dict[str, Callable[[], Tensor]]:
     """Loaders of the weights that accelerate has offloaded to memory or disk, by name."""
-    found: dict[str, Callable[[], Tensor]] = {}
+    loaders: dict[str, Callable[[], Tensor]] = {}
     for path, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
         weights: Any = getattr(hook, "weights_map", None) or {}
         for name, tensor in module.named_parameters():
             if tensor.is_meta and name in weights:
-                found[f"{path}.{name}".lstrip(".")] = partial(weights.__getitem__, name)
-    return found
+                loaders[f"{path}.{name}".lstrip(".")] = partial(weights.__getitem__, name)
+    return loaders
 
 
 def _digest(tensor: Tensor) -> str:
     if tensor.is_meta:  # unknown weights share no entries
         return uuid.uuid4().hex
     data = tensor.detach().contiguous().view(-1).view(torch.uint8)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for begin in range(0, len(data), CHUNK):
-        found.update(data[begin : begin + CHUNK].cpu().numpy().data)
-    return found.hexdigest()
+        digest.update(data[begin : begin + CHUNK].cpu().numpy().data)
+    return digest.hexdigest()
 
 
 def identity_of(model: PreTrainedModel, backend: str) -> str:
@@ -96,6 +152,7 @@ def identity_of(model: PreTrainedModel, backend: str) -> str:
         *(fingerprint(model), str(model.dtype), backend),
         *(torch.__version__, device, name, torch.get_num_threads(), torch.get_float32_matmul_precision()),
         str(torch.get_autocast_dtype(device)) if casts else "",
+        *(os.environ.get(name, "") for name in ENVIRONMENT),
     ]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
 

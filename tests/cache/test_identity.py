@@ -1,5 +1,7 @@
 """What is kept belongs to the very model that computed it, and to how it was computed."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from generation.test_reuse import logits, tokens
@@ -27,14 +29,96 @@ def other_frequencies(model):
     model.model.rotary_emb.inv_freq.mul_(0.5)
 
 
+def other_epsilon(model):
+    model.model.layers[1].input_layernorm.variance_epsilon = 0.5
+
+
+def other_scale_of_scores(model):
+    model.model.layers[1].self_attn.scaling *= 3
+
+
+def other_activation(model):
+    model.model.layers[0].mlp.act_fn = torch.nn.Tanh()
+
+
+def other_scale_of_rotations(model):
+    model.model.rotary_emb.attention_scaling = 2.0
+
+
+class Adapted(torch.nn.Module):
+    """A projection with two low-rank adapters, with the attributes of peft's layers."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer, self._active_adapter, self._disable_adapters = base, ["a"], False
+        self.scaling = {"a": 1.0, "b": 1.0}
+        torch.manual_seed(1)
+        self.lora = torch.nn.ParameterDict({name: torch.randn_like(base.weight) for name in "ab"})
+
+    def forward(self, x):
+        active = [] if self._disable_adapters else self._active_adapter
+        return self.base_layer(x) + sum(self.scaling[name] * (x @ self.lora[name].T) for name in active)
+
+
+def adapted(model):
+    attention = model.model.layers[0].self_attn
+    attention.v_proj = Adapted(attention.v_proj)
+    return model
+
+
+CHANGES_OF_ADAPTERS = {
+    "set_adapter": lambda layer: setattr(layer, "_active_adapter", ["b"]),
+    "disable_adapters": lambda layer: setattr(layer, "_disable_adapters", True),
+    "lora_alpha": lambda layer: layer.scaling.update(a=8.0),
+}
+
+
 @pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
-@pytest.mark.parametrize("change", [lower_precision, other_data, other_view_of_the_data, other_frequencies])
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(lower_precision, other_data, other_view_of_the_data, other_frequencies, other_epsilon),
+        *(other_scale_of_scores, other_activation, other_scale_of_rotations),
+    ],
+)
 def test_whatever_changes_what_a_model_computes_is_noticed(change):
     model, prompt, cache = random_model("llama"), tokens(), DocumentCache()
     logits(model, prompt, "pcw", cache)
     change(model)
     assert torch.equal(logits(model, prompt, "pcw", cache), logits(model, prompt, "pcw"))
     assert cache.stats().memory_hits == 0
+
+
+@pytest.mark.filterwarnings("ignore::ragbias.cache.DocumentCacheWarning")
+@pytest.mark.parametrize("change", CHANGES_OF_ADAPTERS)
+def test_adapters_share_no_entries(change, tmp_path):
+    model, prompt = adapted(random_model("llama")), tokens()
+    before = logits(model, prompt, "pcw", DocumentCache(folder=tmp_path))
+    CHANGES_OF_ADAPTERS[change](model.model.layers[0].self_attn.v_proj)
+    cache = DocumentCache(folder=tmp_path)  # as in another process
+    after = logits(model, prompt, "pcw", cache)
+    assert torch.equal(after, logits(model, prompt, "pcw")) and not torch.equal(after, before)
+    assert cache.stats().disk_hits == 0
+
+
+def test_equal_codes_with_other_scales_are_other_weights():
+    scale = torch.ones(3)
+    models = [random_model("llama") for _ in range(3)]
+    for model, absmax in zip(models, (scale, scale.clone(), scale * 2), strict=True):
+        model.model.layers[0].self_attn.o_proj.weight.quant_state = SimpleNamespace(absmax=absmax, blocksize=64)
+    prints = [fingerprint(model) for model in models]
+    assert prints[0] == prints[1] != prints[2]
+    scale.mul_(2)
+    assert fingerprint(models[0]) == prints[2]
+
+
+def test_settings_of_mkl_have_their_own_entries(monkeypatch):
+    model = random_model("llama")
+    plain = identity_of(model, "torch")
+    for name in ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"):
+        monkeypatch.setenv(name, "AVX2")
+        assert identity_of(model, "torch") != plain
+        monkeypatch.delenv(name)
 
 
 def test_autocast_and_the_number_of_threads_round_differently_and_have_their_own_entries(monkeypatch):
