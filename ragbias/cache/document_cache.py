@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from ragbias.cache.stores import BrokenEntryError, FolderStore, MemoryStore, States, read_entry
+from ragbias.cache.stores import BrokenEntryError, FolderStore, MemoryStore, Shapes, States, read_entry
 from ragbias.call_site import warn
 from ragbias.display import shown
-from ragbias.errors import ArgumentError
+from ragbias.errors import ArgumentError, WrongTypeError
 
 MEMORY = "2GB"
 DISK = "20GB"
@@ -106,11 +106,11 @@ class DocumentCache:
     def __contains__(self, key: str) -> bool:
         return key in self._memory or (self._disk is not None and key in self._disk)
 
-    def get(self, key: str) -> States | None:
-        """The states under a key; None if they are missing or damaged."""
+    def get(self, key: str, shapes: Shapes | None = None) -> States | None:
+        """The states under a key; None if they are missing, damaged, or of other shapes ``[G, T, d]``."""
         if (states := self._memory.get(key)) is not None:
             self._count("memory_hits", "tokens_reused", states.tokens)
-        elif self._disk is not None and (states := self._read(self._disk, key)) is not None:
+        elif self._disk is not None and (states := self._read(self._disk, key, shapes)) is not None:
             self._count("disk_hits", "tokens_reused", states.tokens)
             self._memory.put(key, states)
         return states
@@ -162,9 +162,9 @@ class DocumentCache:
             self._warned.add(about)
         warn(message, DocumentCacheWarning)
 
-    def _read(self, disk: FolderStore, key: str) -> States | None:
+    def _read(self, disk: FolderStore, key: str, shapes: Shapes | None) -> States | None:
         try:
-            return disk.get(key)
+            return disk.get(key, shapes)
         except BrokenEntryError as error:
             self._warn_once("broken", f"{error}; it was set aside and is computed anew")
         except OSError as error:
@@ -175,6 +175,12 @@ class DocumentCache:
         with self._lock:
             self._counts[lookup] += 1
             self._counts[tokens] += count
+
+    def __getstate__(self) -> NoReturn:
+        raise WrongTypeError(
+            "a DocumentCache cannot be pickled or copied, nor can a model with one; make it anew in the other process: "
+            "caches can share a folder"
+        )
 
     def __repr__(self) -> str:
         return f"DocumentCache({len(self._memory)} entries, {size_text(self._memory.nbytes)}, folder={self.folder})"

@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import socket
+import stat
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ragbias.errors import ArgumentError
+from ragbias.files import irregular
 
 SUFFIX = ".states.safetensors"  # unlike a model's weights, which must never be removed; another format needs another
 BROKEN = ".states.broken"
 HOST = socket.gethostname()
+Shapes = Sequence[tuple[int, int, int]]  # of the keys and of the values in each layer
 UNCOUNTED = 0.05  # share of the budget that a process writes before it counts the files of all processes
 
 
@@ -106,8 +109,9 @@ class FolderStore:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ArgumentError(f"folder={str(path)!r}: {why}; expected a folder to write to") from error
-        self._size = sum(size for _, _, size in self.files())  # at the last count, plus what this process has written
-        self._uncounted = 0
+        self._size = self._uncounted = 0  # bytes at the last count, plus those that this process has written
+        self._oldest_first: deque[tuple[Path, float, int]] = deque()  # entries at the last count
+        self._recount()
 
     def _remove_incomplete(self) -> None:
         """Remove the temporary files of this machine's killed processes."""
@@ -119,9 +123,10 @@ class FolderStore:
     def files(self) -> Iterator[tuple[Path, float, int]]:
         """Each entry's file, time of last use, and size in bytes."""
         for path in self.path.glob(f"*{SUFFIX}"):
-            with suppress(FileNotFoundError):  # removed by another process
-                stat = path.stat()
-                yield path, stat.st_mtime, stat.st_size
+            with suppress(OSError):  # removed by another process, or a loop of links
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status.st_mtime, status.st_size
 
     def broken(self) -> list[Path]:
         """Damaged files that were set aside."""
@@ -134,11 +139,11 @@ class FolderStore:
     def __contains__(self, key: str) -> bool:
         return (self.path / (key + SUFFIX)).exists()
 
-    def get(self, key: str) -> States | None:
+    def get(self, key: str, shapes: Shapes | None = None) -> States | None:
         """The entry, or None; a damaged file is renamed, with a ``BrokenEntryError``."""
         path = self.path / (key + SUFFIX)
         try:
-            states = read_entry(path)
+            states = read_entry(path, shapes)
         except FileNotFoundError:
             return None
         except BrokenEntryError:
@@ -169,22 +174,31 @@ class FolderStore:
     def _evict(self, needed: int) -> None:
         """Remove entries until ``needed`` bytes fit; counts other processes' files from time to time."""
         with self._lock:
-            if self._size + needed <= self._budget and self._uncounted < self._budget * UNCOUNTED:
-                return
-            oldest_first = sorted(self.files(), key=lambda file: file[1])
-            self._size, self._uncounted = sum(size for _, _, size in oldest_first), 0
-            for path, _, size in oldest_first:
-                if self._size + needed <= self._budget:
-                    break
-                path.unlink(missing_ok=True)
+            if self._uncounted >= self._budget * UNCOUNTED:
+                self._recount()
+            while self._size + needed > self._budget:
+                if not self._oldest_first:
+                    self._recount()
+                    if not self._oldest_first:
+                        return
+                path, used, size = self._oldest_first.popleft()
+                with suppress(OSError):
+                    if path.stat().st_mtime != used:  # used since the last count, so no longer among the oldest
+                        continue
+                    path.unlink()
                 self._size -= size
+
+    def _recount(self) -> None:
+        """List the folder; slow where it has many entries."""
+        self._oldest_first = deque(sorted(self.files(), key=lambda file: file[1]))
+        self._size, self._uncounted = sum(size for _, _, size in self._oldest_first), 0
 
     def clear(self) -> None:
         """Remove all entries and damaged files."""
         for path in [*(file for file, _, _ in self.files()), *self.broken()]:
             path.unlink(missing_ok=True)
         with self._lock:
-            self._size = 0
+            self._recount()
 
 
 def write_entry(path: Path, key: str, states: States) -> None:
@@ -192,12 +206,15 @@ def write_entry(path: Path, key: str, states: States) -> None:
     parts = {"keys": states.keys, "values": states.values}
     tensors = {f"{name}{layer}": each for name, layers in parts.items() for layer, each in enumerate(layers)}
     metadata = {"key": key, "sha256": _checksum(key, tensors)}
+    path.touch(mode=0o600)  # for its owner only: keys and values reveal a document
     # safetensors.torch.save_file leaves a temporary file where the process is killed
     path.write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata))
 
 
-def read_entry(path: Path) -> States:
-    """Read states from a file named by their key; a ``BrokenEntryError`` if the checksum differs."""
+def read_entry(path: Path, shapes: Shapes | None = None) -> States:
+    """Read states from a file named by their key; a ``BrokenEntryError`` if checksum or shapes differ."""
+    if kind := irregular(path):
+        raise BrokenEntryError(f"{path} is {kind}")
     data = path.read_bytes()  # at once: other processes may remove or change the file
     try:
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
@@ -207,8 +224,11 @@ def read_entry(path: Path) -> States:
     key = path.name.removesuffix(SUFFIX)
     if metadata.get("key") != key or metadata.get("sha256") != _checksum(key, tensors):
         raise BrokenEntryError(f"{path} is damaged: its checksum differs")
-    layers = range(len(tensors) // 2)
-    return States(*(tuple(tensors[f"{name}{layer}"] for layer in layers) for name in ("keys", "values")))
+    layers = [[tensors.get(f"{name}{layer}") for layer in range(len(tensors) // 2)] for name in ("keys", "values")]
+    found = [[tuple(tensor.shape) for tensor in part if tensor is not None] for part in layers]
+    if found != [list(shapes or found[0])] * 2:
+        raise BrokenEntryError(f"{path} does not fit: its keys and values have other shapes than this model's")
+    return States(*(tuple(tensor for tensor in part if tensor is not None) for part in layers))
 
 
 def _checksum(key: str, tensors: dict[str, Tensor]) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NoReturn
 
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
@@ -16,6 +17,7 @@ from ragbias.binding import backend_of
 from ragbias.binding.architectures import window_of
 from ragbias.cache import DocumentCache
 from ragbias.checks import check_not_cancelled
+from ragbias.errors import WrongTypeError
 from ragbias.generation.arguments import GenerationSettings, generation_config, pad_token
 from ragbias.generation.decoding import StoppingWatch, TokenLogprobs, decoded, processors, trimmed
 from ragbias.generation.ranking import model_attention, ranking_of
@@ -203,6 +205,9 @@ class JoinedCalls:
         self._changed = threading.Condition()
         self._waiting: list[_Call] = []
         self._running: _Call | None = None
+
+    def __getstate__(self) -> NoReturn:
+        raise WrongTypeError("DebiasedLM(strict=False) cannot be pickled or copied; make it anew, or use strict=True")
 
     def answer(
         self, requests: Sequence[Request], settings: GenerationSettings, cancelled: threading.Event | None

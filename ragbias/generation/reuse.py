@@ -20,7 +20,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from ragbias import attention
 from ragbias.binding import attach, backend_of
-from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of
+from ragbias.binding.architectures import architecture_of, attention_modules, decoder_of, head_dim
 from ragbias.binding.binding import Binding
 from ragbias.binding.hooks import hooked
 from ragbias.cache import DocumentCache
@@ -83,7 +83,7 @@ class DocumentStates:
     def of(self, prefix: Sequence[int], tokens: Sequence[int]) -> tuple[States, bool]:
         """The states of ``tokens`` after a prefix, and whether they came from the cache."""
         key = "" if self._cache is None else key_of(self._identity, prefix, tokens)
-        cached = None if self._cache is None else self._cache.get(key)
+        cached = None if self._cache is None else self._cache.get(key, self._shapes(len(tokens)))
         states = cached or self._computed(prefix, tokens)
         if self._cache is not None and cached is None:
             self._cache.put(key, states)
@@ -96,6 +96,13 @@ class DocumentStates:
         if self._cache is not None and key_of(self._identity, prefix, tokens) in self._cache:
             return False
         return not self.of(prefix, tokens)[1]
+
+    def _shapes(self, tokens: int) -> list[tuple[int, int, int]]:
+        """The shapes of the keys, and of the values, of all layers."""
+        heads: int = self._model.config.get_text_config().num_attention_heads
+        architecture = architecture_of(self._model)
+        modules = attention_modules(decoder_of(self._model, architecture), architecture)
+        return [(heads // getattr(module, "num_key_value_groups", 1), tokens, head_dim(module)) for module in modules]
 
     def _computed(self, prefix: Sequence[int], tokens: Sequence[int]) -> States:
         check_not_cancelled(self._cancelled)

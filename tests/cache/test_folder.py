@@ -1,10 +1,13 @@
 """Entries in a folder: whole or not there, whatever happens to the files."""
 
+import copy
 import os
+import pickle
 
 import pytest
 import torch
 
+from ragbias import DebiasedLM
 from ragbias.cache import DocumentCache, DocumentCacheWarning
 from ragbias.cache.document_cache import size_of, size_text
 from ragbias.cache.stores import FolderStore, States, write_entry
@@ -66,6 +69,53 @@ def test_a_file_that_is_no_entry_is_set_aside(tmp_path, content):
     (tmp_path / "model-a.states.safetensors").write_bytes(content)
     with pytest.warns(DocumentCacheWarning, match="set aside and is computed anew"):
         assert DocumentCache(memory=None, folder=tmp_path).get("model-a") is None
+
+
+@pytest.mark.parametrize("change", ["fewer tensors", "fewer tokens"])
+def test_an_entry_of_other_shapes_is_set_aside(tmp_path, change):
+    entry = states(tokens=4) if change == "fewer tokens" else States(states().keys[:2], states().values[:2])
+    FolderStore(tmp_path, 10**6).put("model-a", entry)  # with the right checksum
+    cache = DocumentCache(memory=None, folder=tmp_path)
+    with pytest.warns(DocumentCacheWarning, match="does not fit: .*; it was set aside and is computed anew"):
+        assert cache.get("model-a", [(2, 5, 8)] * 3) is None
+    cache.put("model-a", states())
+    assert equal(cache.get("model-a", [(2, 5, 8)] * 3), states())
+
+
+def test_pipes_and_loops_of_links_in_the_folder_are_no_entries(tmp_path):
+    os.mkfifo(tmp_path / "model-a.states.safetensors")
+    (tmp_path / "model-b.states.safetensors").symlink_to("model-b.states.safetensors")
+    cache = DocumentCache(memory=None, folder=tmp_path)
+    assert cache.stats().disk_entries == 0 and cache.verify() == {}
+    with pytest.warns(DocumentCacheWarning, match="is a named pipe; it was set aside|symbolic links"):
+        assert cache.get("model-a") is None and cache.get("model-b") is None
+    for key in ("model-a", "model-b"):
+        cache.put(key, states())
+        assert equal(cache.get(key), states())
+
+
+def test_entries_are_readable_by_their_owner_only(tmp_path):
+    DocumentCache(memory=None, folder=tmp_path).put("model-a", states())
+    assert (tmp_path / "model-a.states.safetensors").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_folder_is_not_listed_at_each_put(tmp_path, monkeypatch):
+    write_entry(tmp_path / "m-x.safetensors", "m-x", states())
+    size = (tmp_path / "m-x.safetensors").stat().st_size
+    store, files, listings = FolderStore(tmp_path / "many", 100 * size), FolderStore.files, []
+    monkeypatch.setattr(FolderStore, "files", lambda self: listings.append(1) or files(self))
+    for at in range(200):
+        store.put(f"m-{at}", states())
+    assert len(listings) < 60 and 90 < len(list(files(store))) <= 100
+
+
+def test_a_cache_says_that_it_cannot_be_pickled_or_copied(lm):
+    cached = DebiasedLM(lm.model, lm.tokenizer, cache=DocumentCache())
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match="a DocumentCache cannot be pickled or copied, nor can a model with one"):
+            copied(cached)
+        with pytest.raises(TypeError, match=r"DebiasedLM\(strict=False\) cannot be pickled or copied"):
+            copied(DebiasedLM(lm.model, lm.tokenizer, strict=False))
 
 
 def test_the_least_recently_used_leave_when_the_budget_is_full(tmp_path):

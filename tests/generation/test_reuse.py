@@ -69,6 +69,13 @@ def test_with_and_without_a_cache_in_memory_or_a_folder_the_bits_are_the_same(me
     assert (cache.stats().misses, cache.stats().memory_hits) == (5, 10)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_entries_of_every_family_have_the_shapes_of_its_model(family, tmp_path, recwarn):
+    model, prompt, cache = random_model(family), tokens(), DocumentCache(memory=None, folder=tmp_path)
+    assert torch.equal(logits(model, prompt, "pcw", cache), logits(model, prompt, "pcw", cache))
+    assert cache.stats().disk_hits == 5 and not recwarn.list
+
+
 MODEL = random_model("llama")
 SHARED_CACHE = DocumentCache()
 
