@@ -51,6 +51,10 @@ class DocumentNotFoundError(RagBiasError):
     """A document that was passed explicitly does not occur in the prompt."""
 
 
+class ChatTemplateError(RagBiasError):
+    """The tokenizer's chat template fails on a conversation."""
+
+
 class NoDocumentsError(RagBiasError):
     """A method needs document spans, and none are given."""
 

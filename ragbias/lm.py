@@ -30,6 +30,7 @@ from ragbias.generation.reuse import DocumentStates, warn_if_unused
 from ragbias.generation.scoring import continuation_ids, logprobs_of
 from ragbias.generation.streaming import Stream
 from ragbias.methods import DEFAULT_METHOD, Method
+from ragbias.models.control_tokens import control_tokens, render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
 from ragbias.prompt import Prompt, tokenise
@@ -159,17 +160,19 @@ class DebiasedLM:
     ) -> str:
         """The flat prompt of a conversation, rendered by the tokenizer's chat template up to the model's answer.
 
+        Control-token strings in the messages, such as ``<|im_end|>``, are data: ``generate`` and ``prepare`` never read
+        them as control tokens, as long as they get this very object, or the sum of it and a string.
+
         Args:
             variables: for the template, e.g. ``documents`` or ``enable_thinking``.
+
+        Raises:
+            ArgumentError: the tokenizer has no chat template.
+            ChatTemplateError: the template fails on this conversation.
         """
         if self.tokenizer.chat_template is None:
             raise ArgumentError(f"the tokenizer of {self.name!r} has no chat template; pass a flat prompt instead")
-        templated = self.tokenizer.apply_chat_template(
-            list(messages),
-            tools=list(tools) if tools else None,
-            **{"tokenize": False, "add_generation_prompt": True, **variables},
-        )
-        return str(templated)
+        return render_chat(self.tokenizer, messages, tools, variables)
 
     def generate(
         self,
@@ -284,7 +287,13 @@ class DebiasedLM:
             WrongTypeError: ``cancelled`` is no event.
         """
         check_event(cancelled)
+        if isinstance(prompt, Prompt):
+            prompt = self._shielded(prompt)
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
+        if isinstance(prompt, str):
+            shielded = control_tokens(self.tokenizer).shield(getattr(prompt, "shielded", prompt), boundaries.spans)
+            if shielded != prompt:  # of the same length, so that the spans remain
+                parts, _, _, flat = in_parts(shielded, None, boundaries, self.strip_numbering)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
             remedy = "take the numbers out of the template"
@@ -356,13 +365,18 @@ class DebiasedLM:
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
         warn_if_unused(self.cache, self.method)
-        tokens = tokenise(Prompt(prefix, documents, ""), self.tokenizer)
+        tokens = tokenise(self._shielded(Prompt(prefix, documents, "")), self.tokenizer)
         states, computed = DocumentStates(self.model, self.backend, self.cache), 0
         for done, document in enumerate(tokens.documents, start=1):
             check_length(len(tokens.prefix) + len(document), self.window)
             computed += states.add(tokens.prefix, document)
             progress(done)
         return computed
+
+    def _shielded(self, prompt: Prompt) -> Prompt:
+        """The prompt with the control-token strings of its documents marked as data."""
+        shield = control_tokens(self.tokenizer).shield
+        return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
     def _method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)

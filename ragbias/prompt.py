@@ -14,6 +14,7 @@ from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, margins_of, with_margins
 from ragbias.checks import check_each_once
 from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
+from ragbias.models.control_tokens import encode, is_shielded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -200,25 +201,30 @@ def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPro
         EmptyDocumentError: a document has no tokens.
     """
 
-    def encode(text: str) -> list[int]:
-        return tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
-
-    prefix, documents = encode(prompt.prefix), [encode(document) for document in prompt.documents]
+    documents = [encode(document, tokenizer) for document in prompt.documents]
     for index, document in enumerate(documents):
         if not document:
             raise EmptyDocumentError(f"document {index} of {len(documents)} has no tokens; leave it out")
-    bos = tokenizer.bos_token_id
-    if _adds_bos(tokenizer) and prefix[:1] != [bos]:
-        prefix = [bos, *prefix]
-    return TokenisedPrompt(prefix, documents, encode(prompt.suffix))
+    return TokenisedPrompt(_begin(prompt.prefix, tokenizer), documents, encode(prompt.suffix, tokenizer))
+
+
+def _begin(prefix: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The tokens of a prompt's prefix, with exactly one BOS if the model has one."""
+    ids, bos = encode(prefix, tokenizer), tokenizer.bos_token_id
+    return [bos, *ids] if _adds_bos(tokenizer) and ids[:1] != [bos] else ids
 
 
 def tokenise_whole(text: str, spans: Sequence[CharSpan], tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:
     """Tokenise a text in one piece, special tokens included, as transformers' pipelines do, but with a single BOS.
 
     ``spans`` are ``(begin, end)`` of each document in characters, ascending; text up to the next one belongs to it. A
-    token that crosses a border belongs to the document there, or to the later of two documents.
+    token that crosses a border belongs to the document there, or to the later of two documents. A text with shielded
+    control-token strings is tokenised segment by segment.
     """
+    if is_shielded(text, tokenizer):
+        borders = [*(begin for begin, _ in spans), *(end for _, end in spans[-1:])] or [len(text)]
+        segments = [encode(text[begin:end], tokenizer) for begin, end in itertools.pairwise(borders)]
+        return TokenisedPrompt(_begin(text[: borders[0]], tokenizer), segments, encode(text[borders[-1] :], tokenizer))
     offsets = tokenizer.is_fast and bool(spans)
     encoded = tokenizer(text, return_offsets_mapping=offsets)
     ids: list[int] = encoded["input_ids"]

@@ -25,6 +25,7 @@ from ragbias.methods import Method, ReorderingMethod
 from ragbias.methods.attention_sorting import DocumentAttention
 from ragbias.methods.base import DocumentScorer, Ranking
 from ragbias.methods.in_context_reranking import QueryContrast
+from ragbias.models.control_tokens import encode
 from ragbias.prompt import Span, check_spans
 
 _LABELLED = re.compile(r"\b(?:question|query)[ \t]*:[ \t]*(\S[^\n]*)", re.IGNORECASE)
@@ -103,8 +104,7 @@ def model_attention(
         text = without_query(origin.parts.suffix, special)
         if text is None:
             return None
-        suffix = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return replace(tokens, suffix=list(suffix)).ids
+        return replace(tokens, suffix=encode(text, tokenizer)).ids
 
     return ModelAttention(model, tokens.ids, tokens.spans, ids_without_query, cancelled)
 

@@ -18,6 +18,7 @@ from ragbias.generation.request import Request
 from ragbias.generation.reuse import prepared_model
 from ragbias.methods import Method, NoMethod
 from ragbias.methods.base import JointMethod
+from ragbias.models.control_tokens import encode
 from ragbias.prompt import TokenisedPrompt
 
 
@@ -120,12 +121,9 @@ def continued(model: PreTrainedModel, first: Tensor, cache: DynamicCache, target
 
 def continuation_ids(tokenizer: PreTrainedTokenizerBase, before: str, continuation: str) -> list[int]:
     """The tokens of a continuation after the text ``before``; an ``ArgumentError`` if it has none."""
-    head: list[int] = tokenizer(before, add_special_tokens=False)["input_ids"]
-    whole: list[int] = tokenizer(before + continuation, add_special_tokens=False)["input_ids"]
-    if whole[: len(head)] == head:
-        ids = whole[len(head) :]
-    else:  # a token straddles the border, but a generated answer begins with a new token
-        ids = list(tokenizer(continuation, add_special_tokens=False)["input_ids"])
+    head, whole = encode(before, tokenizer), encode(before + continuation, tokenizer)
+    # where a token straddles the border: a generated answer begins with a new token
+    ids = whole[len(head) :] if whole[: len(head)] == head else encode(continuation, tokenizer)
     if not ids:
         raise ArgumentError(f"continuation {continuation!r} has no tokens to score")
     return ids

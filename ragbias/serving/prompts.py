@@ -174,6 +174,8 @@ def renderer(lm: DebiasedLM, body: ChatRequest, form: AnswerFormat) -> Callable[
         except ArgumentError as error:
             raise refused("messages", str(error), "no_chat_template") from error
         except (Exception, RecursionError) as error:  # a template is a program and may fail in any way
-            raise refused("messages", f"the model's chat template refuses this conversation: {error!s:.300}") from error
+            raise refused(
+                "messages", f"the model's chat template refuses this conversation: {error.__cause__ or error!s:.300}"
+            ) from error
 
     return render

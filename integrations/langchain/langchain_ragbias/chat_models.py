@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from jinja2 import TemplateError
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -36,7 +35,7 @@ from langchain_ragbias.messages import (
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_formats import ToolCall
 from ragbias.adapters.tool_use import AnswerFormat, GrowingAnswer, answer_format
-from ragbias.errors import ArgumentError, WrongTypeError
+from ragbias.errors import ArgumentError, ChatTemplateError, WrongTypeError
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 
@@ -166,7 +165,7 @@ class ChatRagBias(TypedCalls[AIMessage, AIMessageChunk], RagBiasModel, BaseChatM
         try:
             text = self.lm.chat_text(template_messages(messages), tool_schemas(tools)) if messages else ""
             return len(self.get_token_ids(text))
-        except (ArgumentError, TemplateError):
+        except (ArgumentError, ChatTemplateError):
             return super().get_num_tokens_from_messages(messages)
 
     def _invocations(

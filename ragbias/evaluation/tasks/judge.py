@@ -20,7 +20,7 @@ from pydantic import Field, StrictBool
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ragbias.errors import DataError, RunError
+from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.evaluation.data.jsonl import Row, read_lines, sources
 from ragbias.evaluation.tasks.task import Answer, Case, Files, Limit, Seed, Task
 from ragbias.generation.report import Generation, Usage
@@ -144,11 +144,9 @@ class Judge(Task):
         instruction = EXPLAINED if self.explain else VERDICT_ONLY
         if lm.tokenizer.chat_template is None:
             return f"{instruction}\n\n{case.text}{CUE}"
-        from jinja2 import TemplateError  # chat templates need it; the other tasks do without
-
         try:
             return lm.chat_text([{"role": "system", "content": instruction}, {"role": "user", "content": case.text}])
-        except TemplateError:  # of a template without a system's turn
+        except ChatTemplateError:  # of a template without a system's turn
             return lm.chat_text([{"role": "user", "content": f"{instruction}\n\n{case.text}"}])
 
     def answers(self, lm: DebiasedLM, cases: Sequence[Case], method: Method, batch_size: int) -> list[Answer]:

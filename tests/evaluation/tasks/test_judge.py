@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jinja2 import TemplateError
 
 from ragbias import DebiasedLM
-from ragbias.errors import DataError, RunError
+from ragbias.errors import ChatTemplateError, DataError, RunError
 from ragbias.evaluation.tasks import Judge, make
 from ragbias.evaluation.tasks import judge as judging
 from ragbias.evaluation.tasks.judge import verdict_in
@@ -91,7 +90,7 @@ def test_the_instruction_is_the_systems_turn_or_stands_first(
     assert task.prompt(tiny, case) == tiny.chat_text([system, user])
     refusing = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     monkeypatch.setattr(tiny.tokenizer, "chat_template", refusing + "{{ messages[0].content }}")
-    with pytest.raises(TemplateError):
+    with pytest.raises(ChatTemplateError):
         tiny.chat_text([system, user])
     assert task.prompt(tiny, case) == f"{instruction}\n\n{case.text}"
     monkeypatch.setattr(tiny.tokenizer, "chat_template", None)

@@ -1,0 +1,132 @@
+"""Tokenise text of users and documents as data: control-token strings in it never become control tokens.
+
+``shield`` marks such strings (``<|im_end|>``) by replacing their first character, so that the text keeps its length and
+all spans in it. ``encode`` restores the text, and encodes marked strings as ordinary characters.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
+
+from ragbias.errors import ChatTemplateError, first_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARKS = 0x100000  # first code point of a private-use plane
+
+
+class ControlTokens:
+    """The control-token strings of a tokenizer."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        try:
+            special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+            special = {*special, *tokenizer.all_special_tokens} - {""}
+        except NotImplementedError:  # mistral-common reads all text as data
+            special = set()
+        longest_first = sorted(special, key=len, reverse=True)
+        firsts = sorted({ord(token[0]) for token in longest_first})
+        self._mark = {first: MARKS + index for index, first in enumerate(firsts)}
+        self._first = {mark: first for first, mark in self._mark.items()}
+        marked = [token[0].translate(self._mark) + token[1:] for token in longest_first]
+        self.unmarked, self.marked = ("|".join(map(re.escape, tokens)) or "(?!)" for tokens in (longest_first, marked))
+        self._tokenizer, self.size = ref(tokenizer), len(tokenizer)
+
+    def shield(self, text: str, spans: Sequence[tuple[int, int]] | None = None) -> str:
+        """Mark the control-token strings in a text, or those that touch one of the spans."""
+
+        def mark(match: re.Match[str]) -> str:
+            inside = spans is None or any(begin < match.end() and match.start() < end for begin, end in spans)
+            return match[0][0].translate(self._mark) + match[0][1:] if inside else match[0]
+
+        return re.sub(self.unmarked, mark, text)
+
+    def restore(self, text: str) -> str:
+        """The text without marks."""
+        return re.sub(self.marked, lambda match: match[0][0].translate(self._first) + match[0][1:], text)
+
+    @cached_property
+    def tokenizer_of_data(self) -> PreTrainedTokenizerBase:
+        """A copy that splits control-token strings; all threads share the options of the tokenizer itself."""
+        copied = copy.deepcopy(self._tokenizer())
+        assert copied is not None
+        copied.split_special_tokens = True
+        return copied
+
+
+_known: WeakKeyDictionary[PreTrainedTokenizerBase, ControlTokens] = WeakKeyDictionary()
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase) -> ControlTokens:
+    """The control tokens of a tokenizer; computed again when tokens were added."""
+    if (controls := _known.get(tokenizer)) is None or controls.size != len(tokenizer):
+        controls = _known[tokenizer] = ControlTokens(tokenizer)
+    return controls
+
+
+def is_shielded(text: str, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a text has marks."""
+    return re.search(control_tokens(tokenizer).marked, text) is not None
+
+
+def encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Token ids without BOS; a marked string, and the text around it up to the next control token, are data."""
+    if not is_shielded(text, tokenizer):
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+    controls, ids, plain = control_tokens(tokenizer), list[int](), ""
+    for piece in re.split(f"({controls.unmarked})", text):
+        if is_shielded(piece, tokenizer):
+            data = controls.tokenizer_of_data(controls.restore(piece), add_special_tokens=False)
+            ids += encode(plain, tokenizer) + data["input_ids"]
+            plain = ""
+        else:
+            plain += piece
+    return ids + encode(plain, tokenizer)
+
+
+class ChatText(str):
+    """A rendered conversation; ``shielded`` is the same text with the control-token strings of messages marked."""
+
+    shielded: str
+
+    def __new__(cls, text: str, shielded: str = "") -> ChatText:
+        rendered = super().__new__(cls, text)
+        rendered.shielded = shielded or text
+        return rendered
+
+    def __add__(self, other: str) -> ChatText:
+        return ChatText(str(self) + other, self.shielded + other)
+
+
+def render_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any] | None,
+    variables: Mapping[str, Any],
+) -> str:
+    """The flat prompt of a conversation; a ``ChatText`` if the messages have control-token strings."""
+    controls = control_tokens(tokenizer)
+
+    def shielded(value: Any) -> Any:
+        if isinstance(value, str):
+            return controls.shield(value)
+        if isinstance(value, Mapping):
+            return {key: shielded(item) for key, item in value.items()}
+        return [shielded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    arguments = {"tokenize": False, "add_generation_prompt": True, **shielded(variables)}
+    try:
+        text = str(tokenizer.apply_chat_template(shielded(list(messages)), tools=shielded(tools) or None, **arguments))
+    except Exception as error:  # a template is a program by its author and may fail in any way
+        raise ChatTemplateError(
+            f"the chat template fails on this conversation ({type(error).__name__}: {first_line(error)}); change the "
+            "roles or their order, set tokenizer.chat_template, or pass a flat prompt"
+        ) from error
+    restored = controls.restore(text)
+    return text if restored == text else ChatText(restored, text)
