@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from ragbias.adapters import asyncio_bridge as bridge
 from ragbias.adapters.tool_use import AnswerFormat, answer_format, knows_tools
 from ragbias.boundaries import Boundaries, locate
+from ragbias.generation.arguments import GenerationSettings
 from ragbias.generation.report import Generation
 from ragbias.generation.request import Request
 from ragbias.lm import DebiasedLM
@@ -135,11 +136,12 @@ class Scheduler:
     async def _run(self, jobs: Sequence[_Job]) -> None:
         """Answer a batch. After an error each job runs alone, so that only its client gets the error."""
         requests = [replace(job.request, cancelled=job.cancelled) for job in jobs]
+        most = max(len(jobs), GenerationSettings.batch_size)  # a vote's answers share batches, alone as in a stream
         self._metrics.batches.labels(self.name).observe(len(jobs))
         self._count(running=len(jobs))
         try:
             answers = await bridge.run(
-                lambda event: self.lm.batch(requests, batch_size=len(jobs), cancelled=event, **jobs[0].arguments)
+                lambda event: self.lm.batch(requests, batch_size=most, cancelled=event, **jobs[0].arguments)
             )
         except Exception as error:
             if len(jobs) == 1 and not jobs[0].future.done():

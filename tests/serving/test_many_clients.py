@@ -85,6 +85,19 @@ async def test_strict_gives_the_same_bits_as_alone(tiny, own):
         assert logprobs is None or logprobs == expected.logprobs[: len(logprobs)]
 
 
+async def test_a_strict_vote_gives_the_same_bits_as_alone(tiny):
+    _, messages, documents = case(0)
+    vote = {"method": "permutation-vote", "max_new_tokens": 6, "logprobs": True}
+    expected = tiny.generate(tiny.chat_text(messages), documents=documents, **vote)
+    body = {"documents": documents, "ragbias": {"method": vote["method"]}}
+    with serving({"tiny": tiny}, strict=True) as address:
+        async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none") as client:
+            answer = await client.chat.completions.create(
+                model="tiny", messages=messages, max_tokens=6, logprobs=True, extra_body=body
+            )
+    assert [token.logprob for token in answer.choices[0].logprobs.content] == expected.logprobs
+
+
 @pytest.mark.slow
 async def test_fifty_clients_and_many_requests(tiny, own):
     with serving({"tiny": tiny}, max_waiting=500) as address:
