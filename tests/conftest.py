@@ -11,6 +11,8 @@ from pathlib import Path
 # before triton is imported, which torch does on some machines; TRITON_INTERPRET=0 runs its kernels on a CUDA device
 os.environ["TRITON_INTERPRET"] = os.environ.get("TRITON_INTERPRET", "1")
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for commands too, which would choose by what is idle
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors

@@ -31,11 +31,13 @@ from ragbias.errors import RagBiasError, chain, out_of_memory
 from ragbias.extras import missing
 from ragbias.files import NAMELESS
 from ragbias.models.named import no_model
+from ragbias.models.threads import use_idle_cores
 
 REFUSED = 2  # exit code of errors that the user can fix
 INTERRUPTED = 130  # exit code of shells
 UNREAD = 1  # standard output is a closed pipe; click's exit code
 TRACEBACK = "--traceback"
+COMPUTING = ("ask", "audit", "bench", "calibrate", "demo")  # commands that run a model for minutes
 LONGEST = 600  # characters of one line
 UsageError = typer.BadParameter.__mro__[1]  # click's, or that of typer's own copy of click, which has no public name
 
@@ -84,6 +86,8 @@ def main() -> None:
     warnings.formatwarning = _one_line
     arguments = sys.argv[1:] or ["--help"]
     command = next((argument for argument in arguments if not argument.startswith("-")), None)
+    if command in COMPUTING and {"--help", "--cache"}.isdisjoint(arguments):  # states of a cache depend on the threads
+        use_idle_cores()
     try:
         # the option may be anywhere; typer takes it before the command only
         code = get_command(app)(sorted(arguments, key=TRACEBACK.__ne__), standalone_mode=False)

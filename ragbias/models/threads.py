@@ -1,0 +1,43 @@
+"""Choose the number of torch's threads by the CPU cores that are idle."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+PROBE_SECONDS = 0.01
+BLOCK = bytes(1 << 19)  # hashing it releases the GIL, for about a millisecond
+
+
+def use_idle_cores() -> None:
+    """Set ``OMP_NUM_THREADS`` to the number of idle cores if some are busy, and report it; call before torch's import.
+
+    Threads of OpenMP that share a core spin, and slow a forward pass down many times. A value from the user wins.
+    """
+    if os.environ.get("OMP_NUM_THREADS"):
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if (idle := idle_cores(cores)) < 0.9 * cores:
+        os.environ["OMP_NUM_THREADS"] = str(idle)
+        threads = "1 thread" if idle == 1 else f"{idle} threads"
+        message = f"{idle} of {cores} cores are idle, so torch uses {threads}; set OMP_NUM_THREADS for another number"
+        print(f"ragbias: {message}", file=sys.stderr)
+
+
+def idle_cores(cores: int) -> int:
+    """How many cores' worth of CPU time as many threads as cores get in a short probe; at least 1."""
+    if cores == 1:
+        return 1
+    with ThreadPoolExecutor(cores) as pool:
+        return max(1, round(sum(pool.map(_share, [PROBE_SECONDS] * cores))))
+
+
+def _share(seconds: float) -> float:
+    """The share of a core that this thread gets."""
+    begin, used = time.perf_counter(), time.thread_time()
+    while (passed := time.perf_counter() - begin) < seconds:
+        hashlib.sha256(BLOCK)
+    return (time.thread_time() - used) / passed
