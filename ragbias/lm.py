@@ -33,7 +33,7 @@ from ragbias.methods import DEFAULT_METHOD, Method
 from ragbias.models.control_tokens import control_tokens, render_chat
 from ragbias.models.loading import load
 from ragbias.models.named import EXPECTED, no_model
-from ragbias.prompt import Prompt, tokenise
+from ragbias.prompt import Prompt, shielded, tokenise
 
 
 class DebiasedLM:
@@ -72,9 +72,8 @@ class DebiasedLM:
             raise WrongTypeError(f"model={shown(model)}; expected a transformers model, or DebiasedLM.from_pretrained")
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
             raise WrongTypeError(f"tokenizer={shown(tokenizer)}; expected the model's transformers tokenizer")
-        for option, value in (("strip_numbering", strip_numbering), ("strict", strict)):
-            if not isinstance(value, bool):
-                raise WrongTypeError(f"{option}={shown(value)}; expected True or False")
+        if not isinstance(strict, bool):
+            raise WrongTypeError(f"strict={shown(strict)}; expected True or False")
         check_backend(backend)
         self.backend = backend
         self.model = model
@@ -126,8 +125,7 @@ class DebiasedLM:
             ModelFileError: the model does not exist, or a file is damaged.
             MissingExtraError, UnsupportedModelError: of a GGUF file or package, see ``models.gguf``.
         """
-        if isinstance(name, os.PathLike):
-            name = os.fspath(name)
+        name = os.fspath(name) if isinstance(name, os.PathLike) else name
         if not isinstance(name, str):
             raise WrongTypeError(f"name={shown(name)}; expected {EXPECTED}")
         if not name:
@@ -160,8 +158,7 @@ class DebiasedLM:
     ) -> str:
         """The flat prompt of a conversation, rendered by the tokenizer's chat template up to the model's answer.
 
-        Control-token strings in the messages, such as ``<|im_end|>``, are data: ``generate`` and ``prepare`` never read
-        them as control tokens, as long as they get this very object, or the sum of it and a string.
+        Control-token strings in messages are data for ``generate``, if it gets this object or its sum with a string.
 
         Args:
             variables: for the template, e.g. ``documents`` or ``enable_thinking``.
@@ -287,13 +284,12 @@ class DebiasedLM:
             WrongTypeError: ``cancelled`` is no event.
         """
         check_event(cancelled)
-        if isinstance(prompt, Prompt):
-            prompt = self._shielded(prompt)
+        prompt = shielded(prompt, self.tokenizer) if isinstance(prompt, Prompt) else prompt
         parts, boundaries, reason, flat = in_parts(prompt, documents, boundaries, self.strip_numbering)
         if isinstance(prompt, str):
-            shielded = control_tokens(self.tokenizer).shield(getattr(prompt, "shielded", prompt), boundaries.spans)
-            if shielded != prompt:  # of the same length, so that the spans remain
-                parts, _, _, flat = in_parts(shielded, None, boundaries, self.strip_numbering)
+            text = control_tokens(self.tokenizer).shield(getattr(prompt, "shielded", prompt), boundaries.spans)
+            if text != prompt:  # of the same length, so that the spans remain
+                parts, _, _, flat = in_parts(text, None, boundaries, self.strip_numbering)
         requested = self._method(method)
         if isinstance(prompt, str) and requested.needs_documents and boundaries.numbering == "kept":
             remedy = "take the numbers out of the template"
@@ -365,18 +361,13 @@ class DebiasedLM:
         if self.cache is None:
             raise ArgumentError("there is no cache to warm; make the model with cache=ragbias.DocumentCache()")
         warn_if_unused(self.cache, self.method)
-        tokens = tokenise(self._shielded(Prompt(prefix, documents, "")), self.tokenizer)
+        tokens = tokenise(shielded(Prompt(prefix, documents, ""), self.tokenizer), self.tokenizer)
         states, computed = DocumentStates(self.model, self.backend, self.cache), 0
         for done, document in enumerate(tokens.documents, start=1):
             check_length(len(tokens.prefix) + len(document), self.window)
             computed += states.add(tokens.prefix, document)
             progress(done)
         return computed
-
-    def _shielded(self, prompt: Prompt) -> Prompt:
-        """The prompt with the control-token strings of its documents marked as data."""
-        shield = control_tokens(self.tokenizer).shield
-        return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
     def _method(self, method: str | Method | None) -> Method:
         return self.method if method is None else methods.get(method, self.name)

@@ -14,7 +14,7 @@ from ragbias.boundaries.splitting import DocumentNumbers, split
 from ragbias.boundaries.text import CharSpan, margins_of, with_margins
 from ragbias.checks import check_each_once
 from ragbias.errors import ArgumentError, EmptyDocumentError, SpanError, WrongTypeError
-from ragbias.models.control_tokens import encode, is_shielded
+from ragbias.models.control_tokens import control_tokens, encode, is_shielded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -192,6 +192,12 @@ class TokenisedPrompt:
     def reordered(self, order: Sequence[int]) -> TokenisedPrompt:
         """The same prompt with its documents in another order."""
         return TokenisedPrompt(self.prefix, [self.documents[index] for index in order], self.suffix)
+
+
+def shielded(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> Prompt:
+    """The prompt with the control-token strings of its documents marked as data."""
+    shield = control_tokens(tokenizer).shield
+    return Prompt(prompt.prefix, [shield(text) for text in prompt.documents], prompt.suffix)
 
 
 def tokenise(prompt: Prompt, tokenizer: PreTrainedTokenizerBase) -> TokenisedPrompt:

@@ -202,9 +202,8 @@ class JoinedCalls:
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
-        self._changed = threading.Condition()
+        self._running = threading.Lock()
         self._waiting: list[_Call] = []
-        self._running: _Call | None = None
 
     def __getstate__(self) -> NoReturn:
         raise WrongTypeError("DebiasedLM(strict=False) cannot be pickled or copied; make it anew, or use strict=True")
@@ -214,27 +213,18 @@ class JoinedCalls:
     ) -> list[Generation]:
         """The answers to the requests of one call, computed in this thread or in another."""
         call = _Call(requests, settings, cancelled)
+        self._waiting.append(call)
         try:
-            with self._changed:
-                self._waiting.append(call)
-                self._changed.wait_for(lambda: call.answers is not None or self._running is None)
-                if call.answers is None:
-                    self._running = call
-            if call.answers is None:
-                self._run(call)
-            assert call.answers is not None
-            return call.answers
+            with self._running:  # until the batch before has ended, which may have answered this call
+                return self._run(call) if call.answers is None else call.answers
         finally:
-            with self._changed:
-                self._waiting = [waiting for waiting in self._waiting if waiting is not call]
-                if self._running is call:
-                    self._running = None
-                    self._changed.notify_all()
+            self._waiting.remove(call)
 
-    def _run(self, first: _Call) -> None:
+    def _run(self, first: _Call) -> list[Generation]:
         batch, count = [first], len(first.requests)
         for other in list(self._waiting):
-            if other is not first and count + len(other.requests) <= MAX_JOINED_REQUESTS and first.joins(other):
+            fits = count + len(other.requests) <= MAX_JOINED_REQUESTS
+            if other is not first and other.answers is None and fits and first.joins(other):
                 batch.append(other)
                 count += len(other.requests)
         if len(batch) > 1:
@@ -247,5 +237,4 @@ class JoinedCalls:
             except Exception:
                 for call in batch:
                     call.alone = True
-        if first.answers is None:
-            first.answers = self._answer(first.requests, first.settings, first.cancelled)
+        return first.answers or self._answer(first.requests, first.settings, first.cancelled)

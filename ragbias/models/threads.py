@@ -29,15 +29,12 @@ def use_idle_cores() -> None:
 
 def idle_cores(cores: int) -> int:
     """How many cores' worth of CPU time as many threads as cores get in a short probe; at least 1."""
-    if cores == 1:
-        return 1
+
+    def share(_: int) -> float:
+        begin, used = time.perf_counter(), time.thread_time()
+        while (passed := time.perf_counter() - begin) < PROBE_SECONDS:
+            hashlib.sha256(BLOCK)
+        return (time.thread_time() - used) / passed
+
     with ThreadPoolExecutor(cores) as pool:
-        return max(1, round(sum(pool.map(_share, [PROBE_SECONDS] * cores))))
-
-
-def _share(seconds: float) -> float:
-    """The share of a core that this thread gets."""
-    begin, used = time.perf_counter(), time.thread_time()
-    while (passed := time.perf_counter() - begin) < seconds:
-        hashlib.sha256(BLOCK)
-    return (time.thread_time() - used) / passed
+        return max(1, round(sum(pool.map(share, range(cores)))))
